@@ -1,0 +1,64 @@
+"""The types every room shares: tasks, interaction, trajectories, tables, stages. Floor 1."""
+
+from palaestra.data.interaction import Action, FinishReason, Observation, StepResult, ToolCall
+from palaestra.data.segments import (
+    Key,
+    reverse_scan,
+    segment_count,
+    segment_mean,
+    segment_range,
+    segment_rank,
+    segment_std,
+    segment_sum,
+)
+from palaestra.data.stages import (
+    Estimate,
+    lambda_return,
+    modulate,
+    pool,
+    reward_to_go,
+    standardize,
+    total_return,
+    whiten,
+)
+from palaestra.data.table import StepTable, rows_of
+from palaestra.data.task import Task, panel_hash
+from palaestra.data.tokens import Aggregation, TokenBatch, aggregate, coefficients, kl_estimate
+from palaestra.data.trajectory import Failure, Step, StopReason, Trajectory
+
+__all__ = [
+    "Action",
+    "Aggregation",
+    "Estimate",
+    "Failure",
+    "FinishReason",
+    "Key",
+    "Observation",
+    "Step",
+    "StepResult",
+    "StepTable",
+    "StopReason",
+    "Task",
+    "TokenBatch",
+    "ToolCall",
+    "Trajectory",
+    "aggregate",
+    "coefficients",
+    "kl_estimate",
+    "lambda_return",
+    "modulate",
+    "panel_hash",
+    "pool",
+    "reverse_scan",
+    "reward_to_go",
+    "rows_of",
+    "segment_count",
+    "segment_mean",
+    "segment_range",
+    "segment_rank",
+    "segment_std",
+    "segment_sum",
+    "standardize",
+    "total_return",
+    "whiten",
+]

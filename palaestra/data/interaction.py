@@ -1,0 +1,96 @@
+"""What passes between an agent and an environment: observations, actions, step results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+
+class FinishReason(str, Enum):
+    """Why one generation ended."""
+
+    STOP = "stop"  # the policy emitted its end-of-turn token
+    LENGTH = "length"  # the token limit of one generation was reached
+    CONTEXT = "context"  # the prompt and the response fill the model's context
+    CHOICE = "choice"  # a policy without tokens chose an action
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Observation:
+    """What one agent sees before it acts.
+
+    Attributes:
+        text: the observation as text.
+        messages: as chat messages (`role`, `content`), instead of or beside `text`.
+        vector: float32 array, for network policies.
+        image: uint8 array (height, width, channels).
+        legal: the legal actions where known: texts, or indices for discrete spaces.
+        state_key: equal iff the agent's situation is the same.
+    """
+
+    text: str | None = None
+    messages: Sequence[Mapping[str, str]] | None = None
+    vector: np.ndarray | None = None
+    image: np.ndarray | None = None
+    legal: Sequence[Any] | None = None
+    state_key: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class ToolCall:
+    """A parsed request to run a tool."""
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    id: str = ""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Action:
+    """What one agent did.
+
+    Attributes:
+        text: the action as text (decoded response, end-of-turn token removed).
+        value: what the environment receives: a string, an index or an array. Defaults to `text`.
+        tool_calls: parsed tool calls, if any.
+        tokens: int32 (n,), exactly the sampled response tokens, end-of-turn token included.
+        logprobs: float32 (n,), log-probabilities of the distribution that was sampled from.
+        entropy: float32 (n,), per-token entropy in nats, if asked for.
+        finish: why the generation ended.
+    """
+
+    text: str | None = None
+    value: Any = None
+    tool_calls: Sequence[ToolCall] = ()
+    tokens: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
+    logprobs: np.ndarray | None = None
+    entropy: np.ndarray | None = None
+    finish: FinishReason = FinishReason.CHOICE
+
+    def __post_init__(self) -> None:
+        if self.value is None:
+            self.value = self.text
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class StepResult:
+    """What `reset` and `step` of an environment return.
+
+    Attributes:
+        observations: exactly the agents who act next; empty when the episode is over.
+        rewards: reward per agent for what just happened; agents left out got 0.
+        terminated: agents whose episode ended by the rules of the task.
+        truncated: agents whose episode was cut off (time limit); their value does not end here.
+        info: JSON values. `success: bool` (the raw outcome, never shaped) is read by evaluation;
+            `invalid: {agent: True}` marks an action which the environment could not read.
+    """
+
+    observations: Mapping[str, Observation]
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    terminated: frozenset[str] = frozenset()
+    truncated: frozenset[str] = frozenset()
+    info: Mapping[str, Any] = field(default_factory=dict)

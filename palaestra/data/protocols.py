@@ -1,0 +1,193 @@
+"""Protocols: what a lower room needs from a higher one, and what users implement.
+
+Override these: Environment (or AsyncEnvironment). The rest is for authors of new kinds of policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Hashable, Protocol, runtime_checkable
+
+import numpy as np
+from torch import Tensor
+
+from palaestra.data.interaction import Action, FinishReason, Observation, StepResult
+from palaestra.data.task import Task
+from palaestra.data.trajectory import Trajectory
+
+
+# ---- environments -----------------------------------------------------------------------------------------
+@runtime_checkable
+class Environment(Protocol):
+    """One episode at a time; several agents by name, one is not special."""
+
+    agents: tuple[str, ...]
+
+    def reset(self, task: Task) -> StepResult: ...
+    def step(self, actions: Mapping[str, Action]) -> StepResult: ...
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class AsyncEnvironment(Protocol):
+    """The same, when acting means waiting."""
+
+    agents: tuple[str, ...]
+
+    async def reset(self, task: Task) -> StepResult: ...
+    async def step(self, actions: Mapping[str, Action]) -> StepResult: ...
+    async def close(self) -> None: ...
+
+
+@runtime_checkable
+class HasTasks(Protocol):
+    """Gives tasks. The same (split, n, seed) gives the same tasks; splits never share a content hash."""
+
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]: ...
+
+
+@runtime_checkable
+class HasExpert(Protocol):
+    """Knows a good action for the present state."""
+
+    def expert(self, agent: str) -> Action: ...
+
+
+@runtime_checkable
+class HasSnapshot(Protocol):
+    """Can be put back into an earlier state."""
+
+    def snapshot(self) -> Any: ...
+    def restore(self, state: Any) -> None: ...
+
+
+@runtime_checkable
+class HasGlobalState(Protocol):
+    """Shows a centralized critic what no agent sees."""
+
+    def global_state(self) -> np.ndarray: ...
+
+
+@runtime_checkable
+class HasTools(Protocol):
+    """Offers tools beside plain actions."""
+
+    def tools(self) -> Sequence[Any]: ...
+
+
+# ---- generation -------------------------------------------------------------------------------------------
+@dataclass(slots=True, kw_only=True)
+class Request:
+    """One generation for one session.
+
+    Attributes:
+        policy: name of the policy whose weights answer.
+        session: the engine keeps this session's keys and values until `close`.
+        prompt: int32 (m,), ids that are new since the session's last response.
+        seed: decides all sampling of this generation, whatever else is in the batch.
+        max_tokens: most response tokens.
+        temperature: 0 is greedy. top_k: 0 is off. top_p: 1 is off.
+        stop: ids that end the response; the stop id itself belongs to the response.
+        entropy: ask for per-token entropy.
+    """
+
+    policy: str
+    session: Hashable
+    prompt: np.ndarray
+    seed: int
+    max_tokens: int = 32
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    stop: tuple[int, ...] = ()
+    entropy: bool = False
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Generation:
+    """What an engine answers: int32 tokens (n,), float32 logprobs (n,), entropy (n,) if asked for."""
+
+    tokens: np.ndarray
+    logprobs: np.ndarray
+    finish: FinishReason
+    version: int = 0
+    entropy: np.ndarray | None = None
+
+
+class Engine(Protocol):
+    """Serves generations of one or several policies."""
+
+    async def generate(self, request: Request) -> Generation: ...
+    def close(self, session: Hashable) -> None: ...
+
+
+# ---- policies ---------------------------------------------------------------------------------------------
+@dataclass(slots=True, kw_only=True)
+class Sampling:
+    """How an agent's actions are drawn."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    max_tokens: int = 32
+    entropy: bool = False
+
+
+class Session(Protocol):
+    """One agent's conversation with its policy during one episode."""
+
+    async def act(self, observation: Observation, *, seed: int) -> "Acted": ...
+    def end(self, observation: Observation | None) -> np.ndarray:
+        """Close the session; the ids that `observation` would have appended (empty without tokens)."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Acted:
+    """An action with what the trajectory must keep of the policy: new prompt ids, segment, version."""
+
+    action: Action
+    prompt: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
+    segment: int = 0
+    version: int = 0
+
+
+class Policy(Protocol):
+    """Maps observations to actions."""
+
+    name: str
+    trainable: bool
+    version: int
+
+    def session(self, *, context: Any, sampling: Sampling, key: Hashable) -> Session: ...
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Current:
+    """What the policy under training says now about given tokens, in their order: (tokens,) each, with gradient."""
+
+    logprob: Tensor
+    entropy: Tensor | None = None
+    value: Tensor | None = None
+
+
+class Samples(Protocol):
+    """Training samples of one policy, ready to be cut into batches.
+
+    cost: int64 (samples,), tokens that the model reads for each.
+    tokens: for each sample the positions of its response tokens in the table's flat token order.
+    """
+
+    cost: np.ndarray
+    tokens: Sequence[np.ndarray]
+
+
+class TrainablePolicy(Policy, Protocol):
+    """A policy that the training room can update."""
+
+    def collate(self, trajectories: Sequence[Trajectory], *, temperature: float) -> Samples: ...
+    def forward(self, samples: Samples, which: Sequence[int], *, values: bool, entropy: bool) -> Current: ...
+    def parameters(self) -> Sequence[Tensor]: ...
+    def state_dict(self) -> Mapping[str, Any]: ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...

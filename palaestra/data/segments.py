@@ -1,0 +1,115 @@
+"""Segment operations: statistics of many small sets at once, on 1-D tensors.
+
+Knows numbers and set codes. Knows nothing of what rows mean. All sums run in float64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Key:
+    """To which set each row belongs.
+
+    Attributes:
+        codes: int64 (rows,), 0 … size − 1.
+        size: number of sets.
+        names: the columns it came from.
+        weight: float64 (rows,) how much a row counts; 0 is padding.
+    """
+
+    codes: Int[Tensor, " rows"]
+    size: int
+    names: tuple[str, ...] = ()
+    weight: Float[Tensor, " rows"] | None = None
+
+    @property
+    def weights(self) -> Float[Tensor, " rows"]:
+        """Row weights, ones if none were given: float64 (rows,)."""
+        if self.weight is None:
+            return torch.ones(self.codes.shape, dtype=torch.float64)
+        return self.weight.double()
+
+    def __and__(self, other: Key) -> Key:
+        """The finer key: rows are together iff they are together in both."""
+        if self.size == 1 and other.size >= 1:
+            return Key(other.codes, other.size, self.names + other.names, self.weight)
+        codes, size = compact(self.codes * other.size + other.codes)
+        return Key(codes, size, self.names + other.names, self.weight)
+
+    def spread(self, index: Int[Tensor, " units"], *, weight: Tensor | None = None) -> Key:
+        """The key of units which belong to rows: `index[u]` is the row of unit u."""
+        own = self.weight[index] if self.weight is not None and weight is None else weight
+        return Key(self.codes[index], self.size, self.names, own)
+
+
+def compact(codes: Int[Tensor, " rows"]) -> tuple[Int[Tensor, " rows"], int]:
+    """Codes renumbered 0 … size − 1 in ascending order, and size."""
+    values, inverse = torch.unique(codes, return_inverse=True)
+    return inverse, len(values)
+
+
+def segment_sum(values: Shaped[Tensor, " rows"], *, by: Key) -> Float[Tensor, " sets"]:
+    """Weighted sum of each set: float64 (sets,)."""
+    total = torch.zeros(by.size, dtype=torch.float64)
+    return total.index_add_(0, by.codes, values.double() * by.weights)
+
+
+def segment_count(*, by: Key) -> Float[Tensor, " sets"]:
+    """Total weight of each set: float64 (sets,)."""
+    return torch.zeros(by.size, dtype=torch.float64).index_add_(0, by.codes, by.weights)
+
+
+def segment_mean(values: Shaped[Tensor, " rows"], *, by: Key) -> Float[Tensor, " sets"]:
+    """Weighted mean of each set, 0 for a set without weight: float64 (sets,)."""
+    return segment_sum(values, by=by) / segment_count(by=by).clamp_min(1e-300)
+
+
+def segment_std(values: Shaped[Tensor, " rows"], *, by: Key, ddof: int = 1) -> Float[Tensor, " sets"]:
+    """Deviation of each set, sqrt(Σ w (x − mean)² / (Σ w − ddof)), 0 where Σ w ≤ ddof: float64 (sets,)."""
+    centered = values.double() - segment_mean(values, by=by)[by.codes]
+    freedom = segment_count(by=by) - ddof
+    variance = segment_sum(centered * centered, by=by) / freedom.clamp_min(1e-300)
+    return torch.where(freedom > 0, variance, 0.0).sqrt()
+
+
+def segment_range(values: Shaped[Tensor, " rows"], *, by: Key) -> Float[Tensor, " sets"]:
+    """Largest minus smallest value of each set over rows that weigh: float64 (sets,), 0 for empty sets."""
+    counts = by.weights > 0
+    values, codes = values.double()[counts], by.codes[counts]
+    high = torch.full((by.size,), -torch.inf, dtype=torch.float64).scatter_reduce(0, codes, values, "amax")
+    low = torch.full((by.size,), torch.inf, dtype=torch.float64).scatter_reduce(0, codes, values, "amin")
+    return torch.where(high >= low, high - low, 0.0)
+
+
+def segment_rank(values: Shaped[Tensor, " rows"], *, by: Key) -> Int[Tensor, " rows"]:
+    """Place of each row inside its set, 0 for the smallest value, ties in row order: int64 (rows,)."""
+    order = torch.argsort(values, stable=True)
+    order = order[torch.argsort(by.codes[order], stable=True)]
+    size = torch.bincount(by.codes, minlength=by.size)
+    start = size.cumsum(0) - size
+    rank = torch.empty_like(order)
+    rank[order] = torch.arange(len(order)) - start[by.codes[order]]
+    return rank
+
+
+def reverse_scan(values: Float[Tensor, " rows"], coefficients: Float[Tensor, " rows"]) -> Float[Tensor, " rows"]:
+    """The recurrence y[k] = values[k] + coefficients[k] · y[k+1], backwards, all chains at once.
+
+    A coefficient of 0 ends a chain. Works by doubling: log₂(longest chain) vector operations and no
+    loop over rows. float64 in, float64 (rows,) out.
+    """
+    total, factor = values.double().clone(), coefficients.double().clone()
+    if len(factor):
+        factor[-1] = 0.0
+    hop = 1
+    while hop < len(total) and bool((factor != 0).any()):
+        total[:-hop] += factor[:-hop] * total[hop:].clone()
+        factor = torch.cat([factor[:-hop] * factor[hop:], torch.zeros(hop, dtype=torch.float64)])
+        hop *= 2
+    return total

@@ -1,0 +1,276 @@
+"""The stages of every advantage estimator: kernel → baseline and scale → pool → modulate.
+
+Knows tables and numbers. Knows no method: a method in `palaestra/advantages/` is a few of these calls.
+Everything is float64 inside and float32 outside.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from palaestra.data.segments import Key, compact, reverse_scan, segment_count, segment_mean, segment_range, segment_std
+from palaestra.data.segments import segment_sum
+from palaestra.data.table import StepTable
+from palaestra.errors import InvalidData, MissingColumn
+
+EPS = 1e-6  # added to a deviation, never to a mean
+
+
+class Estimate(NamedTuple):
+    """An advantage and, where a critic was read, the target its value should move to. Equal shapes."""
+
+    advantage: Tensor
+    target: Tensor
+
+
+# ---- temporal kernels -------------------------------------------------------------------------------------
+def total_return(table: StepTable, *, by: tuple[str, ...] = ("trajectory",)) -> Float[Tensor, " rows"]:
+    """R = Σ reward of the row's trajectory (or of another set of rows), the same number on each of its rows."""
+    key = table.key(*by)
+    return segment_sum(table["reward"], by=key)[key.codes].float()
+
+
+def reward_to_go(
+    table: StepTable,
+    *,
+    gamma: float,
+    by: tuple[str, ...] = ("trajectory",),
+    clock: Literal["row", "turn"] = "row",
+) -> Float[Tensor, " rows"]:
+    """D_k = r_k + gamma · D_{k+1} over the rows of a trajectory in time.
+
+    Args:
+        clock: "row" discounts once per row; "turn" by the difference of turns, so that agents acting in
+            one turn share a return.
+    """
+    order, last = table.timeline(*by)
+    step = torch.full((len(order),), gamma, dtype=torch.float64)
+    if clock == "turn":
+        turn = table["turn"][order].double()
+        step = step ** torch.cat([turn[1:] - turn[:-1], torch.ones(1, dtype=torch.float64)]).clamp_min(0)
+    reward = table["reward"].double() * (table.weight > 0)
+    out = torch.empty(len(order), dtype=torch.float64)
+    out[order] = reverse_scan(reward[order], torch.where(last, 0.0, step))
+    return out.float()
+
+
+def lambda_return(
+    table: StepTable,
+    *,
+    gamma: float,
+    lam: float,
+    level: Literal["row", "token"] = "row",
+    gamma_in: float | None = None,
+    reward: Tensor | None = None,
+    by: tuple[str, ...] = ("trajectory", "agent"),
+) -> Estimate:
+    """Generalized advantage estimation over rows or over response tokens.
+
+        δ_u = r_u + g_u · V_{u+1} − V_u          A_u = δ_u + g_u · lam · A_{u+1}          target = A + V
+
+    V_{u+1} is 0 after a terminated last row and `value_end` after a truncated one. g_u is `gamma` between
+    rows and `gamma_in` (default: `gamma`) between the tokens of one row. At token level a row's reward
+    stands on its last token, and the unit after a row's last token is the first token of the next row.
+
+    Args:
+        table: columns value (rows,) at level "row", token_value (tokens,) at level "token"; terminated,
+            truncated (rows,); value_end (rows,), read on truncated last rows.
+        reward: (units,) in place of the reward column.
+
+    Raises: MissingColumn, if values or flags are missing; InvalidData, if the last row of a chain is
+        neither terminated nor truncated.
+    """
+    order, last = table.timeline(*by)
+    end = _end_value(table, order, last)
+    if level == "row":
+        unit, closes, value = order, torch.ones(len(order), dtype=torch.bool), _values(table, "value")
+        rewards = table["reward"] if reward is None else reward
+        inner = gamma
+    else:
+        unit, closes, row = _token_timeline(table, order)
+        last, end, value = last[row] & closes, end[row], _values(table, "token_value")
+        rewards = _on_last_token(table) if reward is None else reward
+        inner = gamma if gamma_in is None else gamma_in
+    if len(value) != len(unit):
+        raise InvalidData(where="lambda_return(…)", what=f"{len(value)} values for {len(unit)} units of time.")
+    v, r = value.double()[unit], rewards.double()[unit]
+    g = torch.where(closes, float(gamma), float(inner)).double()
+    following = torch.cat([v[1:], torch.zeros(1, dtype=torch.float64)])
+    delta = r + g * torch.where(last, end, following) - v
+    advantage = torch.empty_like(delta)
+    advantage[unit] = reverse_scan(delta, torch.where(last, 0.0, g * lam))
+    return Estimate(advantage.float(), (advantage + value.double()).float())
+
+
+def _values(table: StepTable, name: str) -> Tensor:
+    if name not in table:
+        raise MissingColumn(
+            where="lambda_return(…)",
+            what=f"the table has no column `{name}`: no critic has given values.",
+            remedy="Give the policy a value head, or use an estimator without a critic: grpo, rloo, dr_grpo.",
+        )
+    column = table[name]
+    if not bool(torch.isfinite(column).all()):
+        raise InvalidData(where=f"column `{name}`", what="a value is not finite.")
+    return column
+
+
+def _end_value(table: StepTable, order: Tensor, last: Tensor) -> Tensor:
+    """V after the last row of each chain: 0 if terminated, value_end if truncated; in timeline order."""
+    if "terminated" not in table and "truncated" not in table:
+        raise MissingColumn(where="lambda_return(…)", what="the table has neither `terminated` nor `truncated`.")
+    no = torch.zeros(len(table), dtype=torch.bool)
+    terminated = (table["terminated"] if "terminated" in table else no)[order]
+    truncated = (table["truncated"] if "truncated" in table else no)[order] & ~terminated
+    open_end = last & ~terminated & ~truncated & (table.weight[order] > 0)
+    if bool(open_end.any()):
+        row = int(order[open_end.nonzero()[0, 0]])
+        raise InvalidData(
+            where=f"row {row}, turn {int(table['turn'][row])}",
+            what="it is the last of its trajectory and neither terminated nor truncated.",
+            remedy="Say how the episode ended: a value of 0 follows a terminated row, `value_end` a truncated one.",
+        )
+    if not bool((last & truncated).any()):
+        return torch.zeros(len(order), dtype=torch.float64)
+    end = _values_at(table, (last & truncated), order)
+    return torch.where(last & truncated, end, 0.0)
+
+
+def _values_at(table: StepTable, needed: Tensor, order: Tensor) -> Tensor:
+    if "value_end" not in table:
+        raise MissingColumn(where="lambda_return(…)", what="a trajectory is truncated and there is no `value_end`.")
+    end = table["value_end"].double()[order]
+    if not bool(torch.isfinite(end[needed]).all()):
+        raise InvalidData(where="column `value_end`", what="it is missing on the last row of a truncated trajectory.")
+    return torch.nan_to_num(end)
+
+
+def _token_timeline(table: StepTable, order: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens in time order, whether each closes its row, and its row's place in `order`."""
+    count = table["token_count"]
+    start = (count.cumsum(0) - count)[order]
+    ordered = count[order]
+    place = torch.repeat_interleave(torch.arange(len(order)), ordered)
+    offset = torch.arange(len(place)) - (ordered.cumsum(0) - ordered)[place]
+    return start[place] + offset, offset == ordered[place] - 1, place
+
+
+def _on_last_token(table: StepTable) -> Tensor:
+    """Row rewards on the last token of their row, 0 elsewhere: (tokens,)."""
+    count = table["token_count"]
+    out = torch.zeros(table.tokens)
+    has = count > 0
+    out[(count.cumsum(0) - 1)[has]] = table["reward"][has]
+    return out
+
+
+# ---- baseline and scale -----------------------------------------------------------------------------------
+def standardize(
+    values: Float[Tensor, " rows"],
+    *,
+    by: Key,
+    unit: Key | None = None,
+    center: Literal["mean", "leave_one_out", "none"] = "mean",
+    scale: Literal["none", "std"] = "none",
+    ddof: int = 1,
+    singleton: Literal["zero", "raw", "error"] = "zero",
+    zero_variance: Literal["zero", "keep"] = "zero",
+    need_peers: bool = False,
+) -> Float[Tensor, " rows"]:
+    """(values − baseline) / scale, both over the row's peer set.
+
+    Args:
+        by: the peer sets; its weights say how much each row counts.
+        unit: what counts once inside a set (a trajectory, a token's row …); None: each row once.
+        center: "leave_one_out" is n/(n−1) · (value − mean), the mean of the others as baseline.
+        scale: "std" divides by deviation + 1e-6, with `ddof` degrees taken off.
+        singleton: what a set with one member gives: 0, the raw value, or an error.
+        zero_variance: "zero": a set whose members are all equal gives exactly 0; "keep": what rounding leaves.
+        need_peers: refuse a table in which no set has two members: nothing could be compared.
+
+    Returns: float32 (rows,); 0 on padding rows.
+    Raises: InvalidData, for a lone member with singleton="error" or when need_peers is not met.
+    """
+    members, owner = (by, None) if unit is None else _units(by, unit)
+    x = values.double() if owner is None else _unit_values(values, by, unit, owner, len(members.codes))
+    count = segment_count(by=members)
+    distinct = torch.zeros(by.size, dtype=torch.int64).index_add_(0, members.codes, (members.weights > 0).long())
+    alone = distinct <= 1
+    _refuse_lone(alone & (distinct > 0), distinct, by, singleton=singleton, need_peers=need_peers)
+    out = values.double() - (segment_mean(x, by=members)[by.codes] if center != "none" else 0.0)
+    if center == "leave_one_out":
+        out = out * (count / (count - 1).clamp_min(1e-300))[by.codes]
+    if scale == "std":
+        out = out / (segment_std(x, by=members, ddof=ddof) + EPS)[by.codes]
+    if zero_variance == "zero" and center != "none":
+        flat = (segment_range(x, by=members) == 0) & (segment_range(values, by=by) == 0)
+        out = torch.where(flat[by.codes], 0.0, out)
+    lone = alone[by.codes]
+    out = torch.where(lone, values.double() if singleton == "raw" else torch.zeros_like(out), out)
+    return torch.where(by.weights > 0, out, 0.0).float()
+
+
+def _units(by: Key, unit: Key) -> tuple[Key, Tensor]:
+    """The key of units (each once, or weighted by tokens), and the unit of each row."""
+    pair = Key(by.codes, by.size, by.names, by.weight) & unit
+    size = pair.size
+    sets = torch.zeros(size, dtype=torch.int64)
+    sets[pair.codes] = by.codes
+    weight = torch.zeros(size, dtype=torch.float64)
+    if unit.names == ("token",):
+        weight.index_add_(0, pair.codes, unit.weights)
+    else:
+        weight[pair.codes[by.weights > 0]] = 1.0
+    return Key(sets, by.size, by.names, weight), pair.codes
+
+
+def _unit_values(values: Tensor, by: Key, unit: Key | None, owner: Tensor, size: int) -> Tensor:
+    return segment_mean(values, by=Key(owner, size, (), by.weight))
+
+
+def _refuse_lone(lone: Tensor, distinct: Tensor, by: Key, *, singleton: str, need_peers: bool) -> None:
+    what = f"key ({', '.join(by.names) or 'whole table'})"
+    if singleton == "error" and bool(lone.any()):
+        raise InvalidData(where=what, what=f"{int(lone.sum())} peer sets have a single member.")
+    if need_peers and not bool((distinct > 1).any()):
+        raise InvalidData(
+            where=what,
+            what="no peer set has two members, so nothing can be compared and every advantage would be 0.",
+            remedy="Sample at least 2 trajectories a task (`rollout.group`), or use reinforce_plus_plus, which needs none.",
+        )
+
+
+def whiten(values: Float[Tensor, " units"], *, weight: Tensor | None = None) -> Float[Tensor, " units"]:
+    """(x − mean) / sqrt(variance + 1e-8) over all units, sample variance; padding (weight 0) stays 0.
+
+    Raises: InvalidData, for fewer than 2 units.
+    """
+    counts = torch.ones(len(values), dtype=torch.bool) if weight is None else weight > 0
+    if int(counts.sum()) < 2:
+        raise InvalidData(where="whiten(…)", what=f"{int(counts.sum())} units cannot be whitened; 2 are needed.")
+    x = values.double()
+    variance, mean = torch.var_mean(x[counts], correction=1)
+    return torch.where(counts, (x - mean) / torch.sqrt(variance + 1e-8), 0.0).float()
+
+
+# ---- pool and modulate ------------------------------------------------------------------------------------
+def pool(values: Float[Tensor, " rows"], *, by: Key) -> Float[Tensor, " rows"]:
+    """Equal units share the mean of their values."""
+    return segment_mean(values, by=by)[by.codes].float()
+
+
+def modulate(
+    values: Float[Tensor, " units"], *, factor: Tensor | float = 1.0, bonus: Tensor | float = 0.0
+) -> Float[Tensor, " units"]:
+    """factor · values + bonus, elementwise."""
+    return (values.double() * factor + bonus).float()
+
+
+__all__ = [
+    "EPS", "Estimate", "compact", "lambda_return", "modulate", "pool", "reward_to_go", "standardize",
+    "total_return", "whiten",
+]  # fmt: skip

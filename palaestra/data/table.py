@@ -1,0 +1,344 @@
+"""StepTable: the columns that estimators read, one row per step.
+
+Knows columns, keys and the order of rows in time. Knows nothing of agents' models or of any estimator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from palaestra.data.segments import Key
+from palaestra.data.trajectory import Step, Trajectory
+from palaestra.errors import InvalidData, MissingColumn, nearest
+
+REQUIRED = ("group", "trajectory", "agent", "turn", "reward")
+KEYS = ("group", "trajectory", "agent", "state_key", "next_key", "action_key", "policy", "segment")
+KEYS += ("invocation", "parent", "team", "stratum")
+FLAGS = ("terminated", "truncated")
+PER_TOKEN = ("token_logprob", "token_proximal", "token_reference", "token_entropy", "token_value")
+MAY_BE_MISSING = ("outcome", "value", "value_end", *PER_TOKEN)  # NaN: "not given for this row"
+
+
+class StepTable:
+    """One row per step; keyword arguments are columns.
+
+    Required: group, trajectory, agent, turn, reward. Optional: state_key, next_key, action_key,
+    token_count, outcome, weight, value, value_end, entropy, terminated, truncated, policy, version,
+    segment, invocation, parent, team, stratum, and per token (flat, sum(token_count)) token_logprob,
+    token_proximal, token_reference, token_entropy, token_value. Any further named column is accepted.
+
+    Columns of names (group, agent, state_key …) may hold strings, numbers or anything hashable; None in
+    them means "unlike any other row". `weight` 0 marks padding, which changes no statistic.
+
+    Raises: MissingColumn, if a required column is absent; InvalidData, for wrong lengths, non-finite
+        numbers, or a trajectory whose rows carry different groups.
+    """
+
+    __slots__ = ("_cache", "_columns", "_labels", "rows")
+
+    def __init__(self, **columns: Any) -> None:
+        self._columns: dict[str, Tensor] = {}
+        self._labels: dict[str, list[Any]] = {}
+        self._cache: dict[Any, Any] = {}
+        for name in REQUIRED:
+            if columns.get(name) is None:
+                raise MissingColumn(where="StepTable(…)", what=f"the column `{name}` is required.", options=REQUIRED)
+        self.rows = len(columns["reward"])
+        for name, values in columns.items():
+            if values is not None and name not in PER_TOKEN:
+                self._add(name, values)
+        self._columns.setdefault("token_count", torch.ones(self.rows, dtype=torch.int64))
+        for name in PER_TOKEN:
+            if columns.get(name) is not None:
+                self._add(name, columns[name])
+        self._check()
+
+    # ---- columns ------------------------------------------------------------------------------------------
+    def __len__(self) -> int:
+        return self.rows
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._columns
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The column as a tensor: codes for columns of names, float32, int64 or bool otherwise.
+
+        Raises: MissingColumn, with the nearest names.
+        """
+        if name not in self._columns:
+            raise MissingColumn(
+                where=f"table[{name!r}]",
+                what=f"the table has no column `{name}`; it has {', '.join(self.names)}.",
+                options=nearest(name, self.names),
+                remedy="Give it as a keyword of StepTable, or as a number in `Step.info`.",
+            )
+        return self._columns[name]
+
+    @property
+    def names(self) -> list[str]:
+        """All columns."""
+        return sorted(self._columns)
+
+    def labels(self, name: str) -> list[Any]:
+        """What the codes of a column of names stand for."""
+        return self._labels[name]
+
+    @property
+    def weight(self) -> Float[Tensor, " rows"]:
+        """How much each row counts: float32 (rows,), 1 if the column is absent."""
+        return self._columns.get("weight", torch.ones(self.rows))
+
+    def replace(self, **columns: Any) -> StepTable:
+        """A table with these columns added or exchanged; None removes one."""
+        raw = {name: self._raw(name) for name in self._columns if name not in columns}
+        return StepTable(**raw, **columns)
+
+    def take(self, rows: Int[Tensor, " kept"]) -> StepTable:
+        """A table of these rows, in this order."""
+        tokens = self._tokens_of(rows)
+        pick = {name: tokens if name in PER_TOKEN else rows for name in self._columns}
+        raw = {name: self._raw(name) for name in self._columns}
+        return StepTable(**{name: _pick(raw[name], pick[name]) for name in raw})
+
+    def _tokens_of(self, rows: Int[Tensor, " kept"]) -> Int[Tensor, " tokens"]:
+        count = self["token_count"]
+        start = count.cumsum(0) - count
+        kept = count[rows]
+        offset = torch.arange(int(kept.sum())) - torch.repeat_interleave(kept.cumsum(0) - kept, kept)
+        return torch.repeat_interleave(start[rows], kept) + offset
+
+    def _raw(self, name: str) -> Any:
+        if name not in self._labels:
+            return self._columns[name]
+        labels = [*self._labels[name], None]
+        return [labels[code] for code in self._columns[name].tolist()]
+
+    def _add(self, name: str, values: Any) -> None:
+        length = len(values)
+        expected = int(self._columns["token_count"].sum()) if name in PER_TOKEN else self.rows
+        if length != expected:
+            unit = "tokens" if name in PER_TOKEN else "rows"
+            raise InvalidData(where=f"column `{name}`", what=f"it has {length} values for {expected} {unit}.")
+        if name in KEYS or not _numeric(values):
+            self._columns[name], self._labels[name] = _factorize(values)
+        else:
+            self._columns[name] = _numbers(name, values)
+
+    def _check(self) -> None:
+        for name, column in self._columns.items():
+            if column.is_floating_point() and name not in MAY_BE_MISSING:
+                _refuse_non_finite(name, column, self)
+        if "weight" in self and bool((self["weight"] < 0).any()):
+            raise InvalidData(where="column `weight`", what="a weight is negative.", remedy="Use 0 for padding.")
+        if bool((self["token_count"] < 0).any()):
+            raise InvalidData(where="column `token_count`", what="a row has a negative number of tokens.")
+        first = torch.zeros(self.key("trajectory").size, dtype=torch.int64)
+        first[self["trajectory"]] = self["group"]
+        if not torch.equal(first[self["trajectory"]], self["group"]):
+            raise InvalidData(
+                where="columns `group` and `trajectory`",
+                what="the rows of one trajectory carry different groups.",
+                remedy="Trajectory ids must be unique over the whole table, not only inside a group.",
+            )
+
+    # ---- keys and order -----------------------------------------------------------------------------------
+    def key(self, *names: str) -> Key:
+        """The sets of rows that agree in all these columns; no name at all gives the whole table.
+
+        Raises: MissingColumn, if a column is absent or holds no value at all.
+        """
+        if names not in self._cache:
+            key = Key(torch.zeros(self.rows, dtype=torch.int64), 1, (), self.weight.double())
+            for name in names:
+                key = key & self._single(name)
+            self._cache[names] = Key(key.codes, key.size, names, self.weight.double())
+        return self._cache[names]  # type: ignore[no-any-return]
+
+    def _single(self, name: str) -> Key:
+        codes = self[name]
+        missing = codes < 0
+        if not bool(missing.any()):
+            size = len(self._labels[name]) if name in self._labels else int(codes.max()) + 1 if len(codes) else 1
+            return Key(codes.long(), max(size, 1), (name,))
+        if bool(missing.all()):
+            raise MissingColumn(where=f"column `{name}`", what="no row has a value in it.")
+        alone = int(codes.max()) + torch.cumsum(missing, 0)  # unlike any other row
+        return Key(torch.where(missing, alone, codes).long(), int(alone[-1]) + 1, (name,))
+
+    def unit(self, name: str) -> Key | None:
+        """What counts once in a statistic: "row" is None; "token" weighs rows by tokens; else a column."""
+        if name == "row":
+            return None
+        if name == "token":
+            rows = torch.arange(self.rows)
+            return Key(rows, self.rows, ("token",), self.weight.double() * self["token_count"])
+        return self.key(name)
+
+    def timeline(self, *names: str) -> tuple[Int[Tensor, " rows"], Bool[Tensor, " rows"]]:
+        """Rows ordered in time inside each set of `names`, and whether each is the last of its set.
+
+        Returns: order, int64 (rows,): positions of rows; last, bool (rows,), in that order.
+        """
+        cached = ("timeline", *names)
+        if cached not in self._cache:
+            codes = self.key(*names).codes
+            order = torch.argsort(self["turn"], stable=True)
+            order = order[torch.argsort(codes[order], stable=True)]
+            ordered = codes[order]
+            last = torch.ones(self.rows, dtype=torch.bool)
+            last[:-1] = ordered[1:] != ordered[:-1]
+            self._cache[cached] = (order, last)
+        return self._cache[cached]  # type: ignore[no-any-return]
+
+    @property
+    def tokens(self) -> int:
+        """Number of response tokens of all rows."""
+        return int(self["token_count"].sum())
+
+    @property
+    def token_row(self) -> Int[Tensor, " tokens"]:
+        """The row of each response token."""
+        if "token_row" not in self._cache:
+            self._cache["token_row"] = torch.repeat_interleave(torch.arange(self.rows), self["token_count"])
+        return self._cache["token_row"]  # type: ignore[no-any-return]
+
+    def per_token(self, values: Tensor) -> Float[Tensor, " tokens"]:
+        """Row values broadcast to their tokens; token values as they are."""
+        if len(values) == self.rows and bool((self["token_count"] == 1).all()):
+            return values
+        if len(values) == self.tokens and self.tokens != self.rows:
+            return values
+        if len(values) == self.rows:
+            return values[self.token_row]
+        raise InvalidData(
+            where="per_token(…)", what=f"{len(values)} values fit neither {self.rows} rows nor {self.tokens} tokens."
+        )
+
+    # ---- from episodes ------------------------------------------------------------------------------------
+    @classmethod
+    def from_trajectories(cls, trajectories: Sequence[Trajectory]) -> StepTable:
+        """The table of finished episodes, sorted by group, sample and turn, whatever their order of arrival."""
+        pairs = list(rows_of(trajectories))
+        if not pairs:
+            raise InvalidData(where="StepTable.from_trajectories(…)", what="there is no step in these trajectories.")
+        steps = [step for _, step in pairs]
+        columns: dict[str, Any] = {
+            "group": [t.group for t, _ in pairs],
+            "trajectory": [t.id for t, _ in pairs],
+            "agent": [s.agent for s in steps],
+            "turn": [s.turn for s in steps],
+            "reward": [s.reward for s in steps],
+            "outcome": [np.nan if t.outcome is None else t.outcome for t, _ in pairs],
+            "state_key": [s.observation.state_key for s in steps],
+            "next_key": _next_keys(pairs),
+            "action_key": [None if s.action.value is None else _hashable(s.action.value) for s in steps],
+            "token_count": [max(len(s.action.tokens), 1) for s in steps],
+            "policy": [s.policy for s in steps],
+            "version": [s.version for s in steps],
+            "segment": [s.segment for s in steps],
+            "invocation": [s.invocation for s in steps],
+            "parent": [s.parent for s in steps],
+            "terminated": [s.terminated for s in steps],
+            "truncated": [s.truncated for s in steps],
+            "token_logprob": _behavior(steps),
+        }
+        for name in _number_columns(steps):
+            columns.setdefault(name, [float(s.info.get(name, 0.0)) for s in steps])
+        return cls(**columns)
+
+
+def rows_of(trajectories: Sequence[Trajectory]) -> Iterator[tuple[Trajectory, Step]]:
+    """Trajectories and steps in the table's row order."""
+    for trajectory in sorted(trajectories, key=lambda t: (t.group, t.sample)):
+        for step in sorted(trajectory.steps, key=lambda s: s.turn):
+            yield trajectory, step
+
+
+def _next_keys(pairs: list[tuple[Trajectory, Step]]) -> list[str | None]:
+    following: dict[tuple[str, str], str | None] = {}
+    keys: list[str | None] = []
+    for trajectory, step in reversed(pairs):
+        last = trajectory.last.get(step.agent)
+        own = (trajectory.id, step.agent)
+        keys.append(following.get(own, last.state_key if last else None))
+        following[own] = step.observation.state_key
+    return keys[::-1]
+
+
+def _behavior(steps: list[Step]) -> np.ndarray | None:
+    """Log-probabilities of what sampled the tokens; NaN for steps of policies without any (scripted)."""
+    given = [step.action.logprobs for step in steps]
+    if all(logprobs is None for logprobs in given):
+        return None
+    width = [max(len(step.action.tokens), 1) for step in steps]
+    filled = [np.full(w, np.nan) if g is None else np.asarray(g).reshape(-1) for g, w in zip(given, width, strict=True)]
+    return np.concatenate(filled).astype(np.float32)
+
+
+def _number_columns(steps: Iterable[Step]) -> list[str]:
+    found = {k for s in steps for k, v in s.info.items() if isinstance(v, bool | int | float)}
+    return sorted(found)
+
+
+def _hashable(value: Any) -> Any:
+    return value.tobytes() if isinstance(value, np.ndarray) else value
+
+
+def _pick(values: Any, rows: Tensor) -> Any:
+    return [values[row] for row in rows.tolist()] if isinstance(values, list) else values[rows]
+
+
+def _numeric(values: Any) -> bool:
+    if isinstance(values, Tensor):
+        return True
+    return bool(np.asarray(values).dtype.kind in "biuf")
+
+
+def _numbers(name: str, values: Any) -> Tensor:
+    column = values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
+    if name in FLAGS:
+        return column.bool()
+    if column.is_floating_point() or name in (
+        "reward",
+        "weight",
+        "outcome",
+        "value",
+        "value_end",
+        "entropy",
+        *PER_TOKEN,
+    ):
+        return column.detach().float()
+    return column.long()
+
+
+def _factorize(values: Any) -> tuple[Int[Tensor, " rows"], list[Any]]:
+    """Codes in order of first appearance (None → −1) and the labels."""
+    if isinstance(values, range | Tensor) or (isinstance(values, np.ndarray) and values.dtype.kind in "iub"):
+        labels, codes = np.unique(np.asarray(values), return_inverse=True)
+        return torch.from_numpy(codes.astype(np.int64).reshape(-1)), labels.tolist()
+    seen: dict[Any, int] = {None: -1}
+    codes = [seen.setdefault(value, len(seen) - 1) for value in values]
+    del seen[None]
+    return torch.tensor(codes, dtype=torch.int64), list(seen)
+
+
+def _refuse_non_finite(name: str, column: Tensor, table: StepTable) -> None:
+    finite = torch.isfinite(column)
+    if bool(finite.all()):
+        return
+    first = int((~finite).nonzero()[0])
+    where = f"column `{name}`"
+    if len(column) == table.rows:
+        trajectory = table.labels("trajectory")[int(table["trajectory"][first])]
+        where += f", trajectory {trajectory}, turn {int(table['turn'][first])}"
+    raise InvalidData(
+        where=where,
+        what=f"{int((~finite).sum())} of {len(column)} values are not finite; the first is {float(column[first])}.",
+        remedy="Mend the environment or reward that gave it; a table with NaN would spoil every statistic.",
+    )

@@ -1,0 +1,41 @@
+"""Tasks: what an environment is asked to set up. Knows nothing of policies or trajectories."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True, kw_only=True, frozen=True)
+class Task:
+    """One problem instance.
+
+    Attributes:
+        env: name of the environment, as in the registry.
+        params: what `reset` needs beside the seed; JSON values only.
+        seed: the environment's own random seed.
+        key: a durable name given by the environment, if it has one.
+        split: "train", "eval", … a label; it does not change `content_hash`.
+        difficulty: a label for curricula; likewise.
+    """
+
+    env: str
+    seed: int
+    params: Mapping[str, Any] = field(default_factory=dict)
+    key: str | None = None
+    split: str = "train"
+    difficulty: float | None = None
+
+    @property
+    def content_hash(self) -> str:
+        """Equal for the same problem whatever its split, so that leakage can be seen."""
+        content = json.dumps([self.env, dict(self.params), self.seed], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def panel_hash(tasks: list[Task]) -> str:
+    """One hash over a panel of tasks, order included; committed next to the panel's definition."""
+    return hashlib.sha256("\n".join(task.content_hash for task in tasks).encode()).hexdigest()[:16]

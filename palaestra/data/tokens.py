@@ -1,0 +1,173 @@
+"""TokenBatch: the response tokens of one (micro-)batch of one policy, as losses read them; and aggregation.
+
+Knows per-token numbers and which row, sequence and trajectory a token belongs to. Knows no model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from palaestra.data.segments import Key, compact, segment_count
+from palaestra.errors import InvalidData, MissingColumn
+
+Aggregation = Literal[
+    "token-mean",
+    "sequence-mean",
+    "sequence-sum",
+    "sequence-sum-norm",
+    "constant-length",
+    "step-mean",
+    "trajectory-step-mean",
+    "group-mean",
+]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class TokenBatch:
+    """All tensors are (tokens,). Only `logprob`, `entropy` and `value` carry gradient.
+
+    Attributes:
+        advantage: credit of the token.
+        logprob: of the taken token under the policy in training.
+        proximal: under the policy frozen at the start of the update (the "old" policy).
+        behavior: under what really sampled it.
+        reference: under the reference policy.
+        entropy, value: of the policy in training; value_old: before the update; value_target: its aim.
+        weight: product of all token weights; 0 is masked.
+        row, sequence, trajectory, group: int64 codes; a sequence is one training sample.
+        whole: which of these units this batch holds completely.
+    """
+
+    advantage: Float[Tensor, " tokens"]
+    logprob: Float[Tensor, " tokens"]
+    proximal: Float[Tensor, " tokens"]
+    weight: Float[Tensor, " tokens"]
+    row: Int[Tensor, " tokens"]
+    sequence: Int[Tensor, " tokens"]
+    trajectory: Int[Tensor, " tokens"]
+    group: Int[Tensor, " tokens"] | None = None
+    behavior: Float[Tensor, " tokens"] | None = None
+    reference: Float[Tensor, " tokens"] | None = None
+    entropy: Float[Tensor, " tokens"] | None = None
+    value: Float[Tensor, " tokens"] | None = None
+    value_old: Float[Tensor, " tokens"] | None = None
+    value_target: Float[Tensor, " tokens"] | None = None
+    value_weight: Float[Tensor, " tokens"] | None = None
+    whole: frozenset[str] = frozenset({"row", "sequence"})
+
+    def __len__(self) -> int:
+        return len(self.advantage)
+
+    def replace(self, **fields: Any) -> TokenBatch:
+        """The same batch with these fields exchanged."""
+        return dataclasses.replace(self, **fields)
+
+    def take(self, index: Int[Tensor, " kept"]) -> TokenBatch:
+        """The tokens at `index`, in this order."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return TokenBatch(**{n: v[index] if isinstance(v, Tensor) else v for n, v in fields.items()})
+
+    def need(self, name: str, *, where: str) -> Tensor:
+        """The column, or MissingColumn saying who reads it."""
+        column = getattr(self, name)
+        if column is None:
+            raise MissingColumn(where=where, what=f"it reads the token column `{name}`, which this batch lacks.")
+        return column  # type: ignore[no-any-return]
+
+
+def coefficients(
+    batch: TokenBatch, *, how: Aggregation = "token-mean", constant: float | None = None
+) -> Float[Tensor, " tokens"]:
+    """The weight of each token in the scalar loss: loss = Σ coefficient · per-token loss.
+
+    Made once from the whole mini-batch and then cut with it, so that micro-batches change nothing.
+    m = tokens of positive weight, n = sequences with such tokens, L_i = those tokens of sequence i:
+
+        token-mean            1 / Σ m
+        sequence-mean         1 / (n L_i)             mean in a sequence, then over sequences (GRPO)
+        sequence-sum          1 / n
+        sequence-sum-norm     1 / constant            (the public code of Dr. GRPO)
+        constant-length       1 / (n constant)        (what Dr. GRPO describes)
+        step-mean             mean in a row, then over rows
+        trajectory-step-mean  mean in a row, over the rows of a trajectory, over trajectories
+        group-mean            mean over the tokens of a group, then over groups
+
+    "Sequence" is the trajectory's tokens, however many training samples hold them.
+
+    Returns: float64 (tokens,), all 0 if every token is masked.
+    Raises: InvalidData, if `constant` is missing or not positive where it is needed.
+    """
+    kept = (batch.weight > 0).double()
+    sequence = _key(batch.trajectory, kept)
+    if how in ("sequence-sum-norm", "constant-length") and (constant is None or constant <= 0):
+        raise InvalidData(
+            where=f"aggregate: {how}",
+            what=f"`constant` must be positive, found {constant}.",
+            remedy="Give the generation budget, for instance rollout.max_tokens; it must not vary from batch to batch.",
+        )
+    n = _count(sequence)
+    match how:
+        case "token-mean":
+            return kept / kept.sum().clamp_min(1.0)
+        case "sequence-mean":
+            return kept / (n * _size(sequence))
+        case "sequence-sum":
+            return kept / n
+        case "sequence-sum-norm":
+            return kept / float(constant or 1.0)
+        case "constant-length":
+            return kept / (n * float(constant or 1.0))
+        case "step-mean":
+            row = _key(batch.row, kept)
+            return kept / (_count(row) * _size(row))
+        case "trajectory-step-mean":
+            row = _key(batch.row, kept)
+            rows = segment_count(by=Key(sequence.codes, sequence.size, (), kept / _size(row)))
+            return kept / (n * rows[sequence.codes].clamp_min(1e-300) * _size(row))
+        case "group-mean":
+            group = _key(batch.need("group", where="aggregate: group-mean"), kept)
+            return kept / (_count(group) * _size(group))
+    raise InvalidData(where="aggregate", what=f"unknown mode {how!r}.", options=Aggregation.__args__)  # type: ignore[attr-defined]
+
+
+def aggregate(
+    loss: Float[Tensor, " tokens"], batch: TokenBatch, *, how: Aggregation = "token-mean", constant: float | None = None
+) -> Tensor:
+    """Σ coefficient · weight · loss: a scalar with gradient; 0 for a batch whose tokens are all masked."""
+    return (coefficients(batch, how=how, constant=constant).to(loss.dtype) * batch.weight * loss).sum()
+
+
+def _key(codes: Tensor, weight: Tensor) -> Key:
+    codes, size = compact(codes)
+    return Key(codes, size, (), weight)
+
+
+def _count(key: Key) -> Tensor:
+    return (segment_count(by=key) > 0).sum().double().clamp_min(1.0)
+
+
+def _size(key: Key) -> Tensor:
+    return segment_count(by=key)[key.codes].clamp_min(1.0)
+
+
+def kl_estimate(
+    logprob: Float[Tensor, " tokens"], reference: Float[Tensor, " tokens"], *, how: Literal["k1", "k2", "k3"] = "k3"
+) -> Float[Tensor, " tokens"]:
+    """Estimates of KL(policy ‖ reference) from tokens sampled by the policy. d = reference − logprob:
+
+    k1 = −d          unbiased, may be negative
+    k2 = d² / 2      biased, low variance
+    k3 = eᵈ − d − 1  unbiased, never negative
+    """
+    difference = reference - logprob
+    if how == "k1":
+        return -difference
+    if how == "k2":
+        return difference.square() / 2
+    return torch.exp(difference) - difference - 1

@@ -1,0 +1,131 @@
+"""Trajectories: everything that happened in one episode, token-exact.
+
+Knows steps, stop reasons and failures. Knows nothing of environments, models or estimators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from palaestra.data.interaction import Action, Observation
+from palaestra.data.task import Task
+
+
+class StopReason(str, Enum):
+    """Why an episode ended."""
+
+    COMPLETED = "completed"  # the environment said so
+    MAX_TURNS = "max_turns"
+    MAX_TOKENS = "max_tokens"  # sampled tokens of the whole episode
+    MAX_TOOL_CALLS = "max_tool_calls"
+    CONTEXT_OVERFLOW = "context_overflow"  # the next prompt does not fit the model's context
+    PARSE_ERROR = "parse_error"  # too many unreadable actions
+    TIMEOUT = "timeout"  # wall time of the episode
+    ERROR = "error"  # see Trajectory.error
+
+    @property
+    def cut(self) -> bool:
+        """Whether the episode was cut off by a limit of ours: its last value does not end here."""
+        return self not in (StopReason.COMPLETED, StopReason.ERROR)
+
+
+@dataclass(slots=True, kw_only=True)
+class Failure:
+    """Why and where an episode failed. `boundary`: environment, engine, tool, judge or part."""
+
+    boundary: str
+    message: str
+    kind: str = ""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Step:
+    """One act of one agent.
+
+    Attributes:
+        agent: the role's name.
+        turn: order inside the trajectory, over all agents, from 0.
+        action: what was done.
+        observation: what was seen before acting.
+        reward: reward that arrived until this agent's next act.
+        policy: name of the policy which acted; version: of its weights.
+        prompt: int32 (m,), only the prompt ids that are new since this segment's previous step.
+        segment: grows when the agent's context could not append; a segment is one token sequence.
+        invocation: counts calls of a sub-agent; parent: turn of the step that called it.
+        terminated, truncated: set on an agent's last step.
+        info: JSON values; numbers become columns of the table.
+    """
+
+    agent: str
+    turn: int
+    action: Action
+    observation: Observation
+    reward: float = 0.0
+    policy: str = ""
+    version: int = 0
+    prompt: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
+    segment: int = 0
+    invocation: int = 0
+    parent: int | None = None
+    terminated: bool = False
+    truncated: bool = False
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Trajectory:
+    """One episode.
+
+    Attributes:
+        task: what was played.
+        group: trajectories with equal group are compared; one task instance, one group.
+        sample: index inside the group.
+        steps: in order of `turn`.
+        outcome: the raw result (success 0/1, score), never shaped; None if the environment gave none.
+        returns: sum of rewards per agent.
+        stop: why it ended; error: the failure, if it failed.
+        last: per agent, the observation after its last step, when the episode was cut off.
+        tail: per agent, int32 new prompt ids of that observation: where `value_end` is read.
+        info: the environment's last info.
+    """
+
+    task: Task
+    group: str
+    sample: int = 0
+    steps: list[Step] = field(default_factory=list)
+    outcome: float | None = None
+    returns: dict[str, float] = field(default_factory=dict)
+    stop: StopReason = StopReason.COMPLETED
+    error: Failure | None = None
+    last: dict[str, Observation] = field(default_factory=dict)
+    tail: dict[str, np.ndarray] = field(default_factory=dict)
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """Unique in a batch: group and sample."""
+        return f"{self.group}/{self.sample}"
+
+    def sequence(self, agent: str, segment: int) -> np.ndarray:
+        """All ids of one segment of one agent, prompts and responses in order: int32 (length,)."""
+        pieces = [np.zeros(0, np.int32)]
+        for step in self.steps:
+            if step.agent == agent and step.segment == segment:
+                pieces += [step.prompt, step.action.tokens]
+        return np.concatenate(pieces)
+
+    def prompt_of(self, step: Step) -> np.ndarray:
+        """The whole prompt that the policy saw before `step`, as a computed view: int32 (length,)."""
+        pieces = []
+        for earlier in self.steps:
+            if earlier.agent == step.agent and earlier.segment == step.segment:
+                pieces.append(earlier.prompt)
+                if earlier is step:
+                    return np.concatenate(pieces)
+                pieces.append(earlier.action.tokens)
+        raise ValueError(f"step of turn {step.turn} is not part of trajectory {self.id}")

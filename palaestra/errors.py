@@ -1,0 +1,120 @@
+"""Errors: each names the place, the fault, the candidates and the way out, in this order.
+
+    Exception
+    └── PalaestraError
+        ├── RecipeError          (ValueError)    a recipe cannot run; nothing was started
+        ├── UnknownName          (LookupError)   no part, environment or column of this name
+        ├── MissingColumn        (LookupError)   a part reads a column which the table lacks
+        ├── MissingExtra         (ImportError)   an optional package is not installed
+        ├── InvalidData          (ValueError)    values that no estimator or loss may see
+        ├── RunFolderError       (OSError)       the run folder cannot be used or written
+        ├── CheckpointError      (ValueError)    a checkpoint does not fit this recipe
+        ├── ContractError        (TypeError)     an environment or a part breaks its protocol
+        ├── NoSignal             (RuntimeError)  the run cannot learn: every update would be empty
+        └── EpisodeFailure       (RuntimeError)  one episode failed; `boundary` says where
+
+To add one: inherit from PalaestraError and the standard exception a caller would catch.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class PalaestraError(Exception):
+    """A fault that a user can mend.
+
+    Args:
+        where: the place: `recipes/a.yaml:11  advantage: gigpo`, or the function and argument.
+        what: the fault, with the value that was found.
+        options: the candidates: what was allowed, or the nearest names.
+        remedy: the way out, as one or more sentences or lines.
+    """
+
+    def __init__(self, *, where: str, what: str, options: Iterable[str] = (), remedy: str = "") -> None:
+        self.where = where
+        self.what = what
+        self.options = tuple(str(option) for option in options)
+        self.remedy = remedy
+        super().__init__(self.render())
+
+    def render(self) -> str:
+        """The message as the command line prints it."""
+        lines = [self.where, "", f"  {self.what}"]
+        if self.options:
+            lines.append(f"  Candidates: {', '.join(self.options)}.")
+        if self.remedy:
+            lines.append("")
+            lines.extend(f"  {line}" for line in self.remedy.splitlines())
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...], dict[str, object]]:
+        # Keyword-only constructors need help to cross a process boundary.
+        return (_rebuild, (type(self),), self.__dict__.copy())
+
+
+def _rebuild(cls: type[PalaestraError]) -> PalaestraError:
+    return cls.__new__(cls)
+
+
+class RecipeError(PalaestraError, ValueError):
+    """A recipe cannot run; nothing was started."""
+
+
+class UnknownName(PalaestraError, LookupError):
+    """No part, environment or column of this name."""
+
+
+class MissingColumn(PalaestraError, LookupError):
+    """A part reads a column which the table lacks."""
+
+
+class MissingExtra(PalaestraError, ImportError):
+    """An optional package is not installed."""
+
+
+class InvalidData(PalaestraError, ValueError):
+    """Values that no estimator or loss may see."""
+
+
+class RunFolderError(PalaestraError, OSError):
+    """The run folder cannot be used or written."""
+
+
+class CheckpointError(PalaestraError, ValueError):
+    """A checkpoint does not fit this recipe."""
+
+
+class ContractError(PalaestraError, TypeError):
+    """An environment or a part breaks its protocol."""
+
+
+class NoSignal(PalaestraError, RuntimeError):
+    """The run cannot learn: every update would be empty."""
+
+
+class EpisodeFailure(PalaestraError, RuntimeError):
+    """One episode failed. `boundary` is environment, engine, tool, judge or part."""
+
+    def __init__(self, *, boundary: str, where: str, what: str, options: Iterable[str] = (), remedy: str = "") -> None:
+        self.boundary = boundary
+        super().__init__(where=where, what=what, options=options, remedy=remedy)
+
+
+def nearest(name: str, candidates: Iterable[str], *, count: int = 3) -> tuple[str, ...]:
+    """The candidates most like `name`; all of them when they are few and none is like it."""
+    pool = sorted(set(candidates))
+    close = difflib.get_close_matches(name, pool, n=count, cutoff=0.5)
+    if close:
+        return tuple(close)
+    return tuple(pool) if len(pool) <= 12 else ()
+
+
+def missing_extra(package: str, *, extra: str, needed_for: str) -> MissingExtra:
+    """The one line for an absent optional package."""
+    return MissingExtra(
+        where=needed_for,
+        what=f"the package `{package}` is not installed.",
+        remedy=f"Install it with: pip install 'palaestra[{extra}]'",
+    )

@@ -1,0 +1,278 @@
+"""The registry: names of parts and the functions or classes behind them.
+
+Knows names, signatures and what a part declares. Knows nothing of what a part computes, and imports
+neither torch nor any room of the package: `parts.json` maps each name to `module:attribute`, so that
+listing parts is free and loading one imports just its module.
+
+A *part* is a function or a class. Its positional parameters are data; its keyword-only parameters are
+the schema that recipes are checked against, and direct calls too.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import inspect
+import json
+import sys
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import pydantic
+
+from palaestra.errors import RecipeError, UnknownName, nearest
+
+# ---- kinds of options that many parts share ---------------------------------------------------------------
+Discount = Annotated[float, pydantic.Field(gt=0, le=1)]
+Fraction = Annotated[float, pydantic.Field(ge=0, le=1)]
+NonNegative = Annotated[float, pydantic.Field(ge=0)]
+Positive = Annotated[float, pydantic.Field(gt=0)]
+PositiveInt = Annotated[int, pydantic.Field(gt=0)]
+Columns = tuple[str, ...]
+Unit = str  # "trajectory", "row", "token" or the name of a column
+Scale = Literal["none", "std"]
+Singleton = Literal["zero", "raw", "error"]
+ZeroVariance = Literal["zero", "keep"]
+Degrees = Annotated[int, pydantic.Field(ge=0, le=1)]
+
+SLOTS: dict[str, str] = {
+    "environment": "where agents act: tasks, observations, rewards",
+    "policy": "what maps observations to actions",
+    "context": "how a history becomes prompt tokens",
+    "program": "who acts when in an episode",
+    "sampler": "which tasks an iteration plays",
+    "reward": "rows of a table to rewards",
+    "selection": "which rows stay in the update",
+    "advantage": "credit: rows or tokens to numbers; a list composes",
+    "weights": "factors per row or token, multiplied",
+    "loss": "per-token policy loss",
+    "regularizer": "further per-token terms: KL, entropy, value",
+    "optimizer": "parameters to updates",
+}
+
+P = TypeVar("P", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What a part declares beside its code."""
+
+    slot: str
+    name: str
+    target: Callable[..., Any]
+    reads: tuple[str, ...] = ()
+    uses: tuple[str, ...] = ()
+    source: str = ""
+
+    @property
+    def options(self) -> type[pydantic.BaseModel]:
+        """The keyword-only parameters as a pydantic model."""
+        return _schema(self.target, f"{self.slot}:{self.name}")
+
+    @property
+    def data(self) -> tuple[str, ...]:
+        """Names of the positional parameters."""
+        return tuple(
+            p.name
+            for p in _parameters(self.target)
+            if p.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        )
+
+    @property
+    def summary(self) -> str:
+        """The first line of the docstring."""
+        return (inspect.getdoc(self.target) or "").partition("\n")[0]
+
+    def check(self, options: Mapping[str, Any], *, where: str) -> dict[str, Any]:
+        """The options with defaults filled in.
+
+        Raises: RecipeError, for an unknown key or a value of the wrong kind.
+        """
+        return check_options(self.options, options, where=where, owner=f"`{self.name}`")
+
+
+def register(
+    slot: str, name: str, *, reads: tuple[str, ...] = (), uses: tuple[str, ...] = (), source: str = ""
+) -> Callable[[P], P]:
+    """Make a function or class a part of `slot`, known in recipes as `name`.
+
+    Args:
+        slot: a key of `SLOTS`.
+        name: lower case, unique in its slot.
+        reads: columns of the table that must be there; checked before a run starts.
+        uses: abilities that must be there, such as "critic" or "reference".
+        source: "arXiv 2505.10978", or where the formula comes from.
+
+    Options given to a direct call are checked as in a recipe.
+    """
+    if slot not in SLOTS:
+        raise UnknownName(where=f"register({slot!r}, {name!r})", what=f"no slot `{slot}`.", options=SLOTS)
+
+    def decorate(target: P) -> P:
+        made: Any = _checked_class(target) if inspect.isclass(target) else _checked_function(target)
+        made.part = Part(slot=slot, name=name, target=target, reads=reads, uses=uses, source=source)
+        return made  # type: ignore[no-any-return]
+
+    return decorate
+
+
+def _checked_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*data: Any, **options: Any) -> Any:
+        if options:
+            options = check_options(schema(), options, where=f"{function.__name__}(…)", owner=f"`{function.__name__}`")
+        return function(*data, **options)
+
+    @functools.cache
+    def schema() -> type[pydantic.BaseModel]:
+        return _schema(function, function.__name__)
+
+    return call
+
+
+def _checked_class(cls: type) -> type:
+    plain = cls.__init__
+
+    @functools.wraps(plain)
+    def __init__(self: Any, *data: Any, **options: Any) -> None:
+        if type(self) is cls and options:
+            options = check_options(_schema(cls, cls.__name__), options, where=f"{cls.__name__}(…)", owner=cls.__name__)
+        plain(self, *data, **options)
+
+    cls.__init__ = __init__  # type: ignore[misc]
+    return cls
+
+
+# ---- schemas ----------------------------------------------------------------------------------------------
+def _parameters(target: Callable[..., Any]) -> list[inspect.Parameter]:
+    function = target.__init__ if inspect.isclass(target) else target
+    parameters = list(inspect.signature(inspect.unwrap(function)).parameters.values())
+    return parameters[1:] if inspect.isclass(target) else parameters
+
+
+@functools.cache
+def _schema(target: Callable[..., Any], title: str) -> type[pydantic.BaseModel]:
+    function = inspect.unwrap(target.__init__ if inspect.isclass(target) else target)
+    hints = typing.get_type_hints(function, include_extras=True)
+    fields: dict[str, Any] = {}
+    for p in _parameters(target):
+        if p.kind is inspect.Parameter.KEYWORD_ONLY:
+            default = ... if p.default is inspect.Parameter.empty else p.default
+            fields[p.name] = (hints.get(p.name, Any), default)
+    config = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
+    return pydantic.create_model(title, __config__=config, **fields)
+
+
+def check_options(
+    model: type[pydantic.BaseModel], options: Mapping[str, Any], *, where: str, owner: str
+) -> dict[str, Any]:
+    """`options` after validation by `model`, defaults filled in, values unchanged in type of container."""
+    try:
+        checked = model.model_validate(dict(options))
+    except pydantic.ValidationError as error:
+        raise _readable(error, model, where=where, owner=owner) from None
+    return {name: getattr(checked, name) for name in model.model_fields}
+
+
+def _readable(
+    error: pydantic.ValidationError, model: type[pydantic.BaseModel], *, where: str, owner: str
+) -> RecipeError:
+    first = error.errors()[0]
+    key = ".".join(str(piece) for piece in first["loc"])
+    names = list(model.model_fields)
+    if first["type"] == "extra_forbidden":
+        return RecipeError(
+            where=where,
+            what=f"{owner} has no option `{key}`.",
+            options=nearest(key, names),
+            remedy=f"Its options are: {', '.join(names) or 'none'}.",
+        )
+    if first["type"] == "missing":
+        return RecipeError(where=where, what=f"{owner} needs the option `{key}`.", remedy=f"Set `{key}: …`.")
+    return RecipeError(
+        where=where,
+        what=f"{owner} cannot take `{key}: {first['input']!r}`: {first['msg'].lower()}.",
+        remedy=f"Give `{key}` a value of the right kind.",
+    )
+
+
+# ---- names ------------------------------------------------------------------------------------------------
+@functools.cache
+def index() -> dict[str, dict[str, str]]:
+    """slot → name → `module:attribute`, from `parts.json` and from installed packages' entry points.
+
+    An outside package adds parts with the entry-point group `palaestra.parts`, each named `slot.name`.
+    """
+    found: dict[str, dict[str, str]] = {slot: {} for slot in SLOTS}
+    for slot, names in json.loads((Path(__file__).parent / "parts.json").read_text()).items():
+        found[slot].update(names)
+    for entry in metadata.entry_points(group="palaestra.parts"):
+        slot, _, name = entry.name.partition(".")
+        found.setdefault(slot, {})[name] = entry.value
+    return found
+
+
+def names(slot: str) -> list[str]:
+    """All known names of a slot, sorted."""
+    return sorted(index()[slot])
+
+
+def part(slot: str, name: str, *, where: str = "") -> Part:
+    """The part of this name.
+
+    Args:
+        slot: a key of `SLOTS`.
+        name: a registered name; or `module:attribute`; or `path/to/file.py:attribute` for a part of one's own.
+        where: the place in a recipe, for the message.
+
+    Raises: UnknownName, with the nearest names.
+    """
+    where = where or f"{slot}: {name}"
+    target = index()[slot].get(name)
+    if target is None and ":" not in name:
+        raise UnknownName(
+            where=where,
+            what=f"no {slot} is called `{name}`.",
+            options=nearest(name, names(slot)),
+            remedy=f"`palaestra methods --slot {slot}` lists all; a part of your own is `path/to/file.py:function`.",
+        )
+    found = _load(target or name, where=where)
+    declared = getattr(found, "part", None)
+    if declared is None:
+        return Part(slot=slot, name=name, target=found)
+    if declared.slot != slot:
+        raise UnknownName(where=where, what=f"`{name}` is a part of slot `{declared.slot}`, not of `{slot}`.")
+    return declared  # type: ignore[no-any-return]
+
+
+def _load(target: str, *, where: str) -> Any:
+    place, _, attribute = target.rpartition(":")
+    try:
+        module = _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+        return getattr(module, attribute)
+    except (FileNotFoundError, ModuleNotFoundError, AttributeError) as error:
+        if isinstance(error, ModuleNotFoundError) and place.startswith("palaestra."):
+            raise  # an extra of one of our own parts; the part names it
+        raise UnknownName(
+            where=where,
+            what=f"`{target}` cannot be loaded: {error}.",
+            remedy="Write `module:attribute`, or `path/to/file.py:attribute` relative to the working folder.",
+        ) from error
+
+
+@functools.cache
+def _from_file(path: Path) -> Any:
+    if not path.exists():
+        raise FileNotFoundError(f"no file {path}")
+    name = f"palaestra_user_{abs(hash(path.resolve()))}_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

@@ -45,6 +45,7 @@ SLOTS: dict[str, str] = {
     "policy": "what maps observations to actions",
     "context": "how a history becomes prompt tokens",
     "program": "who acts when in an episode",
+    "rollout": "how episodes are run",
     "sampler": "which tasks an iteration plays",
     "reward": "rows of a table to rewards",
     "selection": "which rows stay in the update",

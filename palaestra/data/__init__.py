@@ -21,7 +21,7 @@ from palaestra.data.stages import (
     total_return,
     whiten,
 )
-from palaestra.data.table import StepTable, rows_of
+from palaestra.data.table import Row, StepTable, rows_of
 from palaestra.data.task import Task, panel_hash
 from palaestra.data.tokens import Aggregation, TokenBatch, aggregate, coefficients, kl_estimate
 from palaestra.data.trajectory import Failure, Step, StopReason, Trajectory
@@ -34,6 +34,7 @@ __all__ = [
     "FinishReason",
     "Key",
     "Observation",
+    "Row",
     "Step",
     "StepResult",
     "StepTable",

@@ -5,16 +5,17 @@ Override these: Environment (or AsyncEnvironment). The rest is for authors of ne
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Hashable, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from torch import Tensor
+from torch.nn import Module
 
 from palaestra.data.interaction import Action, FinishReason, Observation, StepResult
+from palaestra.data.table import Row
 from palaestra.data.task import Task
-from palaestra.data.trajectory import Trajectory
 
 
 # ---- environments -----------------------------------------------------------------------------------------
@@ -137,7 +138,11 @@ class Sampling:
 class Session(Protocol):
     """One agent's conversation with its policy during one episode."""
 
-    async def act(self, observation: Observation, *, seed: int) -> "Acted": ...
+    async def act(self, observation: Observation, *, seed: int) -> Acted: ...
+    def record(self, observation: Observation, action: Action) -> Acted:
+        """Take `action` as if the policy had chosen it: demonstrations, and actions from outside."""
+        ...
+
     def end(self, observation: Observation | None) -> np.ndarray:
         """Close the session; the ids that `observation` would have appended (empty without tokens)."""
         ...
@@ -165,29 +170,62 @@ class Policy(Protocol):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Current:
-    """What the policy under training says now about given tokens, in their order: (tokens,) each, with gradient."""
+    """What the policy under training says now about given samples.
+
+    Attributes:
+        logprob: (tokens,) of the response tokens, in the order of the samples, with gradient.
+        entropy: (tokens,), if asked for. value: (tokens,), V before the token, if asked for.
+        end_value: (samples,), V after the sample's end where it has a tail, NaN elsewhere.
+    """
 
     logprob: Tensor
     entropy: Tensor | None = None
     value: Tensor | None = None
+    end_value: Tensor | None = None
 
 
 class Samples(Protocol):
-    """Training samples of one policy, ready to be cut into batches.
+    """Training samples of one policy, ready to be cut into batches. A sample is one model input.
 
-    cost: int64 (samples,), tokens that the model reads for each.
-    tokens: for each sample the positions of its response tokens in the table's flat token order.
+    Attributes:
+        cost: int64 (samples,), tokens that the model reads for each.
+        token_index: int64 (tokens,), positions of the samples' response tokens in the table's flat order.
+        token_start: int64 (samples + 1,): tokens of sample i are token_index[token_start[i]:token_start[i + 1]].
+        end_row: int64 (samples,), the table row whose `value_end` the sample's tail gives; −1 without tail.
     """
 
     cost: np.ndarray
-    tokens: Sequence[np.ndarray]
+    token_index: np.ndarray
+    token_start: np.ndarray
+    end_row: np.ndarray
 
 
 class TrainablePolicy(Policy, Protocol):
-    """A policy that the training room can update."""
+    """A policy that the training room can update. `module` holds everything with gradients."""
 
-    def collate(self, trajectories: Sequence[Trajectory], *, temperature: float) -> Samples: ...
-    def forward(self, samples: Samples, which: Sequence[int], *, values: bool, entropy: bool) -> Current: ...
-    def parameters(self) -> Sequence[Tensor]: ...
-    def state_dict(self) -> Mapping[str, Any]: ...
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+    module: Module
+    has_critic: bool
+
+    def collate(self, rows: Sequence[Row], *, temperature: float) -> Samples: ...
+    def forward(self, samples: Any, which: Sequence[int], *, values: bool, entropy: bool) -> Current: ...
+    def weights_changed(self, version: int) -> None: ...
+    def save(self, folder: str) -> None: ...
+
+
+# ---- making policies --------------------------------------------------------------------------------------
+@dataclass(slots=True, kw_only=True)
+class Setting:
+    """What a policy may know of its world when it is made.
+
+    Attributes:
+        seed: for initial weights.
+        vector_size, action_count: of the environment, None where it has none.
+        texts: gives transcripts of the environment (for a tokenizer); may be slow.
+        device: torch device.
+    """
+
+    seed: int
+    vector_size: int | None = None
+    action_count: int | None = None
+    texts: Callable[[], Sequence[str]] = tuple
+    device: str = "cpu"

@@ -12,8 +12,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from palaestra.data.segments import Key, compact, reverse_scan, segment_count, segment_mean, segment_range, segment_std
-from palaestra.data.segments import segment_sum
+from palaestra.data.segments import (
+    Key,
+    compact,
+    reverse_scan,
+    segment_count,
+    segment_mean,
+    segment_range,
+    segment_std,
+    segment_sum,
+)
 from palaestra.data.table import StepTable
 from palaestra.errors import InvalidData, MissingColumn
 

@@ -5,8 +5,8 @@ Knows columns, keys and the order of rows in time. Knows nothing of agents' mode
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -224,7 +224,7 @@ class StepTable:
     @classmethod
     def from_trajectories(cls, trajectories: Sequence[Trajectory]) -> StepTable:
         """The table of finished episodes, sorted by group, sample and turn, whatever their order of arrival."""
-        pairs = list(rows_of(trajectories))
+        pairs = [(row.trajectory, row.step) for row in rows_of(trajectories)]
         if not pairs:
             raise InvalidData(where="StepTable.from_trajectories(…)", what="there is no step in these trajectories.")
         steps = [step for _, step in pairs]
@@ -238,7 +238,7 @@ class StepTable:
             "state_key": [s.observation.state_key for s in steps],
             "next_key": _next_keys(pairs),
             "action_key": [None if s.action.value is None else _hashable(s.action.value) for s in steps],
-            "token_count": [max(len(s.action.tokens), 1) for s in steps],
+            "token_count": [token_count(s) for s in steps],
             "policy": [s.policy for s in steps],
             "version": [s.version for s in steps],
             "segment": [s.segment for s in steps],
@@ -253,11 +253,29 @@ class StepTable:
         return cls(**columns)
 
 
-def rows_of(trajectories: Sequence[Trajectory]) -> Iterator[tuple[Trajectory, Step]]:
-    """Trajectories and steps in the table's row order."""
+class Row(NamedTuple):
+    """One row of a table with the episode behind it. `start`: its first token in the table's flat order."""
+
+    index: int
+    trajectory: Trajectory
+    step: Step
+    start: int
+
+
+def rows_of(trajectories: Sequence[Trajectory]) -> list[Row]:
+    """The rows of the table that `StepTable.from_trajectories` makes of the same trajectories."""
+    rows: list[Row] = []
+    start = 0
     for trajectory in sorted(trajectories, key=lambda t: (t.group, t.sample)):
         for step in sorted(trajectory.steps, key=lambda s: s.turn):
-            yield trajectory, step
+            rows.append(Row(len(rows), trajectory, step, start))
+            start += token_count(step)
+    return rows
+
+
+def token_count(step: Step) -> int:
+    """Response tokens of a step; an action without tokens counts as one."""
+    return max(len(step.action.tokens), 1)
 
 
 def _next_keys(pairs: list[tuple[Trajectory, Step]]) -> list[str | None]:
@@ -276,7 +294,7 @@ def _behavior(steps: list[Step]) -> np.ndarray | None:
     given = [step.action.logprobs for step in steps]
     if all(logprobs is None for logprobs in given):
         return None
-    width = [max(len(step.action.tokens), 1) for step in steps]
+    width = [token_count(step) for step in steps]
     filled = [np.full(w, np.nan) if g is None else np.asarray(g).reshape(-1) for g, w in zip(given, width, strict=True)]
     return np.concatenate(filled).astype(np.float32)
 

@@ -1,0 +1,161 @@
+"""The settings of a run: what a recipe resolves to.
+
+Knows sections, keys and defaults. Knows no part's options (their signatures are their schema) and imports
+no torch, so that recipes can be explained without it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import pydantic
+
+from palaestra.registry import Fraction, NonNegative, Positive, PositiveInt
+
+
+class Section(pydantic.BaseModel):
+    """A section refuses keys that it does not know."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class Use(Section):
+    """One part and its options, as `name`, or `{name: {option: value}}` in a recipe."""
+
+    name: str
+    options: dict[str, Any] = {}
+
+
+class RoleSettings(Section):
+    """One role: which policy plays it and how it sees its history."""
+
+    policy: str = "main"
+    context: Use = Use(name="full_history")
+
+
+class PolicySettings(Section):
+    """One policy; what is left out comes from the recipe's top level."""
+
+    policy: Use
+    trainable: bool = True
+    optimizer: Use | None = None
+    loss: Use | None = None
+    regularizers: list[Use] | None = None
+    load: str | None = None  # a folder written by `palaestra export` or a checkpoint's policy folder
+
+
+class RolloutSettings(Section):
+    """How experience is collected."""
+
+    runner: str = "episodes"
+    tasks: PositiveInt = 16  # task instances an iteration
+    group: PositiveInt = 8  # trajectories per task instance
+    max_turns: PositiveInt = 32
+    max_tokens: PositiveInt | None = None  # sampled tokens of a whole episode
+    max_seconds: Positive | None = None  # wall time of an episode
+    response_tokens: PositiveInt = 16  # of one generation
+    temperature: NonNegative = 1.0
+    top_k: Annotated[int, pydantic.Field(ge=0)] = 0
+    top_p: Annotated[float, pydantic.Field(gt=0, le=1)] = 1.0
+    in_flight: PositiveInt = 512  # episodes at the same time
+    workers: Annotated[int, pydantic.Field(ge=0)] = 0  # 0: environments run in the event loop
+    worker_kind: Literal["thread", "process"] = "thread"
+    step_seconds: Positive | None = None  # a slower environment step fails its episode; needs workers
+
+
+class WarmStartSettings(Section):
+    """Behavior cloning from the environment's expert before reinforcement learning."""
+
+    episodes: PositiveInt = 256
+    epochs: PositiveInt = 2
+    batch_tokens: PositiveInt = 4096
+    noise: Fraction = 0.0  # share of expert actions exchanged for a random legal one in the environment
+    optimizer: Use = Use(name="adamw", options={"lr": 1e-3})
+
+
+class AggregateSettings(Section):
+    """How per-token losses become one number."""
+
+    how: str = "token-mean"
+    constant: Positive | None = None
+
+
+class TrainingSettings(Section):
+    """The loop."""
+
+    iterations: PositiveInt = 100
+    epochs: PositiveInt = 1
+    minibatches: PositiveInt = 1
+    token_budget: PositiveInt = 8192  # tokens the model reads at once, padding included
+    checkpoint_every: PositiveInt | None = None  # iterations; None: only at the end
+    keep_checkpoints: PositiveInt = 2
+    max_failed: Fraction = 0.5  # a larger share of failed episodes in one iteration stops the run
+    max_empty: PositiveInt = 20  # iterations in a row without any learning signal before the run stops
+    stop_at: float | None = None  # stop when an evaluation's success (or return) reaches this
+    save_episodes: Annotated[int, pydantic.Field(ge=0)] = 4  # episodes kept as text each evaluation
+    threads: PositiveInt | None = None
+
+
+class EvaluationSettings(Section):
+    """Panels of held-out tasks."""
+
+    environment: Use | None = None  # default: the training environment
+    panel: str | None = None  # a committed panel; None: the first `tasks` of split "eval"
+    tasks: PositiveInt = 256
+    every: PositiveInt | None = None  # iterations; None: before and after
+    temperature: NonNegative = 0.0
+    metric: Literal["success", "return"] = "success"
+
+
+class RunSettings(Section):
+    """A whole recipe."""
+
+    name: str = "run"
+    seed: int = 0
+    run: str | None = None  # run folder; default runs/<name>
+    device: str = "cpu"
+    strict: bool = False
+    environment: Use
+    program: Use = Use(name="play")
+    agents: dict[str, RoleSettings] = {"*": RoleSettings()}
+    policies: dict[str, PolicySettings]
+    reference: Literal["start"] | str | None = None  # weights that KL terms refer to: after warm start, or a folder
+    warm_start: WarmStartSettings | None = None
+    sampler: Use = Use(name="uniform")
+    rollout: RolloutSettings = RolloutSettings()
+    reward: list[Use] = [Use(name="environment")]
+    selection: list[Use] = []
+    advantage: list[Use] = [Use(name="grpo")]
+    weights: list[Use] = []
+    loss: Use = Use(name="ppo_clip")
+    aggregate: AggregateSettings = AggregateSettings()
+    regularizers: list[Use] = []
+    optimizer: Use = Use(name="adamw", options={"lr": 3e-4})
+    training: TrainingSettings = TrainingSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+
+    def role(self, agent: str) -> RoleSettings:
+        """The settings of one role: its own, else those of `*`."""
+        return self.agents.get(agent) or self.agents.get("*") or RoleSettings()
+
+
+# Where parts stand in a recipe: path → slot; a list in the model means that a list is allowed.
+PART_SLOTS: dict[str, str] = {
+    "environment": "environment",
+    "program": "program",
+    "agents.*.context": "context",
+    "policies.*.policy": "policy",
+    "policies.*.optimizer": "optimizer",
+    "policies.*.loss": "loss",
+    "policies.*.regularizers": "regularizer",
+    "warm_start.optimizer": "optimizer",
+    "sampler": "sampler",
+    "reward": "reward",
+    "selection": "selection",
+    "advantage": "advantage",
+    "weights": "weights",
+    "loss": "loss",
+    "regularizers": "regularizer",
+    "optimizer": "optimizer",
+    "evaluation.environment": "environment",
+}

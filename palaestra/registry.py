@@ -149,6 +149,12 @@ def _checked_class(cls: type) -> type:
     return cls
 
 
+class Section(pydantic.BaseModel):
+    """A section of a recipe: refuses keys that it does not know."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
 # ---- schemas ----------------------------------------------------------------------------------------------
 def _parameters(target: Callable[..., Any]) -> list[inspect.Parameter]:
     function = target.__init__ if inspect.isclass(target) else target

@@ -1,0 +1,18 @@
+"""Contexts: from observations to prompt ids, appending only. Floor 3."""
+
+from palaestra.contexts.history import Context, ContextFull, Conversation, FullHistory, LatestOnly, Prompt, Window
+from palaestra.contexts.render import ChatRenderer, Renderer, TagRenderer, renderer_for
+
+__all__ = [
+    "ChatRenderer",
+    "Context",
+    "ContextFull",
+    "Conversation",
+    "FullHistory",
+    "LatestOnly",
+    "Prompt",
+    "Renderer",
+    "TagRenderer",
+    "Window",
+    "renderer_for",
+]

@@ -1,6 +1,7 @@
 """The types every room shares: tasks, interaction, trajectories, tables, stages. Floor 1."""
 
 from palaestra.data.interaction import Action, FinishReason, Observation, StepResult, ToolCall
+from palaestra.data.seeds import derive
 from palaestra.data.segments import (
     Key,
     reverse_scan,
@@ -24,7 +25,7 @@ from palaestra.data.stages import (
 from palaestra.data.table import Row, StepTable, rows_of
 from palaestra.data.task import Task, panel_hash
 from palaestra.data.tokens import Aggregation, TokenBatch, aggregate, coefficients, kl_estimate
-from palaestra.data.trajectory import Failure, Step, StopReason, Trajectory
+from palaestra.data.trajectory import Failure, Step, StopReason, Tail, Trajectory
 
 __all__ = [
     "Action",
@@ -39,12 +40,14 @@ __all__ = [
     "StepResult",
     "StepTable",
     "StopReason",
+    "Tail",
     "Task",
     "TokenBatch",
     "ToolCall",
     "Trajectory",
     "aggregate",
     "coefficients",
+    "derive",
     "kl_estimate",
     "lambda_return",
     "modulate",

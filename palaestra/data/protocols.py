@@ -16,6 +16,7 @@ from torch.nn import Module
 from palaestra.data.interaction import Action, FinishReason, Observation, StepResult
 from palaestra.data.table import Row
 from palaestra.data.task import Task
+from palaestra.data.trajectory import Tail
 
 
 # ---- environments -----------------------------------------------------------------------------------------
@@ -143,8 +144,8 @@ class Session(Protocol):
         """Take `action` as if the policy had chosen it: demonstrations, and actions from outside."""
         ...
 
-    def end(self, observation: Observation | None) -> np.ndarray:
-        """Close the session; the ids that `observation` would have appended (empty without tokens)."""
+    def end(self, observation: Observation | None) -> Tail | None:
+        """Close the session; the prompt ids that `observation` would have had (None without tokens)."""
         ...
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -77,6 +77,13 @@ class Step:
     info: dict[str, Any] = field(default_factory=dict)
 
 
+class Tail(NamedTuple):
+    """New prompt ids (int32) that an observation after the last step would have had, and their segment."""
+
+    ids: np.ndarray
+    segment: int = 0
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Trajectory:
     """One episode.
@@ -90,7 +97,7 @@ class Trajectory:
         returns: sum of rewards per agent.
         stop: why it ended; error: the failure, if it failed.
         last: per agent, the observation after its last step, when the episode was cut off.
-        tail: per agent, int32 new prompt ids of that observation: where `value_end` is read.
+        tail: per agent, the prompt ids of that observation: where `value_end` is read.
         info: the environment's last info.
     """
 
@@ -103,7 +110,7 @@ class Trajectory:
     stop: StopReason = StopReason.COMPLETED
     error: Failure | None = None
     last: dict[str, Observation] = field(default_factory=dict)
-    tail: dict[str, np.ndarray] = field(default_factory=dict)
+    tail: dict[str, Tail] = field(default_factory=dict)
     info: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -10,13 +10,8 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 
-from palaestra.registry import Fraction, NonNegative, Positive, PositiveInt
-
-
-class Section(pydantic.BaseModel):
-    """A section refuses keys that it does not know."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+from palaestra.registry import Fraction, NonNegative, Positive, PositiveInt, Section
+from palaestra.rollout.settings import RolloutSettings
 
 
 class Use(Section):
@@ -42,25 +37,6 @@ class PolicySettings(Section):
     loss: Use | None = None
     regularizers: list[Use] | None = None
     load: str | None = None  # a folder written by `palaestra export` or a checkpoint's policy folder
-
-
-class RolloutSettings(Section):
-    """How experience is collected."""
-
-    runner: str = "episodes"
-    tasks: PositiveInt = 16  # task instances an iteration
-    group: PositiveInt = 8  # trajectories per task instance
-    max_turns: PositiveInt = 32
-    max_tokens: PositiveInt | None = None  # sampled tokens of a whole episode
-    max_seconds: Positive | None = None  # wall time of an episode
-    response_tokens: PositiveInt = 16  # of one generation
-    temperature: NonNegative = 1.0
-    top_k: Annotated[int, pydantic.Field(ge=0)] = 0
-    top_p: Annotated[float, pydantic.Field(gt=0, le=1)] = 1.0
-    in_flight: PositiveInt = 512  # episodes at the same time
-    workers: Annotated[int, pydantic.Field(ge=0)] = 0  # 0: environments run in the event loop
-    worker_kind: Literal["thread", "process"] = "thread"
-    step_seconds: Positive | None = None  # a slower environment step fails its episode; needs workers
 
 
 class WarmStartSettings(Section):

@@ -1,0 +1,255 @@
+"""The language policy: a causal language model, its tokenizer and an optional value head.
+
+Knows models, contexts and an engine by protocol. Knows nothing of environments, rewards or estimators.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from palaestra.contexts import Context, ContextFull, Conversation, renderer_for
+from palaestra.data import Action, Observation, Row, Tail
+from palaestra.data.protocols import Acted, Current, Engine, Request, Sampling, Setting
+from palaestra.errors import CheckpointError, EpisodeFailure, PalaestraError
+from palaestra.models.causal_lm import load_causal_lm, make_causal_lm
+from palaestra.models.heads import ValueHead
+from palaestra.models.tokenizer import load_tokenizer, train_tokenizer
+from palaestra.policies.sequences import Sequences, collate
+from palaestra.registry import PositiveInt, register
+
+
+@register("policy", "language")
+class LanguagePolicy:
+    """Observations in, text out, by a causal language model.
+
+    Without `model` a small Llama is made on the spot and its tokenizer is trained on transcripts of the
+    environment; with `model` any folder that `AutoModelForCausalLM` reads is loaded.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        setting: Setting,
+        *,
+        model: str | None = None,
+        hidden: PositiveInt = 64,
+        layers: PositiveInt = 2,
+        heads: PositiveInt = 4,
+        context: PositiveInt = 512,
+        vocabulary: PositiveInt = 1024,
+        value_head: bool = False,
+    ) -> None:
+        """
+        Args:
+            name: as in the recipe; setting: seed, transcripts, device.
+            model: folder in Hugging Face format; the next five options are then read from it.
+            hidden: width. Higher: more capacity, quadratic cost. Usual here: 64 to 256.
+            layers, heads, context: of the model; context is the longest prompt plus response.
+            vocabulary: most tokens of the trained tokenizer.
+            value_head: learn V of each response token's position (a critic).
+        """
+        self.name, self.trainable, self.version, self.has_critic = name, True, 0, value_head
+        if model is None:
+            self.tokenizer = train_tokenizer(setting.texts(), vocabulary=vocabulary)
+            self.model = make_causal_lm(
+                vocabulary=len(self.tokenizer),
+                hidden=hidden,
+                layers=layers,
+                heads=heads,
+                context=context,
+                seed=setting.seed,
+            )
+        else:
+            self.model, self.tokenizer = load_causal_lm(model), load_tokenizer(model)
+        self.limit = int(getattr(self.model.config, "max_position_embeddings", context))
+        parts: dict[str, nn.Module] = {"model": self.model}
+        if value_head:
+            parts["value"] = ValueHead(self.model.config.hidden_size)
+        self.module = nn.ModuleDict(parts).to(setting.device)
+        self.renderer = renderer_for(self.tokenizer)
+        self.engine: Engine | None = None
+        if model is not None and value_head and (Path(model) / "value_head.safetensors").exists():
+            self.module["value"].load_state_dict(load_file(Path(model) / "value_head.safetensors"))
+
+    @staticmethod
+    def abilities(options: Mapping[str, Any]) -> frozenset[str]:
+        """What parts may use of this policy: {"tokens"}, and {"critic"} with a value head."""
+        return frozenset({"tokens", "critic"} if options.get("value_head") else {"tokens"})
+
+    def session(self, *, context: Context, sampling: Sampling, key: Hashable) -> LanguageSession:
+        """A conversation of one agent in one episode."""
+        return LanguageSession(self, context.start(self.renderer), sampling, key)
+
+    def weights_changed(self, version: int) -> None:
+        """Call after each update: cached keys and values of older weights are forgotten."""
+        self.version = version
+        if self.engine is not None:
+            self.engine.weights_changed(self.name, version)  # type: ignore[attr-defined]
+
+    # ---- training -----------------------------------------------------------------------------------------
+    def collate(self, rows: Sequence[Row], *, temperature: float) -> Sequences:
+        """Rows of this policy as token sequences: one per segment, steps merged where ids are an exact prefix."""
+        return collate(rows, temperature=temperature, limit=self.limit)
+
+    def forward(self, samples: Sequences, which: Sequence[int], *, values: bool, entropy: bool) -> Current:
+        """Log-probabilities (and values, entropies) of the response tokens of these samples, with gradient."""
+        batch = samples.batch(which)
+        hidden = self._hidden(batch.ids)
+        rows, places = batch.response
+        at = hidden[rows, places]
+        logits = self._logits(at).float() / (samples.temperature or 1.0)
+        logprobs = torch.log_softmax(logits, -1)
+        out = Current(logprob=logprobs.gather(1, batch.targets[:, None])[:, 0])
+        if entropy:
+            out.entropy = -(logprobs.exp() * logprobs).sum(-1)
+        if values and self.has_critic:
+            out.value = self.module["value"](at).float()
+            out.end_value = self._end_values(hidden, batch.ends)
+        return out
+
+    def _hidden(self, ids: Tensor) -> Tensor:
+        return self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        logits = self.model.get_output_embeddings()(hidden)
+        cap = getattr(self.model.config, "final_logit_softcapping", None)
+        return logits if not cap else cap * torch.tanh(logits / cap)
+
+    def _end_values(self, hidden: Tensor, ends: Tensor) -> Tensor:
+        rows = torch.arange(len(ends))
+        values = self.module["value"](hidden[rows, ends.clamp_min(0)]).float()
+        return torch.where(ends >= 0, values, torch.nan)
+
+    # ---- files --------------------------------------------------------------------------------------------
+    def save(self, folder: str) -> None:
+        """Write a Hugging Face folder: config, safetensors, tokenizer, and the value head beside them."""
+        path = Path(folder)
+        self.model.save_pretrained(path)
+        self.tokenizer.save_pretrained(path)
+        if self.has_critic:
+            save_file(dict(self.module["value"].state_dict()), path / "value_head.safetensors")
+
+    def architecture(self) -> dict[str, Any]:
+        """What must agree before weights are exchanged."""
+        config = self.model.config
+        return {
+            "kind": "language",
+            "model_type": config.model_type,
+            "hidden": config.hidden_size,
+            "layers": config.num_hidden_layers,
+            "vocabulary": config.vocab_size,
+            "value_head": self.has_critic,
+        }
+
+    def extra_state(self) -> str:
+        """The tokenizer as JSON text: a resumed run must not train another."""
+        return json.dumps(json.loads(self.tokenizer.backend_tokenizer.to_str()), sort_keys=True)
+
+    def check_extra_state(self, state: str) -> None:
+        """Raises: CheckpointError, if the checkpoint was made with another tokenizer."""
+        if state != self.extra_state():
+            raise CheckpointError(
+                where=f"policy {self.name}",
+                what="the checkpoint's tokenizer differs from the one made for this run.",
+                remedy="Resume with the recipe and the environment package that the run was started with.",
+            )
+
+
+@dataclass(slots=True)
+class LanguageSession:
+    """One agent's conversation: a context that appends, and the engine's cached keys and values."""
+
+    policy: LanguagePolicy
+    conversation: Conversation
+    sampling: Sampling
+    key: Hashable
+    segment: int = -1
+
+    async def act(self, observation: Observation, *, seed: int) -> Acted:
+        """Sample a response.
+
+        Raises: ContextFull, when a grown history leaves no room; EpisodeFailure, when the very first
+            prompt does not fit.
+        """
+        engine = self._engine()
+        prompt = self.conversation.observe(observation)
+        room = self.policy.limit - self.conversation.length
+        if room < 1:
+            self._overflow(first=prompt.fresh and self.segment < 0)
+        if prompt.fresh:
+            self._forget()
+            self.segment = prompt.segment
+        generation = await engine.generate(
+            Request(
+                policy=self.policy.name,
+                session=(self.key, prompt.segment),
+                prompt=prompt.ids,
+                seed=seed,
+                max_tokens=min(self.sampling.max_tokens, room),
+                temperature=self.sampling.temperature,
+                top_k=self.sampling.top_k,
+                top_p=self.sampling.top_p,
+                stop=self.policy.renderer.stop,
+                entropy=self.sampling.entropy,
+            )
+        )
+        self.conversation.respond(generation.tokens)
+        action = Action(
+            text=self.policy.renderer.text(generation.tokens),
+            tokens=generation.tokens,
+            logprobs=generation.logprobs,
+            entropy=generation.entropy,
+            finish=generation.finish,
+        )
+        return Acted(action=action, prompt=prompt.ids, segment=prompt.segment, version=generation.version)
+
+    def record(self, observation: Observation, action: Action) -> Acted:
+        """Take a given action: its text becomes the response ids."""
+        prompt = self.conversation.observe(observation)
+        ids = self.policy.renderer.action(action.text or str(action.value))
+        if self.conversation.length + len(ids) > self.policy.limit:
+            self._overflow(first=prompt.fresh and self.segment < 0)
+        self.segment = prompt.segment
+        self.conversation.respond(ids)
+        taken = Action(text=action.text, value=action.value, tokens=ids, finish=action.finish)
+        return Acted(action=taken, prompt=prompt.ids, segment=prompt.segment, version=self.policy.version)
+
+    def end(self, observation: Observation | None) -> Tail | None:
+        """Free the engine's memory; the prompt ids that `observation` would have had, if they fit."""
+        self._forget()
+        if observation is None or self.segment < 0 or not self.policy.has_critic:
+            return None
+        prompt = self.conversation.observe(observation)
+        return Tail(prompt.ids, prompt.segment) if self.conversation.length <= self.policy.limit else None
+
+    def _forget(self) -> None:
+        if self.policy.engine is not None and self.segment >= 0:
+            self.policy.engine.close((self.key, self.segment))
+
+    def _engine(self) -> Engine:
+        if self.policy.engine is None:
+            raise PalaestraError(
+                where=f"policy {self.policy.name}",
+                what="it has no engine to generate with.",
+                remedy="Set `policy.engine = InProcessEngine(models={policy.name: policy.model})`.",
+            )
+        return self.policy.engine
+
+    def _overflow(self, *, first: bool) -> None:
+        length, limit = self.conversation.length, self.policy.limit
+        if not first:
+            raise ContextFull
+        raise EpisodeFailure(
+            boundary="engine",
+            where=f"policy {self.policy.name}",
+            what=f"the first prompt has {length} tokens and the model's context {limit}: no response fits.",
+            remedy="Shorten the observation, or raise `policies.….policy.language.context`.",
+        )

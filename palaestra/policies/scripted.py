@@ -1,0 +1,92 @@
+"""Scripted policies: the environment's expert, random play, a person at the terminal. They are never trained."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from palaestra.data import Action, Observation, Tail
+from palaestra.data.protocols import Acted, Sampling, Setting
+from palaestra.errors import EpisodeFailure
+from palaestra.registry import register
+
+Oracle = Callable[[], Awaitable[Action]]
+
+
+@dataclass(slots=True)
+class ScriptedSession:
+    """A session whose answer is a function of the observation, a seed and, for experts, the environment."""
+
+    answer: Callable[[Observation, np.random.Generator, Oracle | None], Awaitable[Action]]
+    oracle: Oracle | None = None  # set by the episode: asks the environment's expert
+
+    async def act(self, observation: Observation, *, seed: int) -> Acted:
+        return Acted(action=await self.answer(observation, np.random.default_rng(seed), self.oracle))
+
+    def record(self, observation: Observation, action: Action) -> Acted:
+        return Acted(action=action)
+
+    def end(self, observation: Observation | None) -> Tail | None:
+        return None
+
+
+class _Scripted:
+    """A policy without weights."""
+
+    def __init__(self, name: str, answer: Any) -> None:
+        self.name, self.trainable, self.version = name, False, 0
+        self._answer = answer
+
+    def session(self, *, context: Any, sampling: Sampling, key: Hashable) -> ScriptedSession:
+        return ScriptedSession(self._answer)
+
+
+@register("policy", "expert")
+def expert(name: str, setting: Setting) -> _Scripted:
+    """The environment's own expert."""
+
+    async def answer(observation: Observation, draw: np.random.Generator, oracle: Oracle | None) -> Action:
+        assert oracle is not None
+        return await oracle()
+
+    return _Scripted(name, answer)
+
+
+@register("policy", "random")
+def random(name: str, setting: Setting) -> _Scripted:
+    """A uniformly random legal action."""
+
+    async def answer(observation: Observation, draw: np.random.Generator, oracle: Oracle | None) -> Action:
+        legal = observation.legal
+        if legal is None and setting.action_count is None:
+            raise EpisodeFailure(
+                boundary="engine",
+                where=f"policy {name}",
+                what="random play needs legal actions, and this environment gives none.",
+                remedy="Fill `Observation.legal`, or give the environment an `action_count`.",
+            )
+        choices = legal if legal is not None else range(setting.action_count or 0)
+        choice = choices[int(draw.integers(len(choices)))]
+        return Action(text=str(choice), value=choice)
+
+    return _Scripted(name, answer)
+
+
+@register("policy", "human")
+def human(name: str, setting: Setting) -> _Scripted:
+    """A person at the terminal: an action in words, or the number of a listed one."""
+
+    async def answer(observation: Observation, draw: np.random.Generator, oracle: Oracle | None) -> Action:
+        print(f"\n{observation.text if observation.text is not None else observation.vector}")
+        legal = list(observation.legal or [])
+        for place, choice in enumerate(legal):
+            print(f"  {place}: {choice}")
+        typed = input(f"{name}> ").strip()
+        if typed.isdigit() and int(typed) < len(legal):
+            return Action(text=str(legal[int(typed)]), value=legal[int(typed)])
+        return Action(text=typed, value=typed)
+
+    return _Scripted(name, answer)

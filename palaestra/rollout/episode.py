@@ -1,0 +1,240 @@
+"""Episode and Agent: every act becomes a Step, whoever calls it; limits end an episode with a reason.
+
+Knows sessions, an environment host and limits. Knows no method and no model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from palaestra.contexts import ContextFull
+from palaestra.data import Action, Observation, Step, StepResult, StopReason, Trajectory, derive
+from palaestra.data.protocols import Acted, Sampling, Session
+from palaestra.errors import ContractError, EpisodeFailure, PalaestraError
+from palaestra.rollout.hosts import Host
+from palaestra.rollout.stage import Play, Stage
+
+
+class Halt(Exception):
+    """Ends an episode before its program is through."""
+
+    def __init__(self, reason: StopReason) -> None:
+        self.reason = reason
+        super().__init__(reason.value)
+
+
+@dataclass(slots=True, kw_only=True)
+class Limits:
+    """Limits of one episode; None is no limit. Turns are steps of the environment, or acts of one agent."""
+
+    turns: int | None = None
+    tokens: int | None = None
+    seconds: float | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Agent:
+    """One role in one episode: a name and a session with its policy."""
+
+    name: str
+    session: Session
+    policy: str
+    episode: Episode
+    acts: int = 0
+
+    async def act(self, observation: Observation, *, invocation: int = 0, parent: int | None = None) -> Action:
+        """Let the policy answer an observation; the act is recorded as a step.
+
+        Raises: Halt, when a limit is reached; EpisodeFailure, when the policy or its engine fails.
+        """
+        self.episode.check_limits(self, observation)
+        seed = derive(self.episode.play.seed, self.name, self.acts)
+        try:
+            acted = await self.session.act(observation, seed=seed)
+        except ContextFull:
+            self.episode.seen[self.name] = observation
+            raise Halt(StopReason.CONTEXT_OVERFLOW) from None
+        except (Halt, EpisodeFailure, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            raise _failure("engine", f"agent {self.name}, policy {self.policy}", error) from error
+        return self._note(observation, acted, invocation=invocation, parent=parent)
+
+    def record(self, observation: Observation, action: Action, **info: Any) -> Action:
+        """Take a given action as this agent's own: demonstrations, and actions from outside."""
+        self.episode.check_limits(self, observation)
+        try:
+            acted = self.session.record(observation, action)
+        except ContextFull:
+            raise Halt(StopReason.CONTEXT_OVERFLOW) from None
+        taken = self._note(observation, acted, invocation=0, parent=None)
+        self.episode.trajectory.steps[-1].info.update(info)
+        return taken
+
+    def _note(self, observation: Observation, acted: Acted, *, invocation: int, parent: int | None) -> Action:
+        steps = self.episode.trajectory.steps
+        steps.append(
+            Step(
+                agent=self.name,
+                turn=len(steps),
+                action=acted.action,
+                observation=observation,
+                policy=self.policy,
+                version=acted.version,
+                prompt=acted.prompt,
+                segment=acted.segment,
+                invocation=invocation,
+                parent=parent,
+            )
+        )
+        self.acts += 1
+        self.episode.sampled_tokens += len(acted.action.tokens)
+        self.episode.latest[self.name] = steps[-1]
+        return acted.action
+
+
+class Agents(dict[str, Agent]):
+    """Agents by name, made when first asked for."""
+
+    def __init__(self, episode: Episode) -> None:
+        super().__init__()
+        self._episode = episode
+
+    def __missing__(self, name: str) -> Agent:
+        self[name] = self._episode.make_agent(name)
+        return self[name]
+
+
+@dataclass(slots=True, eq=False)
+class Episode:
+    """What a program sees: agents, the environment's `reset` and `step`, rewards, and the trajectory so far."""
+
+    play: Play
+    stage: Stage
+    host: Host
+    limits: Limits
+    sampling: Sampling
+    trajectory: Trajectory = field(init=False)
+    agents: Agents = field(init=False)
+    latest: dict[str, Step] = field(default_factory=dict)  # each agent's last step
+    seen: dict[str, Observation] = field(default_factory=dict)  # each agent's observation not yet acted on
+    env_steps: int = 0
+    sampled_tokens: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.trajectory = Trajectory(task=self.play.task, group=self.play.group, sample=self.play.sample)
+        self.agents = Agents(self)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The environment's agents."""
+        return self.host.agents
+
+    def make_agent(self, name: str) -> Agent:
+        role = self.stage.role(name)
+        key = (self.play.group, self.play.sample, name)
+        session = role.policy.session(context=role.context, sampling=self.sampling, key=key)
+        if hasattr(session, "oracle"):  # scripted experts ask the environment itself
+            session.oracle = lambda: self.expert(name)
+        return Agent(name, session, role.policy.name, self)
+
+    # ---- the environment ----------------------------------------------------------------------------------
+    async def reset(self) -> StepResult:
+        """Set the task up. Raises: EpisodeFailure(boundary="environment")."""
+        result = await self.host.reset(self.play.task)
+        self._take(result)
+        return result
+
+    async def step(self, actions: Mapping[str, Action]) -> StepResult:
+        """Act in the environment; its rewards go to the steps that earned them."""
+        result = await self.host.step(dict(actions))
+        self.env_steps += 1
+        self._take(result)
+        for agent, reward in result.rewards.items():
+            self.reward(agent, reward)
+        for agent in result.terminated:
+            if agent in self.latest:
+                self.latest[agent].terminated = True
+        for agent in result.truncated:
+            if agent in self.latest:
+                self.latest[agent].truncated = True
+        return result
+
+    async def expert(self, agent: str) -> Action:
+        """The environment's own expert action for the present state."""
+        return await self.host.expert(agent)
+
+    def reward(self, agent: str, amount: float) -> None:
+        """Add to the reward of the agent's last step (and to its return)."""
+        amount = float(amount)
+        if amount != amount or amount in (float("inf"), float("-inf")):
+            raise EpisodeFailure(
+                boundary="environment",
+                where=f"environment {self.stage.environment_name}, agent {agent}, turn {len(self.trajectory.steps)}",
+                what=f"the reward is {amount}.",
+                remedy="Rewards must be finite numbers; mend the environment's `step`.",
+            )
+        self.trajectory.returns[agent] = self.trajectory.returns.get(agent, 0.0) + amount
+        if agent in self.latest:
+            self.latest[agent].reward += amount
+
+    def _take(self, result: StepResult) -> None:
+        if not isinstance(result, StepResult):
+            raise ContractError(
+                where=f"environment {self.stage.environment_name}",
+                what=f"`step` and `reset` must return a StepResult, found {type(result).__name__}.",
+                remedy="Run palaestra.testing.check_environment on it.",
+            )
+        self.seen = dict(result.observations)
+        self.trajectory.info = {**self.trajectory.info, **result.info}
+        for agent in result.info.get("invalid", {}):
+            if agent in self.latest:
+                self.latest[agent].info["invalid"] = 1.0
+
+    # ---- the end ------------------------------------------------------------------------------------------
+    def check_limits(self, agent: Agent, observation: Observation) -> None:
+        """Raises: Halt, when this act would pass a limit."""
+        self.seen[agent.name] = observation
+        if self.limits.turns is not None and max(self.env_steps, agent.acts) >= self.limits.turns:
+            raise Halt(StopReason.MAX_TURNS)
+        if self.limits.tokens is not None and self.sampled_tokens >= self.limits.tokens:
+            raise Halt(StopReason.MAX_TOKENS)
+        if self.limits.seconds is not None and time.monotonic() - self.started >= self.limits.seconds:
+            raise Halt(StopReason.TIMEOUT)
+
+    def finish(self, reason: StopReason) -> Trajectory:
+        """Close all sessions and mark how each agent's part ended."""
+        trajectory = self.trajectory
+        trajectory.stop = reason
+        for name, agent in self.agents.items():
+            last = self.latest.get(name)
+            if last is not None and not last.terminated and reason is not StopReason.ERROR:
+                last.truncated = last.truncated or reason.cut
+                last.terminated = not last.truncated
+            observation = self.seen.get(name) if last is not None and last.truncated else None
+            tail = agent.session.end(observation)
+            if observation is not None:
+                trajectory.last[name] = observation
+            if tail is not None:
+                trajectory.tail[name] = tail
+        trajectory.outcome = _outcome(trajectory)
+        return trajectory
+
+
+def _outcome(trajectory: Trajectory) -> float | None:
+    """The raw result: `success`, else `score` of the environment's info."""
+    for name in ("success", "score"):
+        if name in trajectory.info:
+            return float(trajectory.info[name])
+    return None
+
+
+def _failure(boundary: str, where: str, error: BaseException) -> EpisodeFailure:
+    what = error.what if isinstance(error, PalaestraError) else f"{type(error).__name__}: {error}"
+    remedy = error.remedy if isinstance(error, PalaestraError) else ""
+    return EpisodeFailure(boundary=boundary, where=where, what=what, remedy=remedy)

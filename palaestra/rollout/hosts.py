@@ -1,0 +1,118 @@
+"""Hosts: where an environment runs: in the event loop, in a thread, or in a worker process.
+
+A host turns whatever an environment raises, and a step that never returns, into an EpisodeFailure of the
+boundary "environment". Knows the Environment protocol. Knows nothing of agents or policies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+from palaestra.data import Action, StepResult, Task
+from palaestra.errors import EpisodeFailure, PalaestraError
+
+
+class Host(Protocol):
+    """One environment for one episode."""
+
+    agents: tuple[str, ...]
+
+    async def reset(self, task: Task) -> StepResult: ...
+    async def step(self, actions: Mapping[str, Action]) -> StepResult: ...
+    async def expert(self, agent: str) -> Action: ...
+    async def close(self) -> None: ...
+
+
+def failure(name: str, call: str, error: BaseException) -> EpisodeFailure:
+    """What an environment raised, as a failure of its boundary."""
+    if isinstance(error, EpisodeFailure):
+        return error
+    what = error.what if isinstance(error, PalaestraError) else f"{type(error).__name__}: {error}"
+    return EpisodeFailure(
+        boundary="environment",
+        where=f"environment {name}, {call}",
+        what=what,
+        remedy="Run palaestra.testing.check_environment on it; failed episodes are kept out of the update.",
+    )
+
+
+def hung(name: str, call: str, seconds: float) -> EpisodeFailure:
+    """A call that did not return in time."""
+    return EpisodeFailure(
+        boundary="environment",
+        where=f"environment {name}, {call}",
+        what=f"it did not return within {seconds:g} s (rollout.step_seconds).",
+        remedy="Raise `rollout.step_seconds` if it is only slow.",
+    )
+
+
+def no_expert(name: str) -> EpisodeFailure:
+    return EpisodeFailure(
+        boundary="environment",
+        where=f"environment {name}",
+        what="it has no expert.",
+        remedy="Give it a method `expert(agent) -> Action`, or train without `warm_start`.",
+    )
+
+
+class InlineHost:
+    """The environment runs in the event loop: right for environments that answer in well under a millisecond."""
+
+    def __init__(self, name: str, environment: Any) -> None:
+        self._name, self._environment = name, environment
+        self.agents = tuple(environment.agents)
+
+    async def _call(self, call: str, *arguments: Any) -> Any:
+        method = getattr(self._environment, call, None)
+        if method is None and call == "expert":
+            raise no_expert(self._name)
+        try:
+            result = method(*arguments)  # type: ignore[misc]
+            return await result if inspect.isawaitable(result) else result
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            raise failure(self._name, call, error) from error
+
+    async def reset(self, task: Task) -> StepResult:
+        return await self._call("reset", task)  # type: ignore[no-any-return]
+
+    async def step(self, actions: Mapping[str, Action]) -> StepResult:
+        return await self._call("step", actions)  # type: ignore[no-any-return]
+
+    async def expert(self, agent: str) -> Action:
+        return await self._call("expert", agent)  # type: ignore[no-any-return]
+
+    async def close(self) -> None:
+        await self._call("close")
+
+
+class ThreadHost(InlineHost):
+    """Each call runs in a thread of a shared pool: right for environments that wait (tools, network, sleep)."""
+
+    def __init__(self, name: str, environment: Any, pool: ThreadPoolExecutor, seconds: float | None) -> None:
+        super().__init__(name, environment)
+        self._pool, self._seconds = pool, seconds
+        self._abandoned = False
+
+    async def _call(self, call: str, *arguments: Any) -> Any:
+        if self._abandoned:
+            return None  # a thread cannot be killed; its environment is left to it
+        method: Callable[..., Any] | None = getattr(self._environment, call, None)
+        if method is None or inspect.iscoroutinefunction(method):
+            return await super()._call(call, *arguments)
+        future = asyncio.get_running_loop().run_in_executor(self._pool, method, *arguments)
+        try:
+            return await asyncio.wait_for(future, self._seconds)
+        except TimeoutError:
+            self._abandoned = True
+            raise hung(self._name, call, self._seconds or 0.0) from None
+        except asyncio.CancelledError:
+            self._abandoned = not future.done()
+            raise
+        except Exception as error:
+            raise failure(self._name, call, error) from error

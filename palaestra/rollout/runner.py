@@ -1,0 +1,134 @@
+"""The runner: plays many episodes at once. Nothing waits for the slowest; a failed episode stops nobody.
+
+Knows episodes, hosts and limits. Knows no method, no model and no environment by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from palaestra.data import Failure, StopReason, Trajectory
+from palaestra.data.protocols import Sampling
+from palaestra.errors import EpisodeFailure, PalaestraError
+from palaestra.registry import register
+from palaestra.rollout.episode import Episode, Halt, Limits
+from palaestra.rollout.hosts import Host, InlineHost, ThreadHost, failure
+from palaestra.rollout.settings import RolloutSettings
+from palaestra.rollout.stage import Play, Program, Stage
+from palaestra.rollout.watch import Watch
+from palaestra.rollout.workers import WorkerPool
+
+
+@register("rollout", "episodes")
+class EpisodeRunner:
+    """Plays async programs in one event loop, `in_flight` at a time."""
+
+    def __init__(self, stage: Stage, settings: RolloutSettings) -> None:
+        self._stage, self._settings = stage, settings
+        self._threads: ThreadPoolExecutor | None = None
+        self._workers: WorkerPool | None = None
+        if settings.workers and settings.worker_kind == "thread":
+            self._threads = ThreadPoolExecutor(settings.workers, thread_name_prefix="environment")
+        elif settings.workers:
+            self._workers = WorkerPool(stage.make_environment, settings.workers)
+
+    def collect(
+        self, plays: Sequence[Play], *, temperature: float | None = None, program: Program | None = None
+    ) -> list[Trajectory]:
+        """Play all; trajectories in the order of `plays`, failed ones included (stop ERROR, `error` set).
+
+        Args:
+            temperature: in place of the settings' (evaluation).
+            program: in place of the stage's (demonstrations).
+        """
+        return asyncio.run(self._collect(plays, temperature, program))
+
+    async def _collect(
+        self, plays: Sequence[Play], temperature: float | None, program: Program | None
+    ) -> list[Trajectory]:
+        gate = asyncio.Semaphore(self._settings.in_flight)
+        sampling = self._sampling(temperature)
+
+        async def one(play: Play) -> Trajectory:
+            async with gate:
+                return await self._play(play, sampling, program or self._stage.program)
+
+        if self._workers is not None:
+            self._workers.attach(asyncio.get_running_loop())
+        try:
+            with Watch(self._stage.environment_name, idle=not self._settings.workers):
+                return list(await asyncio.gather(*(one(play) for play in plays)))
+        finally:
+            if self._workers is not None:
+                self._workers.detach()
+
+    def _sampling(self, temperature: float | None) -> Sampling:
+        s = self._settings
+        if temperature is not None:
+            return Sampling(temperature=temperature, max_tokens=s.response_tokens)
+        return Sampling(temperature=s.temperature, top_k=s.top_k, top_p=s.top_p, max_tokens=s.response_tokens)
+
+    async def _play(self, play: Play, sampling: Sampling, program: Program) -> Trajectory:
+        try:
+            host = await self._open()
+        except EpisodeFailure as error:
+            return _failed(Trajectory(task=play.task, group=play.group, sample=play.sample), error)
+        limits = Limits(
+            turns=self._settings.max_turns, tokens=self._settings.max_tokens, seconds=self._settings.max_seconds
+        )
+        episode = Episode(play, self._stage, host, limits, sampling)
+        try:
+            return await self._perform(episode, program)
+        finally:
+            await _close_quietly(host)
+
+    async def _perform(self, episode: Episode, program: Program) -> Trajectory:
+        try:
+            await asyncio.wait_for(program(episode), self._settings.max_seconds)
+            return episode.finish(StopReason.COMPLETED)
+        except Halt as halt:
+            return episode.finish(halt.reason)
+        except TimeoutError:
+            return episode.finish(StopReason.TIMEOUT)
+        except EpisodeFailure as error:
+            return _failed(episode.finish(StopReason.ERROR), error)
+        except Exception as error:
+            what = error.what if isinstance(error, PalaestraError) else f"{type(error).__name__}: {error}"
+            where = f"program {getattr(program, '__name__', program)}"
+            found = EpisodeFailure(boundary="part", where=where, what=what)
+            return _failed(episode.finish(StopReason.ERROR), found)
+
+    async def _open(self) -> Host:
+        name = self._stage.environment_name
+        if self._workers is not None:
+            return await self._workers.open(name, self._settings.step_seconds)
+        try:
+            environment: Any = self._stage.make_environment()
+        except Exception as error:
+            raise failure(name, "constructor", error) from error
+        if self._threads is not None:
+            return ThreadHost(name, environment, self._threads, self._settings.step_seconds)
+        return InlineHost(name, environment)
+
+    def close(self) -> None:
+        """End worker threads and processes."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._workers is not None:
+            self._workers.stop()
+
+
+def _failed(trajectory: Trajectory, error: EpisodeFailure) -> Trajectory:
+    trajectory.stop = StopReason.ERROR
+    trajectory.error = Failure(boundary=error.boundary, message=error.render(), kind=type(error.__cause__).__name__)
+    return trajectory
+
+
+async def _close_quietly(host: Host) -> None:
+    try:
+        await host.close()
+    except EpisodeFailure:
+        pass  # the episode is over and recorded; a second failure of the same environment adds nothing

@@ -1,0 +1,28 @@
+"""How experience is collected: keys, defaults and their meaning. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import pydantic
+
+from palaestra.registry import NonNegative, Positive, PositiveInt, Section
+
+
+class RolloutSettings(Section):
+    """How experience is collected."""
+
+    runner: str = "episodes"
+    tasks: PositiveInt = 16  # task instances an iteration
+    group: PositiveInt = 8  # trajectories per task instance
+    max_turns: PositiveInt = 32
+    max_tokens: PositiveInt | None = None  # sampled tokens of a whole episode
+    max_seconds: Positive | None = None  # wall time of an episode
+    response_tokens: PositiveInt = 16  # of one generation
+    temperature: NonNegative = 1.0
+    top_k: Annotated[int, pydantic.Field(ge=0)] = 0
+    top_p: Annotated[float, pydantic.Field(gt=0, le=1)] = 1.0
+    in_flight: PositiveInt = 512  # episodes at the same time
+    workers: Annotated[int, pydantic.Field(ge=0)] = 0  # 0: environments run in the event loop
+    worker_kind: Literal["thread", "process"] = "thread"
+    step_seconds: Positive | None = None  # a slower environment step fails its episode; needs workers

@@ -59,7 +59,7 @@ class LanguagePolicy:
         self.name, self.trainable, self.version, self.has_critic = name, True, 0, value_head
         if model is None:
             self.tokenizer = train_tokenizer(setting.texts(), vocabulary=vocabulary)
-            self.model = make_causal_lm(
+            causal = make_causal_lm(
                 vocabulary=len(self.tokenizer),
                 hidden=hidden,
                 layers=layers,
@@ -68,16 +68,21 @@ class LanguagePolicy:
                 seed=setting.seed,
             )
         else:
-            self.model, self.tokenizer = load_causal_lm(model), load_tokenizer(model)
-        self.limit = int(getattr(self.model.config, "max_position_embeddings", context))
-        parts: dict[str, nn.Module] = {"model": self.model}
+            causal, self.tokenizer = load_causal_lm(model), load_tokenizer(model)
+        self.limit = int(getattr(causal.config, "max_position_embeddings", context))
+        parts: dict[str, nn.Module] = {"model": causal}
         if value_head:
-            parts["value"] = ValueHead(self.model.config.hidden_size)
+            parts["value"] = ValueHead(causal.config.hidden_size)
         self.module = nn.ModuleDict(parts).to(setting.device)
         self.renderer = renderer_for(self.tokenizer)
         self.engine: Engine | None = None
         if model is not None and value_head and (Path(model) / "value_head.safetensors").exists():
             self.module["value"].load_state_dict(load_file(Path(model) / "value_head.safetensors"))
+
+    @property
+    def model(self) -> Any:
+        """The causal language model inside `module`."""
+        return self.module["model"]
 
     @staticmethod
     def abilities(options: Mapping[str, Any]) -> frozenset[str]:

@@ -1,0 +1,174 @@
+"""The command line: names, arguments and help of each command. What a command does is in `commands/`.
+
+Imports no torch, so that `--help` answers at once; a command's module is loaded when it runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+
+import palaestra
+from palaestra.errors import PalaestraError
+
+app = typer.Typer(
+    name="palaestra",
+    help="Train, run and evaluate agents by multi-turn reinforcement learning.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Layers = Annotated[
+    list[str], typer.Argument(help="Recipe files, left to right, and overrides such as `rollout.group=16`.")
+]
+Where = Annotated[str, typer.Argument(help="A run folder, or recipe files and overrides.")]
+FREE = {"allow_extra_args": False, "ignore_unknown_options": False}
+
+
+def _command(module: str, **arguments: Any) -> None:
+    importlib.import_module(f"palaestra.commands.{module}").run(**arguments)
+
+
+@app.command(context_settings=FREE)
+def train(
+    recipe: Layers,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and explain the recipe; start nothing.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Only the closing line.")] = False,
+) -> None:
+    """Train a recipe. The last line of output is the result on held-out tasks."""
+    if dry_run:
+        _command("explain", recipe=recipe)
+        return
+    _command("train", recipe=recipe, resume=resume, overwrite=overwrite, quiet=quiet)
+
+
+@app.command(name="eval")
+def evaluate(
+    recipe: Layers,
+    policy: Annotated[str | None, typer.Option(help="Play with this scripted policy instead: expert, random.")] = None,
+    checkpoint: Annotated[int | None, typer.Option(help="Iteration of the checkpoint; default the newest.")] = None,
+) -> None:
+    """Evaluate a run folder (or an untrained recipe) on its panel of held-out tasks."""
+    _command("evaluate", recipe=recipe, policy=policy, checkpoint=checkpoint)
+
+
+@app.command()
+def play(
+    environment: Annotated[str, typer.Argument(help="An environment's name, or a run folder (its policy plays).")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="Options, such as `level=GoToObj`.")] = None,
+    policy: Annotated[str, typer.Option(help="human, random, expert, or `run` for the run folder's.")] = "human",
+    seed: Annotated[int, typer.Option(help="Which task.")] = 0,
+    episodes: Annotated[int, typer.Option(help="How many.")] = 1,
+) -> None:
+    """Play an environment in the terminal, yourself or by a policy."""
+    _command("play", environment=environment, overrides=overrides or [], policy=policy, seed=seed, episodes=episodes)
+
+
+@app.command()
+def compare(
+    setup: Annotated[str, typer.Argument(help="The recipe that all arms share.")],
+    methods: Annotated[list[str], typer.Argument(help="Method recipes, one arm each, and overrides for all arms.")],
+    seeds: Annotated[int, typer.Option(help="Seeds of each arm.")] = 5,
+    out: Annotated[str, typer.Option(help="Folder for runs, JSON, table and plot.")] = "runs/compare",
+    parallel: Annotated[int, typer.Option(help="Runs at the same time.")] = 1,
+    reference: Annotated[str | None, typer.Option(help="Arm that differences are taken to; default the first.")] = None,
+    metric: Annotated[str, typer.Option(help="success or return.")] = "success",
+) -> None:
+    """Compare methods on one setup at equal budget, several seeds, with intervals. Resumable."""
+    _command(
+        "compare", setup=setup, methods=methods, seeds=seeds, out=out, parallel=parallel, reference=reference,
+        metric=metric,
+    )  # fmt: skip
+
+
+@app.command()
+def export(
+    run: Annotated[str, typer.Argument(help="A run folder.")],
+    out: Annotated[str, typer.Argument(help="The folder to write.")],
+    policy: Annotated[str | None, typer.Option(help="Which policy, if there are several.")] = None,
+    checkpoint: Annotated[int | None, typer.Option(help="Iteration of the checkpoint; default the newest.")] = None,
+) -> None:
+    """Write a trained policy as a Hugging Face folder (network policies: safetensors and JSON)."""
+    _command("export", folder=run, out=out, policy=policy, checkpoint=checkpoint)
+
+
+@app.command()
+def methods(
+    slot: Annotated[str | None, typer.Option(help="Only this slot.")] = None,
+    without: Annotated[str | None, typer.Option(help="Leave out parts that read this column.")] = None,
+) -> None:
+    """List methods and parts: slot, name, what they read, source, recipe, status."""
+    _command("methods", slot=slot, without=without)
+
+
+@app.command()
+def envs(
+    check: Annotated[str | None, typer.Option(help="Run the validity check of this environment.")] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(help="Options for the check.")] = None,
+) -> None:
+    """List environments; check one."""
+    _command("environments", check=check, overrides=overrides or [])
+
+
+@app.command()
+def explain(recipe: Layers) -> None:
+    """Show every resolved value of a recipe with its origin, after all checks. Starts nothing."""
+    _command("explain", recipe=recipe)
+
+
+@app.command()
+def doctor() -> None:
+    """What is installed, what each missing extra would give, device, sandbox level."""
+    _command("doctor")
+
+
+@app.command()
+def docs(
+    check: Annotated[bool, typer.Option("--check", help="Only say what is stale; exit 1 if anything is.")] = False,
+) -> None:
+    """Write the generated files: part index, part pages, command help, method table."""
+    _command("docs", check=check)
+
+
+def main() -> None:
+    """Entry point: errors that a user can mend are printed without a traceback."""
+    try:
+        app(standalone_mode=False)
+    except PalaestraError as error:
+        if os.environ.get("PALAESTRA_TRACEBACK"):
+            raise
+        print(f"\n{error.render()}\n", file=sys.stderr)
+        sys.exit(2)
+    except (KeyboardInterrupt, typer.Abort):
+        print("\nstopped; `palaestra train … --resume` goes on from the newest checkpoint", file=sys.stderr)
+        sys.exit(130)
+    except typer.Exit as leave:
+        sys.exit(leave.exit_code)
+    except Exception as error:
+        usage = getattr(error, "format_message", None)
+        if usage is None:
+            raise
+        print(f"\n{usage()}\n", file=sys.stderr)
+        sys.exit(2)
+
+
+def version(show: bool) -> None:
+    """Print the version and leave."""
+    if show:
+        print(palaestra.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    show: Annotated[bool, typer.Option("--version", callback=version, is_eager=True, help="Show the version.")] = False,
+) -> None:
+    """Train, run and evaluate agents by multi-turn reinforcement learning."""

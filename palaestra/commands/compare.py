@@ -1,0 +1,58 @@
+"""`palaestra compare`: method recipes × one setup × seeds, at equal budget, with intervals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from palaestra.errors import RecipeError
+from palaestra.evaluation.comparison import compare, load_arm, plot
+from palaestra.launch.arms import ArmRun, run_all
+from palaestra.recipe import load, split_arguments
+from palaestra.store.atomic import write_atomic
+
+
+def run(
+    *,
+    setup: str,
+    methods: Sequence[str],
+    seeds: int,
+    out: str,
+    parallel: int,
+    reference: str | None,
+    metric: str,
+) -> None:
+    """Run all arms, then write comparison.json, comparison.txt and comparison.png into `out`."""
+    console = Console(stderr=True)
+    files, overrides = split_arguments(methods)
+    arms = {Path(file).stem: file for file in files}
+    if len(arms) < len(files):
+        raise RecipeError(
+            where="palaestra compare",
+            what="two method files have the same name.",
+            remedy="An arm is named by its file.",
+        )
+    for file in files:  # every arm is checked before the first one starts
+        recipe = load([setup, file], overrides)
+    runs = [
+        ArmRun(
+            arm=arm,
+            seed=seed,
+            folder=Path(out) / "runs" / arm / f"seed-{seed}",
+            arguments=(setup, file, *overrides),
+        )
+        for seed in range(1, seeds + 1)
+        for arm, file in arms.items()
+    ]
+    run_all(runs, parallel=parallel, say=lambda line: console.print(line, highlight=False))
+    loaded = [load_arm([r.folder for r in runs if r.arm == arm], name=arm) for arm in arms]
+    name = recipe.settings.environment.name
+    result = compare(loaded, metric=f"eval/{name}/{metric}", reference=reference)
+    folder = Path(out)
+    write_atomic(folder / "comparison.json", json.dumps(result.to_json(), indent=1, sort_keys=True) + "\n")
+    write_atomic(folder / "comparison.txt", result.text())
+    plot(result, folder / "comparison.png")
+    Console().print(result.table())

@@ -1,0 +1,51 @@
+"""`palaestra play`: a person or a policy plays an environment in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from palaestra.commands.evaluate import open_run, scripted
+from palaestra.data import Trajectory, derive
+from palaestra.recipe import load
+from palaestra.rollout.stage import Play
+from palaestra.store.folder import RECIPE
+from palaestra.training.build import World, build_world
+
+
+def run(*, environment: str, overrides: Sequence[str], policy: str, seed: int, episodes: int) -> None:
+    """Print each episode turn by turn."""
+    world = _world(environment, overrides, policy)
+    person = policy == "human" and not (Path(environment) / RECIPE).exists()
+    try:
+        for number in range(episodes):
+            task = world.source.tasks("play", 1, derive(seed, number))[0]
+            play = Play(task=task, group=f"play-{number}", sample=0, seed=derive(seed, "play", number))
+            trajectory = world.runner.collect([play])[0]
+            _show(trajectory, whole=not person)
+    finally:
+        world.runner.close()
+
+
+def _world(environment: str, overrides: Sequence[str], policy: str) -> World:
+    if (Path(environment) / RECIPE).exists():
+        return open_run(environment, None)[1]
+    prefix = f"environment.{environment}."
+    recipe = load(
+        [{"environment": {environment: {}}, "policies": {policy: {"policy": policy, "trainable": False}},
+          "agents": {"*": {"policy": policy}}, "rollout": {"max_turns": 200}}],
+        [prefix + override for override in overrides],
+    )  # fmt: skip
+    return build_world(scripted(recipe.settings, policy))
+
+
+def _show(trajectory: Trajectory, *, whole: bool) -> None:
+    for step in trajectory.steps if whole else ():
+        print(f"\n{step.observation.text if step.observation.text is not None else step.observation.vector}")
+        reward = f"   (reward {step.reward:g})" if step.reward else ""
+        print(f"{step.agent}> {step.action.text}{reward}")
+    if trajectory.error is not None:
+        print(f"\nfailed: {trajectory.error.message}")
+    outcome = "" if trajectory.outcome is None else f", outcome {trajectory.outcome:g}"
+    returns = ", ".join(f"{name} {value:g}" for name, value in trajectory.returns.items()) or "none"
+    print(f"\n{trajectory.stop.value} after {len(trajectory.steps)} acts; reward: {returns}{outcome}")

@@ -1,0 +1,1 @@
+"""Running many runs. Floor 9."""

@@ -1,0 +1,76 @@
+"""Running the arms of a comparison: every (arm, seed) is a run of its own, in a process of its own.
+
+Knows command lines and run folders. Knows nothing of what a recipe says. A run that is complete is left
+alone and one that was stopped is resumed, so that a comparison can be stopped and started at will.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from palaestra.errors import PalaestraError
+from palaestra.store.folder import REPORT, RunFolder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmRun:
+    """One run of one arm: its folder and the recipe arguments that make it."""
+
+    arm: str
+    seed: int
+    folder: Path
+    arguments: tuple[str, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether it has run to its end (the report is its last file)."""
+        return (self.folder / REPORT).exists()
+
+    def command(self) -> list[str]:
+        """The command line; resumes what is there."""
+        resume = ["--resume"] if RunFolder(self.folder).holds_a_run else []
+        own = [f"seed={self.seed}", f"run={self.folder}", "training.threads=1"]
+        return [sys.executable, "-m", "palaestra", "train", *self.arguments, *own, "--quiet", *resume]
+
+
+def run_all(runs: Sequence[ArmRun], *, parallel: int, say: Callable[[str], None]) -> None:
+    """Run what is not complete, `parallel` at a time.
+
+    Raises: PalaestraError, with the output of the first run that failed; the others are stopped.
+    """
+    waiting = [run for run in runs if not run.complete]
+    say(f"{len(runs) - len(waiting)} of {len(runs)} runs are complete")
+    going: list[tuple[ArmRun, subprocess.Popen[str]]] = []
+    try:
+        while waiting or going:
+            while waiting and len(going) < parallel:
+                run = waiting.pop(0)
+                process = subprocess.Popen(
+                    run.command(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8"
+                )
+                going.append((run, process))
+            time.sleep(0.2)
+            for entry in [entry for entry in going if entry[1].poll() is not None]:
+                going.remove(entry)
+                _close(*entry, say)
+    finally:
+        for _, process in going:
+            process.terminate()
+        for _, process in going:
+            process.wait()
+
+
+def _close(run: ArmRun, process: subprocess.Popen[str], say: Callable[[str], None]) -> None:
+    output = process.communicate()[0]
+    if process.returncode != 0:
+        raise PalaestraError(
+            where=f"arm {run.arm}, seed {run.seed}",
+            what=f"its run ended with exit code {process.returncode}:\n{output.strip()[-2000:]}",
+            remedy="Mend the cause and give the same command again: complete runs are kept.",
+        )
+    say(f"{run.arm}, seed {run.seed}: {output.strip().splitlines()[-1]}")

@@ -1,0 +1,91 @@
+"""Drawing actions: from logits and seeds to indices, each row by itself.
+
+Knows numbers only. No random state is kept anywhere: a seed decides its row's draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from palaestra.data import Action
+
+
+@dataclass(slots=True, eq=False)
+class Choice:
+    """What `act_batch` answers for n rows.
+
+    index: int32 (n,). logprob, entropy: float32 (n,) of the distribution sampled from; entropy if asked for.
+    finite: bool (n,), False where the logits are no numbers and the row must not be used.
+    memory: (n, memory), for the next act; None without memory.
+    """
+
+    index: np.ndarray
+    logprob: np.ndarray
+    entropy: np.ndarray | None
+    finite: np.ndarray
+    memory: Tensor | None = None
+
+    def action(self, row: int) -> Action:
+        """The action of one row: index as value, its digits as text, itself as the only token."""
+        index = int(self.index[row])
+        return Action(
+            text=str(index),
+            value=index,
+            tokens=self.index[row : row + 1],
+            logprobs=self.logprob[row : row + 1],
+            entropy=None if self.entropy is None else self.entropy[row : row + 1],
+        )
+
+
+def uniform(seeds: Sequence[int]) -> np.ndarray:
+    """float64 (n,) in [0, 1): a hash of each seed (the SplitMix64 finalizer), so that no state is kept."""
+    z = np.array([seed & 0xFFFFFFFFFFFFFFFF for seed in seeds], np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return ((z ^ (z >> np.uint64(31))) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def draw(
+    logits: Tensor,
+    seeds: Sequence[int],
+    *,
+    temperature: float | np.ndarray = 1.0,
+    legal: np.ndarray | None = None,
+    entropy: bool = False,
+) -> Choice:
+    """Sample each row of float32 logits (n, actions) by inverting its distribution function at `uniform(seed)`.
+
+        p = softmax(logits / temperature) over legal actions        index = #{a : Σ_{b ≤ a} p_b ≤ u}
+
+    Temperature 0 takes the largest logit; the distribution is then a point, log-probability and entropy 0.
+    """
+    heat = np.broadcast_to(np.asarray(temperature, np.float32), len(logits))
+    greedy = heat == 0
+    scaled = logits / torch.from_numpy(np.where(greedy, np.float32(1), heat))[:, None]
+    logprobs = torch.log_softmax(masked(scaled, None if legal is None else torch.from_numpy(legal)), -1).numpy()
+    p = np.exp(logprobs.astype(np.float64))
+    below = p.cumsum(1)
+    index = (below <= (uniform(seeds) * below[:, -1])[:, None]).sum(1)
+    index = np.where(greedy, logprobs.argmax(1), index).clip(max=logprobs.shape[1] - 1)
+    chosen = np.where(greedy, np.float32(0), logprobs[np.arange(len(index)), index])
+    spread = np.where(greedy, 0.0, -(p * logprobs).sum(1)).astype(np.float32) if entropy else None
+    finite = torch.isfinite(logits).all(1).numpy()
+    return Choice(index.astype(np.int32), chosen, spread, finite)
+
+
+def masked(logits: Tensor, legal: Tensor | None) -> Tensor:
+    """Logits (n, actions) with those of forbidden actions so low that their probability is 0."""
+    # The lowest finite number, not −∞: its probability is 0 as well, and 0 · logprob stays a number.
+    return logits if legal is None else logits.masked_fill(~legal, torch.finfo(logits.dtype).min)
+
+
+def stack_legal(masks: Sequence[np.ndarray | None], actions: int) -> np.ndarray | None:
+    """bool (n, actions) of masks where None allows everything; None if all do."""
+    if all(mask is None for mask in masks):
+        return None
+    return np.stack([np.ones(actions, bool) if mask is None else mask for mask in masks])

@@ -1,0 +1,341 @@
+"""The network policy: observation vectors in, one of a fixed number of actions out; one token per act.
+
+Knows vectors, actor-critic modules and sampling. Knows nothing of environments, rewards or estimators.
+
+What an act draws depends on its seed, its vector and the weights: not on the global random state, and not on
+who else is asked at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+import pydantic
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from palaestra.data import Action, Observation, Row
+from palaestra.data.protocols import Acted, Current, Sampling, Setting
+from palaestra.errors import CheckpointError, EpisodeFailure, RecipeError
+from palaestra.models.networks import Activation, ActorCritic, RecurrentActorCritic
+from palaestra.policies.drawing import Choice, draw, masked, stack_legal
+from palaestra.policies.vectors import VectorSamples, collate
+from palaestra.registry import PositiveInt, register
+
+MODULES: dict[str, Any] = {"mlp": ActorCritic, "gru": RecurrentActorCritic}
+ARCHITECTURE, WEIGHTS = "network.json", "network.safetensors"
+SMALLEST = 16  # rows of a forward pass; matrix kernels for very few rows round differently from all others
+
+
+@register("policy", "network")
+class NetworkPolicy:
+    """An actor-critic over observation vectors and discrete actions."""
+
+    def __init__(
+        self,
+        name: str,
+        setting: Setting,
+        *,
+        model: str | None = None,
+        hidden: Annotated[tuple[PositiveInt, ...], pydantic.Field(min_length=1)] = (64, 64),
+        body: Literal["mlp", "gru"] = "mlp",
+        activation: Activation = "tanh",
+        critic: bool = True,
+        shared: bool = False,
+    ) -> None:
+        """
+        Args:
+            name: as in the recipe; setting: seed, sizes of vector and action space, device.
+            model: folder that `save` wrote; the options below are then read from it.
+            hidden: widths of the layers. Higher: more capacity, slower. Usual: (64, 64).
+            body: "mlp" sees the present vector; "gru" remembers its episode (last width: its memory).
+            activation: "tanh", or "relu" for large inputs.
+            critic: learn values. shared: actor and critic read one body.
+
+        Raises: RecipeError, if the environment has no vectors or no fixed number of actions; CheckpointError,
+            if `model` holds no network policy or one of other sizes.
+        """
+        _refuse_missing_sizes(name, setting)
+        self.name, self.trainable, self.version = name, True, 0
+        self.size, self.actions = int(setting.vector_size or 0), int(setting.action_count or 0)
+        self.device = setting.device
+        options: dict[str, Any] = {
+            "hidden": hidden,
+            "body": body,
+            "activation": activation,
+            "critic": critic,
+            "shared": shared,
+        }
+        self._options = options if model is None else _stored_options(model, self.size, self.actions)
+        self.has_critic = bool(self._options["critic"])
+        make = {key: value for key, value in self._options.items() if key != "body"}
+        network = MODULES[self._options["body"]](self.size, self.actions, **make, seed=setting.seed)
+        if model is not None:
+            network.load_state_dict(load_file(Path(model) / WEIGHTS))
+        self.module: Any = network.to(setting.device)
+        self._batcher = TurnBatcher(self)
+
+    @staticmethod
+    def abilities(options: Mapping[str, Any]) -> frozenset[str]:
+        """What parts may use of this policy: {"critic"}, unless it is switched off."""
+        return frozenset({"critic"} if options.get("critic", True) else ())
+
+    def session(self, *, context: Any, sampling: Sampling, key: Hashable) -> NetworkSession:
+        """One agent in one episode; a context is of no use to vectors.
+
+        Raises: RecipeError, for top-k or top-p, which training could not reproduce.
+        """
+        if sampling.top_k or sampling.top_p < 1:
+            raise RecipeError(
+                where=f"policy {self.name}",
+                what=f"a network policy samples all actions, found top_k={sampling.top_k}, top_p={sampling.top_p}.",
+                remedy="Leave `rollout.top_k` at 0 and `rollout.top_p` at 1; `rollout.temperature` is obeyed.",
+            )
+        return NetworkSession(self, sampling, self.module.start(1), self._batcher)
+
+    # ---- acting -------------------------------------------------------------------------------------------
+    def act_batch(
+        self,
+        vectors: np.ndarray,
+        seeds: Sequence[int],
+        *,
+        temperature: float | np.ndarray = 1.0,
+        memory: Tensor | None = None,
+        legal: np.ndarray | None = None,
+        entropy: bool = False,
+    ) -> Choice:
+        """Act for n agents in one forward pass. A row's answer does not depend on the other rows.
+
+        Args:
+            vectors: float32 (n, size). seeds: n integers, each deciding its row's draw.
+            temperature: one, or (n,); 0 takes the most probable action (whose log-probability is then 0).
+            memory: of the rows' previous acts; None at the start of episodes.
+            legal: bool (n, actions); None: all.
+            entropy: ask for the entropy of each distribution, in nats.
+        """
+        rows = len(vectors)
+        with torch.inference_mode():
+            seen = _at_least(torch.from_numpy(vectors), SMALLEST).to(self.device)
+            held = self.module.start(rows) if memory is None else memory
+            logits, after = self.module.step(seen, None if held is None else _at_least(held, SMALLEST))
+            drawn = draw(logits[:rows].float().cpu(), seeds, temperature=temperature, legal=legal, entropy=entropy)
+        drawn.memory = None if after is None else after[:rows]
+        return drawn
+
+    def answer(self, questions: Sequence[Question]) -> list[Action | EpisodeFailure]:
+        """Act for all who ask, together; their sessions' memories move on."""
+        memories = [question.session.memory for question in questions if question.session.memory is not None]
+        choice = self.act_batch(
+            np.stack([question.vector for question in questions]),
+            [question.seed for question in questions],
+            temperature=np.array([question.session.sampling.temperature for question in questions]),
+            memory=torch.cat(memories) if memories else None,
+            legal=stack_legal([question.legal for question in questions], self.actions),
+            entropy=any(question.session.sampling.entropy for question in questions),
+        )
+        if choice.memory is not None:
+            for question, memory in zip(questions, choice.memory.split(1), strict=True):
+                question.session.memory = memory
+        return [choice.action(row) if fine else self._not_finite() for row, fine in enumerate(choice.finite)]
+
+    def vector(self, observation: Observation) -> np.ndarray:
+        """float32 (size,). Raises: EpisodeFailure, if the observation has none or one of another length."""
+        found = observation.vector
+        if found is not None and np.size(found) == self.size:
+            return np.asarray(found, np.float32).reshape(-1)
+        what = "no `vector`" if found is None else f"a vector of {np.size(found)} numbers instead of {self.size}"
+        raise EpisodeFailure(
+            boundary="engine",
+            where=f"policy {self.name}",
+            what=f"the observation has {what}.",
+            remedy="A network policy reads `Observation.vector`; let the environment give it, with one fixed length.",
+        )
+
+    def legal(self, observation: Observation) -> np.ndarray | None:
+        """bool (actions,) where the observation lists legal indices; None where it lists none, or texts."""
+        found = observation.legal
+        if not found or not isinstance(found[0], int | np.integer) or len(found) >= self.actions:
+            return None
+        mask = np.zeros(self.actions, bool)
+        mask[list(found)] = True
+        return mask
+
+    def _not_finite(self) -> EpisodeFailure:
+        return EpisodeFailure(
+            boundary="engine",
+            where=f"policy {self.name}, version {self.version}",
+            what="the network's logits are not finite.",
+            remedy="Either the observation's vector is not finite, or training has diverged: lower the learning rate.",
+        )
+
+    def weights_changed(self, version: int) -> None:
+        """Call after each update."""
+        self.version = version
+
+    # ---- training -----------------------------------------------------------------------------------------
+    def collate(self, rows: Sequence[Row], *, temperature: float) -> VectorSamples:
+        """One sample per step; with memory one per agent and episode, dropped rows read but not trained on."""
+        return collate(self, rows, temperature=temperature, chained=self._options["body"] == "gru")
+
+    def forward(self, samples: VectorSamples, which: Sequence[int], *, values: bool, entropy: bool) -> Current:
+        """Log-probabilities (and values, entropies) of the actions of these samples, with gradient."""
+        batch = samples.batch(which, device=self.device)
+        logits, value = self.module.read(batch.vectors, batch.lengths, values=values and self.has_critic)
+        logits = logits[batch.taken].float() / (samples.temperature or 1.0)
+        logprobs = torch.log_softmax(masked(logits, batch.legal), -1)
+        out = Current(logprob=logprobs.gather(1, batch.actions[:, None])[:, 0])
+        if entropy:
+            out.entropy = -(logprobs.exp() * logprobs).sum(-1)
+        if value is not None:
+            out.value = value[batch.taken]
+            out.end_value = torch.where(batch.has_tail, value[batch.lengths.cumsum(0) - 1], torch.nan)
+        return out
+
+    # ---- files --------------------------------------------------------------------------------------------
+    def architecture(self) -> dict[str, Any]:
+        """What must agree before weights are exchanged."""
+        return {"kind": "network", "size": self.size, "actions": self.actions, **self._options, "hidden": list(self._options["hidden"])}
+
+    def save(self, folder: str) -> None:
+        """Write `network.json` and `network.safetensors`; the option `model` reads them."""
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        (path / ARCHITECTURE).write_text(json.dumps(self.architecture(), indent=1))
+        save_file({key: value.contiguous() for key, value in self.module.state_dict().items()}, path / WEIGHTS)
+
+
+# ---- sessions ---------------------------------------------------------------------------------------------
+class Question(NamedTuple):
+    """One session's wish for an action: its vector, legal actions (None: all) and the seed of the draw."""
+
+    session: NetworkSession
+    vector: np.ndarray
+    legal: np.ndarray | None
+    seed: int
+
+
+class Batcher(Protocol):
+    """Answers questions, together with others."""
+
+    async def ask(self, question: Question) -> Action: ...
+
+
+@dataclass(slots=True, eq=False)
+class NetworkSession:
+    """One agent in one episode: what it remembers."""
+
+    policy: NetworkPolicy
+    sampling: Sampling
+    memory: Tensor | None
+    batcher: Batcher
+
+    async def act(self, observation: Observation, *, seed: int) -> Acted:
+        """Choose an action, together with everybody else who is waiting for this policy.
+
+        Raises: EpisodeFailure, if the observation has no fitting vector or the logits are not finite.
+        """
+        vector, legal = self.policy.vector(observation), self.policy.legal(observation)
+        action = await self.batcher.ask(Question(self, vector, legal, seed))
+        return Acted(action=action, version=self.policy.version)
+
+    def record(self, observation: Observation, action: Action) -> Acted:
+        """Take a given action: its index becomes the token, and memory moves on as if it had been chosen."""
+        index = _index_of(action, observation, self.policy)
+        if self.memory is not None:
+            vectors = self.policy.vector(observation)[None]
+            self.memory = self.policy.act_batch(vectors, [0], memory=self.memory).memory
+        taken = Action(text=action.text, value=action.value, tokens=np.array([index], np.int32), finish=action.finish)
+        return Acted(action=taken, version=self.policy.version)
+
+    def end(self, observation: Observation | None) -> None:
+        """Nothing is held; the value after the end is read from the observation itself."""
+
+
+@dataclass(slots=True, eq=False)
+class TurnBatcher:
+    """Collects questions until a turn of the event loop brings no further one, then answers them together."""
+
+    policy: NetworkPolicy
+    loop: asyncio.AbstractEventLoop | None = None
+    waiting: list[tuple[Question, asyncio.Future[Action]]] = field(default_factory=list)
+    counted: int = 0
+
+    async def ask(self, question: Question) -> Action:
+        loop = asyncio.get_running_loop()
+        if loop is not self.loop:  # what an interrupted loop left behind will never be answered
+            self.loop, self.waiting = loop, []
+        future: asyncio.Future[Action] = loop.create_future()
+        self.waiting.append((question, future))
+        if len(self.waiting) == 1:
+            self.counted = 0
+            loop.call_soon(self._turn, loop)
+        return await future
+
+    def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        if len(self.waiting) > self.counted:
+            self.counted = len(self.waiting)
+            loop.call_soon(self._turn, loop)
+            return
+        asked = [(question, future) for question, future in self.waiting if not future.done()]
+        self.waiting, self.loop = [], None  # a policy holds no loop between batches, so that it can be copied
+        try:
+            answers: Sequence[Action | Exception] = self.policy.answer([question for question, _ in asked])
+        except Exception as error:  # it belongs to the episodes that asked, not to the loop's error handler
+            answers = [error] * len(asked)
+        for (_, future), answer in zip(asked, answers, strict=True):
+            future.set_exception(answer) if isinstance(answer, Exception) else future.set_result(answer)
+
+
+def _at_least(rows: Tensor, count: int) -> Tensor:
+    return rows if len(rows) >= count else torch.nn.functional.pad(rows, (0, 0, 0, count - len(rows)))
+
+
+# ---- refusals ---------------------------------------------------------------------------------------------
+def _index_of(action: Action, observation: Observation, policy: NetworkPolicy) -> int:
+    value = action.value if action.value is not None else action.text
+    if isinstance(value, str) and observation.legal and value in observation.legal:
+        # Texts have an index only where the list is the whole, fixed set of actions.
+        value = list(observation.legal).index(value) if len(observation.legal) == policy.actions else value
+    if isinstance(value, int | np.integer) or (isinstance(value, str) and value.isdigit()):
+        if 0 <= int(value) < policy.actions:
+            return int(value)
+    raise EpisodeFailure(
+        boundary="engine",
+        where=f"policy {policy.name}",
+        what=f"the given action {value!r} is no index below {policy.actions}.",
+        remedy="Record actions with an index as `Action.value`.",
+    )
+
+
+def _refuse_missing_sizes(name: str, setting: Setting) -> None:
+    if setting.vector_size is None or setting.action_count is None:
+        lacks = "vectors" if setting.vector_size is None else "a fixed number of actions"
+        raise RecipeError(
+            where=f"policies.{name}.policy: network",
+            what=f"a network policy reads vectors and chooses by index, and the environment has not {lacks}.",
+            remedy="Give `Observation.vector` and a fixed number of actions, or use the policy `language`.",
+        )
+
+
+def _stored_options(folder: str, size: int, actions: int) -> dict[str, Any]:
+    file = Path(folder) / ARCHITECTURE
+    if not file.exists():
+        raise CheckpointError(where=folder, what=f"it holds no network policy (there is no file {ARCHITECTURE}).")
+    stored = json.loads(file.read_text())
+    found = (stored.pop("size"), stored.pop("actions"))
+    if found != (size, actions):
+        raise CheckpointError(
+            where=folder,
+            what=f"its network reads {found[0]} numbers and knows {found[1]} actions; the environment has {size} "
+            f"and {actions}.",
+            remedy="Use it with the environment that it was trained in.",
+        )
+    del stored["kind"]
+    return {**stored, "hidden": tuple(stored["hidden"])}

@@ -1,0 +1,156 @@
+"""Building a run from its settings: environment, policies, roles, runner and the parts of each slot.
+
+Knows settings and the registry. Knows no part by name.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from palaestra.data import Task, derive
+from palaestra.data.protocols import HasExpert, Setting
+from palaestra.engines import InProcessEngine
+from palaestra.errors import ContractError, RecipeError
+from palaestra.registry import Part, part
+from palaestra.rollout.settings import RolloutSettings
+from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.training.settings import PolicySettings, RunSettings, Use
+
+TRANSCRIPTS = 96  # episodes that a tokenizer is trained on
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A part with its options: call it with its data."""
+
+    part: Part
+    options: Mapping[str, Any]
+
+    def __call__(self, *data: Any) -> Any:
+        return self.part.target(*data, **self.options)
+
+
+def bind(slot: str, use: Use) -> Bound:
+    """The part of this name with checked options.
+
+    Raises: UnknownName, RecipeError.
+    """
+    found = part(slot, use.name)
+    return Bound(found, found.check(use.options, where=f"{slot}: {use.name}"))
+
+
+def bind_all(slot: str, uses: Sequence[Use]) -> list[Bound]:
+    return [bind(slot, use) for use in uses]
+
+
+@dataclass(slots=True, kw_only=True)
+class World:
+    """Where a run plays: the stage, one environment for tasks, and a runner.
+
+    Attributes:
+        source: an environment that is asked for tasks only.
+        runner: plays episodes on the stage; `close` it at the end.
+    """
+
+    stage: Stage
+    source: Any
+    runner: Any
+    policies: dict[str, Any]
+
+
+def build_world(settings: RunSettings) -> World:
+    """Environment, policies, roles and runner of a run.
+
+    Raises: RecipeError, ContractError.
+    """
+    use = settings.environment
+    environment = bind("environment", use)
+    make = functools.partial(environment.part.target, **environment.options)
+    source = make()
+    if not callable(getattr(source, "tasks", None)):
+        raise ContractError(
+            where=f"environment: {use.name}",
+            what="it gives no tasks.",
+            remedy="Add a method `tasks(split, n, seed) -> list[Task]`; training draws its tasks there.",
+        )
+    setting = Setting(
+        seed=derive(settings.seed, "weights") % 2**31,
+        vector_size=getattr(source, "vector_size", None),
+        action_count=getattr(source, "action_count", None),
+        texts=lambda: transcripts(use, make, source, settings.seed),
+        device=settings.device,
+    )
+    policies = {name: _policy(name, chosen, setting) for name, chosen in settings.policies.items()}
+    _connect_engine(policies, settings.device)
+    stage = Stage(
+        environment_name=use.name,
+        make_environment=make,
+        roles=_roles(settings, source.agents, policies),
+        program=bind("program", settings.program),
+        environment_options=environment.options,
+    )
+    runner = part("rollout", settings.rollout.runner).target(stage, settings.rollout)
+    return World(stage=stage, source=source, runner=runner, policies=policies)
+
+
+def _policy(name: str, settings: PolicySettings, setting: Setting) -> Any:
+    bound = bind("policy", settings.policy)
+    options = dict(bound.options)
+    if settings.load is not None:
+        if "model" not in options:
+            raise RecipeError(where=f"policies.{name}.load", what=f"policy `{settings.policy.name}` loads no folder.")
+        options["model"] = settings.load
+    policy = bound.part.target(name, setting, **options)
+    policy.trainable = policy.trainable and settings.trainable
+    return policy
+
+
+def _connect_engine(policies: Mapping[str, Any], device: str) -> None:
+    """One engine serves all policies that generate tokens."""
+    models = {name: policy.model for name, policy in policies.items() if hasattr(policy, "engine")}
+    if models:
+        engine = InProcessEngine(models=models, device=device)
+        for name in models:
+            policies[name].engine = engine
+
+
+def _roles(settings: RunSettings, agents: Sequence[str], policies: Mapping[str, Any]) -> dict[str, Role]:
+    roles = {}
+    for name in {*settings.agents, *agents, "*"}:
+        chosen = settings.role(name)
+        policy = policies.get(chosen.policy)
+        if policy is None:
+            if name == "*" and name not in settings.agents:
+                continue
+            raise RecipeError(
+                where=f"agents.{name}.policy",
+                what=f"no policy is called `{chosen.policy}`.",
+                options=sorted(policies),
+            )
+        roles[name] = Role(policy=policy, context=bind("context", chosen.context)(), frozen=not policy.trainable)
+    return roles
+
+
+def transcripts(use: Use, make: Callable[[], Any], source: Any, seed: int) -> list[str]:
+    """What expert (else random) play reads and writes: texts for a tokenizer."""
+    kind = "expert" if isinstance(source, HasExpert) else "random"
+    setting = Setting(seed=seed, action_count=getattr(source, "action_count", None))
+    player = part("policy", kind).target(kind, setting)
+    stage = Stage(
+        environment_name=use.name,
+        make_environment=make,
+        roles={"*": Role(policy=player)},
+        program=part("program", "play").target,
+        environment_options=use.options,
+    )
+    tasks: list[Task] = source.tasks("train", TRANSCRIPTS, derive(seed, "transcripts"))
+    plays = [Play(task=t, group="transcripts", sample=i, seed=derive(seed, i)) for i, t in enumerate(tasks)]
+    texts: list[str] = []
+    for trajectory in part("rollout", "episodes").target(stage, RolloutSettings(max_turns=64)).collect(plays):
+        for step in trajectory.steps:
+            texts += [step.observation.text or "", step.action.text or ""]
+            texts += [str(choice) for choice in step.observation.legal or ()]
+    return [text for text in texts if text]

@@ -1,0 +1,115 @@
+"""Checkpoints: weights, optimizer state and counters, written all at once and read back bit for bit.
+
+Random draws derive from the iteration's number, so there is no generator to keep.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from palaestra.errors import CheckpointError
+from palaestra.store.folder import RunFolder
+from palaestra.training.updates import Updater
+
+STATE = "state.json"
+
+
+@dataclass(slots=True)
+class RunState:
+    """What a checkpoint holds of a run: policies by name, their references, their updaters."""
+
+    policies: Mapping[str, Any]
+    references: dict[str, Any]
+    updaters: Mapping[str, Updater]
+
+    @property
+    def learners(self) -> dict[str, Any]:
+        """The policies with weights."""
+        return {name: policy for name, policy in self.policies.items() if hasattr(policy, "module")}
+
+
+def save_checkpoint(folder: RunFolder, step: int, state: RunState, *, counters: Mapping[str, float], keep: int) -> None:
+    """Write everything that a resumed run needs; older checkpoints beyond `keep` are removed afterwards.
+
+    Raises: RunFolderError, on a full disk; the earlier checkpoints are intact.
+    """
+    with folder.write_checkpoint(step) as place:
+        described = {}
+        for name, policy in state.learners.items():
+            save_file(_tensors(policy.module), place / f"{name}.safetensors")
+            if name in state.references:
+                save_file(_tensors(state.references[name].module), place / f"{name}.reference.safetensors")
+            if name in state.updaters:
+                torch.save(state.updaters[name].optimizer.state_dict(), place / f"{name}.optimizer.pt")
+            described[name] = {
+                "version": policy.version,
+                "architecture": policy.architecture(),
+                "extra": policy.extra_state(),
+                "spoiled": state.updaters[name].spoiled if name in state.updaters else 0,
+            }
+        content = {"step": step, "counters": dict(counters), "policies": described}
+        (place / STATE).write_text(json.dumps(content, sort_keys=True, indent=1))
+    folder.keep_checkpoints(keep)
+
+
+def load_checkpoint(place: Path, state: RunState) -> tuple[int, dict[str, float]]:
+    """Put weights and optimizers back. Returns the iteration and the counters.
+
+    Raises: CheckpointError, for another architecture, another tokenizer, or a damaged file.
+    """
+    written = read_state(place)
+    for name, policy in state.learners.items():
+        load_policy(place, name, policy)
+        if name in state.references:
+            state.references[name].module.load_state_dict(load_file(place / f"{name}.reference.safetensors"))
+        if name in state.updaters:
+            updater = state.updaters[name]
+            updater.optimizer.load_state_dict(torch.load(place / f"{name}.optimizer.pt", weights_only=True))
+            updater.spoiled = int(written["policies"][name]["spoiled"])
+    return int(written["step"]), dict(written["counters"])
+
+
+def read_state(place: Path) -> dict[str, Any]:
+    """What a checkpoint says of itself.
+
+    Raises: CheckpointError, if it is none.
+    """
+    try:
+        return dict(json.loads((place / STATE).read_text()))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(where=str(place), what=f"it is not a checkpoint: {error}.") from error
+
+
+def load_policy(place: Path, name: str, policy: Any) -> None:
+    """Put the weights of one policy back.
+
+    Raises: CheckpointError, as `load_checkpoint`.
+    """
+    state = read_state(place)
+    if name not in state["policies"]:
+        raise CheckpointError(where=str(place), what=f"it holds no policy `{name}`.", options=sorted(state["policies"]))
+    there, here = state["policies"][name]["architecture"], policy.architecture()
+    if there != here:
+        differing = [
+            f"{key} {there.get(key)} there, {here.get(key)} here" for key in here if there.get(key) != here[key]
+        ]
+        raise CheckpointError(
+            where=f"{place}, policy {name}",
+            what=f"the checkpoint is of another architecture: {'; '.join(differing)}.",
+            remedy="Resume with the recipe it was made with (recipe.json in the run folder), or start a new run.",
+        )
+    policy.check_extra_state(state["policies"][name]["extra"])
+    policy.module.load_state_dict(load_file(place / f"{name}.safetensors"))
+    policy.weights_changed(int(state["policies"][name]["version"]))
+
+
+def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The state as separate contiguous tensors: tied weights are written twice, which loads the same."""
+    return {name: tensor.detach().clone().contiguous() for name, tensor in module.state_dict().items()}

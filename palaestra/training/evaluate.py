@@ -1,0 +1,56 @@
+"""Evaluating a run's policies on held-out tasks. Knows worlds and panels by name; changes nothing."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from palaestra.data import Task, Trajectory, derive
+from palaestra.envs.panels import evaluation_tasks
+from palaestra.evaluation.panels import Evaluation, summarize
+from palaestra.registry import part
+from palaestra.rollout.stage import Play, Stage
+from palaestra.training.build import World, bind
+from palaestra.training.settings import RunSettings
+
+
+class Panel:
+    """Held-out tasks and the runner that plays them."""
+
+    def __init__(self, settings: RunSettings, world: World) -> None:
+        """
+        Raises: InvalidData, if the panel is empty or its committed hash does not fit.
+        """
+        self._settings = settings.evaluation
+        self._seed = settings.seed
+        self.name = settings.environment.name
+        self.metric = self._settings.metric
+        source, self._runner = world.source, world.runner
+        if self._settings.environment is not None:
+            self.name = self._settings.environment.name
+            bound = bind("environment", self._settings.environment)
+            make = functools.partial(bound.part.target, **bound.options)
+            source = make()
+            stage = Stage(
+                environment_name=self.name,
+                make_environment=make,
+                roles=world.stage.roles,
+                program=world.stage.program,
+                environment_options=bound.options,
+            )
+            self._runner = part("rollout", settings.rollout.runner).target(stage, settings.rollout)
+        self.tasks: Sequence[Task] = evaluation_tasks(source, self._settings.tasks, name=self._settings.panel)
+
+    def play(self) -> tuple[Evaluation, list[Trajectory]]:
+        """One episode of each task."""
+        plays = [
+            Play(task=task, group=f"eval-{i:05d}", sample=0, seed=derive(self._seed, "eval", task.content_hash))
+            for i, task in enumerate(self.tasks)
+        ]
+        played = self._runner.collect(plays, temperature=self._settings.temperature)
+        return summarize(played, name=self.name), played
+
+    def score(self, written: Mapping[str, Any]) -> float:
+        """The number of a logged evaluation that `training.stop_at` is compared with."""
+        return float(written.get(f"eval/{self.name}/{self._settings.metric}") or 0.0)

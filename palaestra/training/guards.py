@@ -1,0 +1,59 @@
+"""Guards: stop a run that keeps failing or cannot learn, with the first cause. Knows counts, not causes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from palaestra.data import StopReason, Trajectory
+from palaestra.errors import NoSignal, PalaestraError
+from palaestra.training.experience import Experience
+from palaestra.training.settings import TrainingSettings
+
+SOLVED = 0.999  # mean outcome from which on an empty update is no fault
+
+
+class Guard:
+    """Counts failed episodes and empty updates."""
+
+    def __init__(self, settings: TrainingSettings) -> None:
+        self._settings = settings
+        self._empty = 0
+
+    def finished(self, played: Sequence[Trajectory]) -> list[Trajectory]:
+        """Episodes that did not fail and have steps; failed ones are kept out of the update.
+
+        Raises: PalaestraError, if more than `training.max_failed` of them failed.
+        """
+        failed = [t for t in played if t.stop is StopReason.ERROR]
+        if failed and len(failed) > self._settings.max_failed * len(played):
+            first = failed[0].error
+            raise PalaestraError(
+                where=f"rollout, task {failed[0].task.content_hash}",
+                what=f"{len(failed)} of {len(played)} episodes failed. The first:\n\n{first.message if first else ''}",
+                remedy="Mend the cause, or raise `training.max_failed` to train on what is left.",
+            )
+        whole = [t for t in played if t.stop is not StopReason.ERROR and t.steps]
+        if not whole:
+            raise NoSignal(where="rollout", what=f"none of {len(played)} episodes has a step.")
+        return whole
+
+    def learned(self, updated: Mapping[str, float], experience: Experience) -> None:
+        """Note whether this iteration moved anything.
+
+        Raises: NoSignal, after `training.max_empty` iterations in a row without any advantage.
+        """
+        self._empty = 0 if updated else self._empty + 1
+        if self._empty < self._settings.max_empty:
+            return
+        table = experience.table
+        outcome = float(table["outcome"].nanmean()) if "outcome" in table else float("nan")
+        if outcome >= SOLVED:
+            return
+        raise NoSignal(
+            where=f"advantage, {self._empty} iterations in a row",
+            what=f"every advantage was 0 (mean outcome {outcome:.3f}): in each group all episodes had the same result.",
+            remedy="Do one of these:\n"
+            "  • an easier task or a better warm start, if the outcome is near 0,\n"
+            "  • a larger `rollout.group` or a higher `rollout.temperature`, if groups are too alike, or\n"
+            "  • look at the reward: `palaestra play` shows it step by step.",
+        )

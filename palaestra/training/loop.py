@@ -1,0 +1,149 @@
+"""The loop: sampler → rollout → reward → selection → advantage → weights → loss → optimizer.
+
+Knows the order of the stages and when to log, evaluate and save. Knows no method, no model and no
+environment by name.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from palaestra.data import Task, Trajectory, derive
+from palaestra.rollout.stage import Play
+from palaestra.store.episodes import EpisodeLog
+from palaestra.store.folder import RunFolder
+from palaestra.store.metrics import ENVIRONMENT_STEPS, UPDATES, MetricsLog
+from palaestra.training.build import Bound, World
+from palaestra.training.checkpoint import RunState, load_checkpoint, save_checkpoint
+from palaestra.training.evaluate import Panel
+from palaestra.training.experience import Experience, Parts, prepare
+from palaestra.training.guards import Guard
+from palaestra.training.measure import measure
+from palaestra.training.progress import Progress
+from palaestra.training.settings import RunSettings
+
+
+@dataclass(slots=True, kw_only=True)
+class Trainer:
+    """One run in motion. `training.start.start` makes it; `run` takes it to its end."""
+
+    settings: RunSettings
+    world: World
+    sampler: Bound
+    parts: Parts
+    state: RunState
+    folder: RunFolder
+    panel: Panel
+    progress: Progress
+    step: int = 0
+    counters: dict[str, float] = field(default_factory=lambda: {ENVIRONMENT_STEPS: 0, UPDATES: 0, "tokens": 0})
+
+    def __post_init__(self) -> None:
+        self.log, self.episodes = MetricsLog(self.folder), EpisodeLog(self.folder)
+        self.guard = Guard(self.settings.training)
+
+    def run(self) -> None:
+        """Train to the last iteration, or until the panel's score is as good as the recipe asks."""
+        training, every = self.settings.training, self.settings.evaluation.every
+        if self.step == 0 and not self.log.evaluations.read():
+            self.evaluate()
+            self.save()
+        while self.step < training.iterations and not self.reached():
+            self.iterate()
+            last = self.step == training.iterations
+            if last or (every and self.step % every == 0):
+                self.evaluate()
+            due = training.checkpoint_every and self.step % training.checkpoint_every == 0
+            if last or due or self.reached():
+                self.save()
+
+    def iterate(self) -> dict[str, float]:
+        """One iteration: collect, credit, update, log."""
+        seconds = {"time/rollout": time.perf_counter()}
+        played = self.world.runner.collect(self.plays())
+        seconds["time/rollout"] = time.perf_counter() - seconds["time/rollout"]
+        whole = self.guard.finished(played)
+        started = time.perf_counter()
+        experience = self.credit(whole)
+        metrics = measure(played, experience, self.world.policies)
+        updated = self.update(experience)
+        self.guard.learned(updated, experience)
+        self.step += 1
+        self.count(played, updated)
+        seconds["time/update"] = time.perf_counter() - started
+        self.log.append(self.step, metrics | updated | self.counters | seconds)
+        self.progress.iteration(self.step, metrics | updated, seconds)
+        return metrics | updated
+
+    def plays(self) -> list[Play]:
+        """This iteration's episodes."""
+        rollout, seed = self.settings.rollout, self.settings.seed
+        tasks: Sequence[Task] = self.sampler(self.world.source, self.step, rollout.tasks, seed)
+        return [
+            Play(
+                task=task,
+                group=f"{self.step:06d}-{i:05d}",
+                sample=sample,
+                seed=derive(seed, "play", self.step, i, sample),
+            )
+            for i, task in enumerate(tasks)
+            for sample in range(rollout.group)
+        ]
+
+    def credit(self, whole: Sequence[Trajectory]) -> Experience:
+        """Every stage from table to weights."""
+        training, rollout = self.settings.training, self.settings.rollout
+        return prepare(
+            whole,
+            self.parts,
+            {name: updater.policy for name, updater in self.state.updaters.items()},
+            self.state.references,
+            temperature=rollout.temperature,
+            token_budget=training.token_budget,
+            proximal=training.epochs * training.minibatches > 1,
+        )
+
+    def update(self, experience: Experience) -> dict[str, float]:
+        """Every trainable policy improves; with several, their metrics carry the policy's name."""
+        metrics: dict[str, float] = {}
+        for name, updater in self.state.updaters.items():
+            found = updater.update(experience, seed=derive(self.settings.seed, "update", self.step))
+            if found:
+                updater.policy.weights_changed(updater.policy.version + 1)
+            prefix = "policy/" if len(self.state.updaters) == 1 else f"policy/{name}/"
+            metrics |= {key.replace("policy/", prefix, 1): value for key, value in found.items()}
+        return metrics
+
+    def count(self, played: Sequence[Trajectory], updated: Mapping[str, float]) -> None:
+        """Budget spent: environment steps and generated tokens, failed episodes included."""
+        training = self.settings.training
+        self.counters[ENVIRONMENT_STEPS] += sum(len(t.steps) for t in played)
+        self.counters["tokens"] += sum(len(s.action.tokens) for t in played for s in t.steps)
+        self.counters[UPDATES] += training.epochs * training.minibatches if updated else 0
+
+    def evaluate(self) -> None:
+        """Play the panel, write it down."""
+        evaluation, played = self.panel.play()
+        self.log.append_evaluation(self.step, evaluation.metrics() | self.counters)
+        self.episodes.append(self.step, f"eval/{evaluation.name}", played[: self.settings.training.save_episodes])
+        self.progress.evaluation(self.step, evaluation)
+
+    def reached(self) -> bool:
+        """Whether the last evaluation is as good as the recipe asks."""
+        goal, written = self.settings.training.stop_at, self.log.evaluations.read()
+        return goal is not None and bool(written) and self.panel.score(written[-1]) >= goal
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        self.log.sync()
+        keep = self.settings.training.keep_checkpoints
+        save_checkpoint(self.folder, self.step, self.state, counters=self.counters, keep=keep)
+
+    def resume(self, place: Path) -> None:
+        """Go back to a checkpoint; the logs forget what came after it."""
+        self.step, self.counters = load_checkpoint(place, self.state)
+        self.log.truncate(self.step)
+        self.episodes.truncate(self.step)

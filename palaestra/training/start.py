@@ -1,0 +1,138 @@
+"""Starting and resuming runs: from settings to a Trainer, and its results to the run folder.
+
+Knows how the pieces are put together. Knows no part by name.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from palaestra.evaluation.report import write_report
+from palaestra.store.folder import RECIPE, RunFolder
+from palaestra.store.metrics import MetricsLog
+from palaestra.training.build import bind, bind_all, build_world
+from palaestra.training.checkpoint import RunState
+from palaestra.training.evaluate import Panel
+from palaestra.training.experience import Parts
+from palaestra.training.loop import Trainer
+from palaestra.training.progress import Progress
+from palaestra.training.settings import PolicySettings, RunSettings
+from palaestra.training.updates import Updater
+from palaestra.training.warm_start import warm_start
+
+
+def train(
+    settings: RunSettings,
+    *,
+    recipe: Mapping[str, Any],
+    resume: bool = False,
+    overwrite: bool = False,
+    quiet: bool = False,
+) -> str:
+    """Run a recipe from its start, or go on from its newest checkpoint.
+
+    Args:
+        recipe: the resolved recipe with origins, kept in the run folder.
+
+    Returns: the closing line: `success 0.438 -> 0.945 on 256 held-out tasks`.
+    Raises: RunFolderError, RecipeError, CheckpointError, NoSignal.
+    """
+    path = settings.run or f"runs/{settings.name}"
+    folder = RunFolder.open(path) if resume else RunFolder.create(path, overwrite=overwrite)
+    if not resume:
+        folder.write_json(RECIPE, recipe)
+    if settings.training.threads is not None:
+        torch.set_num_threads(settings.training.threads)
+    with Progress(total=settings.training.iterations, quiet=quiet) as progress:
+        trainer = _trainer(settings, folder, progress)
+        try:
+            place = folder.latest_checkpoint()
+            if place is not None:
+                trainer.resume(place)
+                progress.note(f"resumed {path} at iteration {trainer.step}")
+            else:
+                trainer.log.truncate(-1)
+                trainer.episodes.truncate(-1)
+                _warm(trainer, progress)
+            trainer.run()
+        finally:
+            trainer.world.runner.close()
+    write_report(folder)
+    return closing_line(folder, trainer.panel)
+
+
+def _trainer(settings: RunSettings, folder: RunFolder, progress: Progress) -> Trainer:
+    parts = Parts(
+        reward=bind_all("reward", settings.reward),
+        selection=bind_all("selection", settings.selection),
+        advantage=bind_all("advantage", settings.advantage),
+        weights=bind_all("weights", settings.weights),
+    )
+    world = build_world(settings)
+    updaters = {
+        name: _updater(settings, settings.policies[name], policy)
+        for name, policy in world.policies.items()
+        if policy.trainable
+    }
+    state = RunState(policies=world.policies, references={}, updaters=updaters)
+    if settings.reference is not None:
+        state.references.update({name: _frozen(updater.policy) for name, updater in updaters.items()})
+    return Trainer(
+        settings=settings,
+        world=world,
+        sampler=bind("sampler", settings.sampler),
+        parts=parts,
+        state=state,
+        folder=folder,
+        panel=Panel(settings, world),
+        progress=progress,
+    )
+
+
+def _updater(settings: RunSettings, own: PolicySettings, policy: Any) -> Updater:
+    training = settings.training
+    optimizer = bind("optimizer", own.optimizer or settings.optimizer)
+    return Updater(
+        policy=policy,
+        optimizer=optimizer(list(policy.module.parameters())),
+        loss=bind("loss", own.loss or settings.loss),
+        regularizers=bind_all("regularizer", settings.regularizers if own.regularizers is None else own.regularizers),
+        how=settings.aggregate.how,
+        constant=settings.aggregate.constant,
+        epochs=training.epochs,
+        minibatches=training.minibatches,
+        token_budget=training.token_budget,
+    )
+
+
+def _frozen(policy: Any) -> Any:
+    """A copy whose weights stay as they are."""
+    twin = copy.copy(policy)
+    twin.module = copy.deepcopy(policy.module).requires_grad_(False)
+    return twin
+
+
+def _warm(trainer: Trainer, progress: Progress) -> None:
+    settings = trainer.settings
+    if settings.warm_start is not None:
+        warm_start(trainer.world, settings.warm_start, seed=settings.seed, say=progress.stage)
+    for name, reference in trainer.state.references.items():
+        reference.module.load_state_dict(trainer.world.policies[name].module.state_dict())
+def closing_line(folder: RunFolder, panel: Panel) -> str:
+    """The intervals of the first and the last evaluation, and below them `success 0.438 -> 0.945 on 256 …`."""
+    written = MetricsLog(folder).evaluations.read()
+    key = f"eval/{panel.name}/{panel.metric}"
+    lines, values = [], []
+    for record in (written[0], written[-1]):
+        value, low, high = (record.get(key + ending) for ending in ("", "_low", "_high"))
+        form = ".3f" if panel.metric == "success" else ".1f"
+        values.append("none" if value is None else format(value, form))
+        if value is not None and low is not None and high is not None:
+            lines.append(
+                f"iteration {record['step']}: {panel.metric} {value:{form}}, 95 % interval {low:{form}} to {high:{form}}"
+            )
+    return "\n".join([*lines, f"{panel.metric} {values[0]} -> {values[1]} on {len(panel.tasks)} held-out tasks"])

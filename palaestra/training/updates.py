@@ -1,0 +1,173 @@
+"""Updates: one policy, its optimizer, its loss and regularizers.
+
+Denominators come from the whole mini-batch, so that micro-batches change nothing. Knows losses by
+signature. Knows no method's name.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from palaestra.data import TokenBatch, coefficients, derive
+from palaestra.errors import PalaestraError
+from palaestra.training.batches import micro_batches, mini_batches
+from palaestra.training.build import Bound
+from palaestra.training.experience import Experience, token_index
+
+PATIENCE = 3  # updates in a row whose gradient is not finite
+
+
+@dataclass(slots=True, kw_only=True)
+class Updater:
+    """Improves one policy from experience.
+
+    Attributes:
+        optimizer: as parts of the slot give it: step, zero, lr, state_dict, load_state_dict.
+        how, constant: aggregation of per-token losses.
+    """
+
+    policy: Any
+    optimizer: Any
+    loss: Bound
+    regularizers: Sequence[Bound]
+    how: str
+    constant: float | None
+    epochs: int
+    minibatches: int
+    token_budget: int
+    spoiled: int = 0
+
+    def update(self, experience: Experience, *, seed: int) -> dict[str, float]:
+        """One iteration's updates. Returns metrics, averaged over mini-batches; empty if nothing can be learned."""
+        name = self.policy.name
+        if name not in experience.samples:
+            return {}
+        samples = experience.samples[name]
+        batch = self._batch(experience)
+        recorded = "token_proximal" in experience.table
+        which = self._useful(samples, batch)
+        if not which:
+            return {}
+        totals: dict[str, list[float]] = defaultdict(list)
+        for epoch in range(self.epochs):
+            for mini in mini_batches(which, self.minibatches, seed=derive(seed, name, epoch)):
+                for key, value in self._step(samples, batch, mini, recorded=recorded).items():
+                    totals[key].append(value)
+        return {key: float(np.mean(values)) for key, values in totals.items()}
+
+    def _useful(self, samples: Any, batch: TokenBatch) -> list[int]:
+        """Samples with a token that can move something; none at all if no token has an advantage."""
+        signal = batch.weight * (batch.advantage != 0)
+        if not bool(signal.any()) and not self.regularizers:
+            return []
+        keep = (batch.weight > 0) if self.regularizers else (signal > 0)
+        start, index = samples.token_start, samples.token_index
+        return [i for i in range(len(start) - 1) if bool(keep[index[start[i] : start[i + 1]]].any())]
+
+    def _batch(self, experience: Experience) -> TokenBatch:
+        """All tokens of the table as one batch; `take` cuts it."""
+        table, credit = experience.table, experience.credit
+        assert credit is not None and experience.weight is not None
+        row = table.token_row
+
+        def column(name: str) -> Tensor | None:
+            return table[name] if name in table else None
+
+        nothing = torch.zeros(table.tokens)
+        proximal = column("token_proximal")
+        return TokenBatch(
+            advantage=credit.advantage,
+            logprob=nothing,
+            proximal=nothing if proximal is None else proximal,
+            weight=experience.weight,
+            row=row,
+            sequence=row,
+            trajectory=table["trajectory"][row],
+            group=table["group"][row],
+            behavior=column("token_logprob"),
+            reference=column("token_reference"),
+            value_old=column("token_value"),
+            value_target=credit.target,
+            value_weight=credit.target_weight,
+        )
+
+    def _step(self, samples: Any, whole: TokenBatch, mini: Sequence[int], *, recorded: bool) -> dict[str, float]:
+        """One optimizer step on one mini-batch."""
+        order = [i for micro in micro_batches(samples.cost, mini, budget=self.token_budget) for i in micro]
+        batch = whole.take(torch.from_numpy(token_index(samples, order)))
+        even = coefficients(batch, how="token-mean").float()
+        policy_share = coefficients(batch, how=self.how, constant=self.constant).float() * batch.weight  # type: ignore[arg-type]
+        value_share = _share(batch.value_weight, batch.weight)
+        metrics: dict[str, float] = defaultdict(float)
+        self.optimizer.zero()
+        start = 0
+        for micro in micro_batches(samples.cost, mini, budget=self.token_budget):
+            length = int(sum(samples.token_start[i + 1] - samples.token_start[i] for i in micro))
+            cut = torch.arange(start, start + length)
+            start += length
+            tokens = self._forward(samples, micro, batch.take(cut), recorded=recorded)
+            loss = self._loss(tokens, policy_share[cut], value_share[cut], even[cut], metrics)
+            if loss.requires_grad:
+                loss.backward()
+            metrics["loss"] += float(loss.detach())
+        return self._finish(metrics)
+
+    def _forward(self, samples: Any, micro: Sequence[int], tokens: TokenBatch, *, recorded: bool) -> TokenBatch:
+        wants = {use for regularizer in self.regularizers for use in regularizer.part.uses}
+        now = self.policy.forward(samples, micro, values="critic" in wants, entropy=True)
+        # Without a recorded pass there is a single update, and the old policy is the present one.
+        proximal = tokens.proximal if recorded else now.logprob.detach()
+        return tokens.replace(logprob=now.logprob, entropy=now.entropy, value=now.value, proximal=proximal)
+
+    def _loss(
+        self, tokens: TokenBatch, policy_share: Tensor, value_share: Tensor, even: Tensor, metrics: dict[str, float]
+    ) -> Tensor:
+        values, seen = self.loss(tokens)
+        loss = (policy_share * values).sum()
+        for regularizer in self.regularizers:
+            values, more = regularizer(tokens)
+            loss = loss + ((value_share if "critic" in regularizer.part.uses else policy_share) * values).sum()
+            seen = {**seen, **more}
+        seen = {**seen, **_mismatch(tokens)}
+        if tokens.entropy is not None:
+            seen["policy/entropy"] = tokens.entropy
+        for key, value in seen.items():
+            metrics[key] += float((even * value.detach()).sum())
+        return loss
+
+    def _finish(self, metrics: dict[str, float]) -> dict[str, float]:
+        rate = self.optimizer.lr
+        norm = float(self.optimizer.step())
+        finite = np.isfinite(norm) and np.isfinite(metrics["loss"])
+        self.spoiled = 0 if finite else self.spoiled + 1
+        if self.spoiled >= PATIENCE:
+            raise PalaestraError(
+                where=f"policy {self.policy.name}",
+                what=f"{PATIENCE} updates in a row had no finite gradient (loss {metrics['loss']}, norm {norm}).",
+                remedy="Lower optimizer.adamw.lr, clip the gradient, or look at the rewards. The weights are those of "
+                "the last good update.",
+            )
+        out = {f"policy/{key}" if key == "loss" else key: value for key, value in metrics.items()}
+        return out | {"policy/grad_norm": norm, "policy/lr": rate, "policy/skipped": 0.0 if finite else 1.0}
+
+
+def _share(value_weight: Tensor | None, weight: Tensor) -> Tensor:
+    if value_weight is None:
+        return torch.zeros_like(weight)
+    counts = value_weight * (weight > 0)
+    return counts / counts.sum().clamp_min(1e-12)
+
+
+def _mismatch(tokens: TokenBatch) -> dict[str, Tensor]:
+    """How far the engine's log-probabilities are from the trainer's: k3 and the largest difference."""
+    if tokens.behavior is None:
+        return {}
+    difference = (tokens.proximal - tokens.behavior).detach()
+    return {"mismatch/kl": torch.exp(difference) - difference - 1, "mismatch/abs": difference.abs()}

@@ -1,0 +1,103 @@
+"""Warm start: clone the environment's expert before reinforcement learning.
+
+Demonstrations are played through the policy's own context, so that it learns on exactly the ids it will
+meet; only the expert's tokens have loss. Knows policies by protocol. Knows no environment by name.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from palaestra.data import StopReason, derive, rows_of
+from palaestra.data.protocols import HasExpert
+from palaestra.errors import NoSignal, RecipeError
+from palaestra.rollout.programs import demonstrate
+from palaestra.rollout.stage import Play
+from palaestra.training.batches import micro_batches
+from palaestra.training.build import World, bind
+from palaestra.training.settings import WarmStartSettings
+
+
+def warm_start(
+    world: World, settings: WarmStartSettings, *, seed: int, say: Callable[[str, int, int], None]
+) -> dict[str, float]:
+    """Behavior cloning of every trainable policy that acts in demonstrations.
+
+    Args:
+        say: told (what, done, of) as it goes.
+
+    Returns: final metrics: loss and share of expert tokens that the policy would choose.
+    Raises: RecipeError, if the environment has no expert; NoSignal, if every demonstration failed.
+    """
+    if not isinstance(world.source, HasExpert):
+        raise RecipeError(
+            where="warm_start",
+            what=f"environment `{world.stage.environment_name}` has no expert to clone.",
+            remedy="Leave `warm_start` out, or give the environment a method `expert(agent) -> Action`.",
+        )
+    tasks = world.source.tasks("train", settings.episodes, derive(seed, "demonstrations"))
+    plays = [
+        Play(task=task, group=f"demonstration-{i:05d}", sample=0, seed=derive(seed, "demonstration", i))
+        for i, task in enumerate(tasks)
+    ]
+    say("demonstrations", 0, len(plays))
+    played = world.runner.collect(plays, program=functools.partial(demonstrate, noise=settings.noise))
+    whole = [t for t in played if t.stop is not StopReason.ERROR and t.steps]
+    if not whole:
+        first = next((t.error.message for t in played if t.error), "no episode had a step")
+        raise NoSignal(where="warm_start", what=f"all {len(played)} demonstrations failed. The first:\n{first}")
+    metrics: dict[str, float] = {"warm_start/demonstrations": float(len(whole))}
+    for name, policy in world.policies.items():
+        rows = [row for row in rows_of(whole) if row.step.policy == name]
+        if policy.trainable and rows:
+            found = _clone(policy, rows, settings, seed=derive(seed, "cloning", name), say=say)
+            metrics |= {f"warm_start/{name}/{key}": value for key, value in found.items()}
+            policy.weights_changed(policy.version + 1)
+    return metrics
+
+
+def _clone(
+    policy: Any, rows: list[Any], settings: WarmStartSettings, *, seed: int, say: Callable[[str, int, int], None]
+) -> dict[str, float]:
+    samples = policy.collate(rows, temperature=1.0)
+    taught = _taught_tokens(rows)
+    batches = micro_batches(samples.cost, range(len(samples.cost)), budget=settings.batch_tokens)
+    optimizer = bind("optimizer", settings.optimizer)(list(policy.module.parameters()))
+    losses: list[float] = []
+    steps = settings.epochs * len(batches)
+    policy.module.train()
+    for epoch in range(settings.epochs):
+        for place in np.random.default_rng(derive(seed, epoch)).permutation(len(batches)):
+            which = batches[int(place)]
+            index = torch.from_numpy(_tokens(samples, which))
+            weight = taught[index]
+            now = policy.forward(samples, which, values=False, entropy=False)
+            loss = -(weight * now.logprob).sum() / weight.sum().clamp_min(1.0)
+            optimizer.zero()
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+            say("cloning", len(losses), steps)
+    policy.module.eval()
+    last = losses[-len(batches) :]
+    return {"loss": float(np.mean(last))}
+
+
+def _taught_tokens(rows: list[Any]) -> torch.Tensor:
+    """1 on response tokens of the expert, 0 on those of random acts; in the table's flat token order."""
+    last = rows[-1]
+    weight = torch.zeros(last.start + max(len(last.step.action.tokens), 1))
+    for row in rows:
+        width = max(len(row.step.action.tokens), 1)
+        weight[row.start : row.start + width] = 1.0 - float(row.step.info.get("noise", 0.0))
+    return weight
+
+
+def _tokens(samples: Any, which: list[int]) -> np.ndarray:
+    start = samples.token_start
+    return np.concatenate([samples.token_index[start[i] : start[i + 1]] for i in which])

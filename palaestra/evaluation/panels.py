@@ -1,0 +1,164 @@
+"""Panels: what finished episodes on held-out tasks say about a policy.
+
+Knows trajectories and their outcomes. Knows nothing of how they were played or trained for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from palaestra.data import Trajectory
+from palaestra.errors import InvalidData
+from palaestra.evaluation.statistics import Interval, bootstrap_interval, wilson_interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """The result of one panel.
+
+    Attributes:
+        name: of the panel, as in `eval/<name>/success`.
+        n: episodes, failed ones included.
+        success: share of successes with Wilson's interval; None if the environment knows no success.
+        successes: how many.
+        returns: mean return of the episodes that did not fail, with a bootstrap interval; None if all failed.
+            With several agents the return of an episode is the mean over them; `agents` has each.
+        turns: mean number of acts of an episode.
+        stops: episodes by stop reason.
+        invalid: share of acts which the environment could not read.
+        errors: failed episodes by the boundary that failed; they count as failures of the panel.
+    """
+
+    name: str
+    n: int
+    successes: int | None
+    success: Interval | None
+    returns: Interval | None
+    turns: float
+    stops: dict[str, int]
+    invalid: float
+    errors: dict[str, int] = field(default_factory=dict)
+    agents: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> int:
+        """Episodes that failed."""
+        return sum(self.errors.values())
+
+    def metrics(self) -> dict[str, float]:
+        """Metrics under `eval/<name>/`: success and return with `_low` and `_high`, turns, shares of stop reasons."""
+        values: dict[str, float] = {
+            "tasks": self.n,
+            "turns": self.turns,
+            "invalid": self.invalid,
+            "failed": self.failed,
+        }
+        for key, interval in (("success", self.success), ("return", self.returns)):
+            if interval is not None:
+                values |= {key: interval.value, f"{key}_low": interval.low, f"{key}_high": interval.high}
+        values |= {f"stop/{reason}": count / self.n for reason, count in self.stops.items()}
+        values |= {f"stop/error/{boundary}": count / self.n for boundary, count in self.errors.items()}
+        if len(self.agents) > 1:
+            values |= {f"agent/{agent}/return": value for agent, value in self.agents.items()}
+        return {f"eval/{self.name}/{key}": value for key, value in values.items()}
+
+
+def summarize(
+    trajectories: Sequence[Trajectory], *, name: str, success_at: float = 1.0, level: float = 0.95, seed: int = 0
+) -> Evaluation:
+    """The result of a panel.
+
+    Args:
+        trajectories: one finished episode for each task.
+        success_at: an outcome of at least this is a success.
+        level: of both intervals. Higher: wider. Usual: 0.95.
+        seed: of the bootstrap.
+
+    Raises: InvalidData, if there is no trajectory.
+    """
+    if not trajectories:
+        raise InvalidData(
+            where=f"evaluation: {name}",
+            what="the panel is empty: no task was played.",
+            remedy="Set `evaluation.tasks` to at least 1 and check that the environment gives tasks of this split.",
+        )
+    whole = [t for t in trajectories if t.error is None]
+    successes = _successes(trajectories, success_at)
+    steps = [step for t in trajectories for step in t.steps]
+    return Evaluation(
+        name=name,
+        n=len(trajectories),
+        successes=successes,
+        success=None if successes is None else wilson_interval(successes, len(trajectories), level=level),
+        returns=_mean_return(whole, level, seed),
+        turns=len(steps) / len(trajectories),
+        stops=dict(sorted(Counter(t.stop.value for t in trajectories).items())),
+        invalid=sum(bool(step.info.get("invalid")) for step in steps) / max(len(steps), 1),
+        errors=dict(sorted(Counter(t.error.boundary for t in trajectories if t.error).items())),
+        agents=_returns_of_agents(whole),
+    )
+
+
+def _successes(trajectories: Sequence[Trajectory], success_at: float) -> int | None:
+    known = any(t.outcome is not None for t in trajectories)
+    if not known and not all(t.error for t in trajectories):
+        return None
+    return sum(t.error is None and t.outcome is not None and t.outcome >= success_at for t in trajectories)
+
+
+def _mean_return(whole: Sequence[Trajectory], level: float, seed: int) -> Interval | None:
+    values = [float(np.mean(list(t.returns.values()) or [0.0])) for t in whole]
+    return bootstrap_interval(values, level=level, resamples=2_000, seed=seed) if values else None
+
+
+def _returns_of_agents(whole: Sequence[Trajectory]) -> dict[str, float]:
+    agents = sorted({agent for t in whole for agent in t.returns})
+    return {agent: float(np.mean([t.returns[agent] for t in whole if agent in t.returns])) for agent in agents}
+
+
+# ---- lines ------------------------------------------------------------------------------------------------
+def result_line(evaluation: Evaluation) -> str:
+    """`success 0.912 on 256 held-out tasks`; `return 487.2 on …` where the environment knows no success."""
+    word, value = _headline(evaluation)
+    return f"{word} {value} on {evaluation.n} held-out tasks"
+
+
+def change_line(before: Evaluation, after: Evaluation) -> str:
+    """`success 0.438 -> 0.945 on 256 held-out tasks`."""
+    word, value = _headline(after)
+    return f"{word} {_headline(before)[1]} -> {value} on {after.n} held-out tasks"
+
+
+def interval_line(evaluation: Evaluation) -> str:
+    """`success 0.945, 95 % interval 0.910 to 0.967 (Wilson, 242 of 256)`."""
+    if evaluation.success is not None:
+        inside = f"Wilson, {evaluation.successes} of {evaluation.n}"
+        return f"success {_spelled(evaluation.success, '.3f')} ({inside})"
+    if evaluation.returns is not None:
+        return (
+            f"return {_spelled(evaluation.returns, '.1f')} (bootstrap over {evaluation.n - evaluation.failed} episodes)"
+        )
+    return "no episode finished"
+
+
+def failure_line(evaluation: Evaluation) -> str:
+    """`3 of 256 episodes failed (engine 1, environment 2) and count as failures`; empty if none failed."""
+    if not evaluation.failed:
+        return ""
+    places = ", ".join(f"{boundary} {count}" for boundary, count in evaluation.errors.items())
+    return f"{evaluation.failed} of {evaluation.n} episodes failed ({places}) and count as failures"
+
+
+def _headline(evaluation: Evaluation) -> tuple[str, str]:
+    if evaluation.success is not None:
+        return "success", f"{evaluation.success.value:.3f}"
+    return "return", f"{evaluation.returns.value:.1f}" if evaluation.returns is not None else "none"
+
+
+def _spelled(interval: Interval, form: str) -> str:
+    low, high = format(interval.low, form), format(interval.high, form)
+    return f"{format(interval.value, form)}, {interval.level:.0%} interval {low} to {high}".replace("%", " %")

@@ -1,0 +1,175 @@
+"""Atomic writing: after a crash or on a full disk the previous version is still there, whole.
+
+Knows files and folders. Knows nothing of runs.
+
+A file is written beside its target, flushed to the disk, and renamed; the rename is the moment it appears.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from palaestra.errors import PalaestraError, RunFolderError
+
+Content = bytes | str | Callable[[BinaryIO], object]
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NEARLY_NOTHING = 64 * 1024  # bytes free under which a failed write without a reason means a full disk
+
+
+def write_atomic(path: str | os.PathLike[str], content: Content) -> None:
+    """Write a file so that readers see the old version or the new one, never a part.
+
+    Args:
+        path: the file; its folder is made if it is missing.
+        content: bytes, text (UTF-8), or a function that writes to the open binary file it is given.
+
+    Raises: RunFolderError, if the disk is full (bytes needed and free are named) or the place cannot be written.
+        The previous version is intact and nothing is left beside it. What the function itself raises passes.
+    """
+    target = Path(path)
+    temporary = _beside(target, f"{os.getpid()}.tmp")
+    with _cleaned_up(target, temporary, needed=_size_of(content)):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            _pour(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+        _sync(target.parent)
+
+
+@contextmanager
+def folder_atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give an empty folder to write into; when the block ends well it becomes `path`, all at once.
+
+    An earlier folder of this name is replaced. If the block raises, nothing changes.
+    Raises: RunFolderError, as `write_atomic`.
+    """
+    target = Path(path)
+    temporary = _beside(target, f"{os.getpid()}.tmp")
+    with _cleaned_up(target, temporary):
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        yield temporary
+        for inside in [temporary, *temporary.rglob("*")]:
+            _sync(inside)
+        _swap(temporary, target)
+        _sync(target.parent)
+
+
+def recover(folder: Path) -> None:
+    """Remove what killed writers left in `folder`, and put back what they were about to replace."""
+    for leftover in folder.glob(".*.tmp"):
+        _remove(leftover)
+    for old in folder.glob(".*.old"):
+        original = folder / old.name[1 : -len(".old")]
+        if original.exists():
+            _remove(old)
+        else:
+            os.replace(old, original)
+
+
+def write_fault(path: Path, error: BaseException, *, needed: str = "more", full: bool = False) -> RunFolderError:
+    """The message for a write that failed: a full disk with its figures, or the system's reason."""
+    if full or is_full(error):
+        return RunFolderError(
+            where=str(path),
+            what=f"the disk is full: {needed} bytes were needed and {_free(path):,} are free.",
+            remedy="Nothing was lost: the previous version is intact.\n"
+            "Free some space and continue with `--resume`, or use another disk with `run=<folder>`.",
+        )
+    reason = getattr(error, "strerror", None) or str(error)
+    return RunFolderError(
+        where=str(path),
+        what=f"it cannot be written: {reason}.",
+        remedy="Check the path and its permissions, or use another folder with `run=<folder>`.",
+    )
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Whether an error, or what caused it, says that the disk is full."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _FULL:
+            return True
+        if "No space left on device" in str(error) or "Disk quota exceeded" in str(error):
+            return True  # libraries in other languages keep the text only
+        error = error.__cause__ or error.__context__
+    return False
+
+
+@contextmanager
+def _cleaned_up(target: Path, temporary: Path, *, needed: str = "") -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        full = is_full(error) or (isinstance(error, RuntimeError) and _free(temporary) < _NEARLY_NOTHING)
+        needed = needed or _written(temporary)
+        _remove(temporary)
+        if isinstance(error, PalaestraError) or not (full or isinstance(error, OSError)):
+            raise
+        raise write_fault(target, error, needed=needed, full=full) from error
+
+
+def _swap(temporary: Path, target: Path) -> None:
+    # A folder cannot be renamed over another. Between the two renames `recover` can put the old one back.
+    old = _beside(target, "old")
+    _remove(old)
+    if target.exists():
+        os.replace(target, old)
+    os.replace(temporary, target)
+    _remove(old)
+
+
+def _beside(target: Path, ending: str) -> Path:
+    return target.with_name(f".{target.name}.{ending}")
+
+
+def _pour(content: Content, file: BinaryIO) -> None:
+    if callable(content):
+        content(file)
+    else:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+def _size_of(content: Content) -> str:
+    if callable(content):
+        return ""
+    return f"{len(content.encode() if isinstance(content, str) else content):,}"
+
+
+def _written(path: Path) -> str:
+    files = [path] if path.is_file() else [inside for inside in path.rglob("*") if inside.is_file()]
+    return f"more than {sum(file.stat().st_size for file in files):,}" if files else "more"
+
+
+def _free(path: Path) -> int:
+    return shutil.disk_usage(_existing(path)).free
+
+
+def _existing(path: Path) -> Path:
+    return next(place for place in [path, *path.absolute().parents] if place.exists())
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    elif os.path.lexists(path):
+        path.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some file systems cannot flush a folder; the rename stands all the same
+            raise
+    finally:
+        os.close(handle)

@@ -1,0 +1,254 @@
+"""Episodes as JSON that a person can read, and back without loss.
+
+Knows every field of a trajectory. Knows nothing of models or environments.
+
+Fields with their default value are left out. int32 ids and 1-D float32 arrays are plain lists, each float
+in the shortest form that gives the same float32 again; other arrays, tuples and numbers that JSON lacks
+carry a tag.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from palaestra.data import (
+    Action,
+    Failure,
+    FinishReason,
+    Observation,
+    Step,
+    StopReason,
+    Tail,
+    Task,
+    ToolCall,
+    Trajectory,
+)
+from palaestra.store.folder import TRAJECTORIES, RunFolder
+from palaestra.store.lines import STEP, JsonLines
+
+
+class EpisodeLog:
+    """`trajectories.jsonl` of a run folder: lines `{"step": …, "name": …, "trajectory": …}`."""
+
+    def __init__(self, folder: RunFolder | str | os.PathLike[str]) -> None:
+        path = folder.path if isinstance(folder, RunFolder) else Path(folder)
+        self.lines = JsonLines(path / TRAJECTORIES)
+
+    def append(self, step: int, name: str, trajectories: Sequence[Trajectory]) -> None:
+        """Keep episodes of iteration `step`; `name` says where they come from (`train`, or a panel)."""
+        for trajectory in trajectories:
+            self.lines.append({STEP: step, "name": name, "trajectory": to_json(trajectory)}, sort=False)
+
+    def read(self) -> list[tuple[int, str, Trajectory]]:
+        """All episodes: iteration, name, trajectory."""
+        return [(line[STEP], line["name"], from_json(line["trajectory"])) for line in self.lines.read()]
+
+    def truncate(self, step: int) -> None:
+        """Forget episodes after iteration `step`."""
+        self.lines.truncate(step)
+
+
+def to_json(trajectory: Trajectory) -> dict[str, Any]:
+    """A trajectory as JSON values, in the order in which a person reads: task, result, steps."""
+    return {
+        "task": _task_to_json(trajectory.task),
+        "group": trajectory.group,
+        "sample": trajectory.sample,
+        "outcome": None if trajectory.outcome is None else _number(trajectory.outcome),
+        "returns": {agent: _number(value) for agent, value in trajectory.returns.items()},
+        "stop": trajectory.stop.value,
+    } | _without_defaults(
+        error=_failure_to_json(trajectory.error),
+        info=_encode(trajectory.info),
+        steps=[_step_to_json(step) for step in trajectory.steps],
+        last={agent: _observation_to_json(seen) for agent, seen in trajectory.last.items()},
+        tail={agent: _tail_to_json(tail) for agent, tail in trajectory.tail.items()},
+    )
+
+
+def from_json(record: Mapping[str, Any]) -> Trajectory:
+    """The trajectory that `to_json` wrote; equal in every field, arrays in value, shape and type."""
+    error = record.get("error")
+    return Trajectory(
+        task=Task(**_decode(record["task"])),
+        group=record["group"],
+        sample=record["sample"],
+        outcome=_decode(record["outcome"]),
+        returns=_decode(record["returns"]),
+        stop=StopReason(record["stop"]),
+        error=Failure(**error) if error else None,
+        info=_decode(record.get("info", {})),
+        steps=[_step_from_json(step) for step in record.get("steps", [])],
+        last={agent: _observation_from_json(seen) for agent, seen in record.get("last", {}).items()},
+        tail={agent: _tail_from_json(tail) for agent, tail in record.get("tail", {}).items()},
+    )
+
+
+# ---- pieces -----------------------------------------------------------------------------------------------
+def _task_to_json(task: Task) -> dict[str, Any]:
+    return {"env": task.env, "seed": task.seed} | _without_defaults(
+        params=_encode(task.params), key=task.key, split=task.split, difficulty=_encode(task.difficulty)
+    )
+
+
+def _failure_to_json(failure: Failure | None) -> dict[str, str] | None:
+    if failure is None:
+        return None
+    return {"boundary": failure.boundary, "message": failure.message, "kind": failure.kind}
+
+
+def _tail_to_json(tail: Tail) -> dict[str, Any]:
+    return {"ids": _array(tail.ids, np.int32), "segment": tail.segment}
+
+
+def _tail_from_json(record: Mapping[str, Any]) -> Tail:
+    return Tail(_to_array(record["ids"], np.int32), record["segment"])
+
+
+def _step_to_json(step: Step) -> dict[str, Any]:
+    return {
+        "agent": step.agent,
+        "turn": step.turn,
+        "observation": _observation_to_json(step.observation),
+        "action": _action_to_json(step.action),
+        "reward": _number(step.reward),
+    } | _without_defaults(
+        policy=step.policy or None,
+        version=step.version or None,
+        prompt=_array(step.prompt, np.int32),
+        segment=step.segment or None,
+        invocation=step.invocation or None,
+        parent=step.parent,
+        terminated=step.terminated or None,
+        truncated=step.truncated or None,
+        info=_encode(step.info),
+    )
+
+
+def _step_from_json(record: Mapping[str, Any]) -> Step:
+    fields = dict(record)
+    observation = _observation_from_json(fields.pop("observation"))
+    action = _action_from_json(fields.pop("action"))
+    prompt = _to_array(fields.pop("prompt", []), np.int32)
+    return Step(observation=observation, action=action, prompt=prompt, **_decode(fields))
+
+
+def _observation_to_json(observation: Observation) -> dict[str, Any]:
+    return _present(
+        text=observation.text,
+        messages=_encode(observation.messages),
+        vector=_optional_array(observation.vector),
+        image=_encode(observation.image),
+        legal=_encode(observation.legal),
+        state_key=observation.state_key,
+    )
+
+
+def _observation_from_json(record: Mapping[str, Any]) -> Observation:
+    fields = dict(record)
+    vector = _from_optional_array(fields.pop("vector", None))
+    return Observation(vector=vector, **_decode(fields))
+
+
+def _action_to_json(action: Action) -> dict[str, Any]:
+    calls = [{"name": c.name, "arguments": _encode(c.arguments), "id": c.id} for c in action.tool_calls]
+    same = isinstance(action.value, str) and action.value == action.text
+    return _present(
+        text=action.text,
+        value=None if same else _encode(action.value),
+        tool_calls=calls or None,
+        finish=action.finish.value,
+        tokens=_array(action.tokens, np.int32) or None,
+        logprobs=_optional_array(action.logprobs),
+        entropy=_optional_array(action.entropy),
+    )
+
+
+def _action_from_json(record: Mapping[str, Any]) -> Action:
+    return Action(
+        text=record.get("text"),
+        value=_decode(record.get("value")),
+        tool_calls=[ToolCall(**_decode(call)) for call in record.get("tool_calls", [])] or (),
+        tokens=_to_array(record.get("tokens", []), np.int32),
+        logprobs=_from_optional_array(record.get("logprobs")),
+        entropy=_from_optional_array(record.get("entropy")),
+        finish=FinishReason(record["finish"]),
+    )
+
+
+def _without_defaults(**fields: Any) -> dict[str, Any]:
+    """Leaves out None and what is empty; fields whose default is something else must not come here empty."""
+    return {name: value for name, value in fields.items() if value is not None and value != [] and value != {}}
+
+
+def _present(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+# ---- values -----------------------------------------------------------------------------------------------
+def _array(values: np.ndarray, dtype: Any) -> Any:
+    if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype == dtype:
+        return [_short(value) for value in values]
+    return _encode(values)
+
+
+def _to_array(values: Any, dtype: Any) -> Any:
+    return np.array(values, dtype) if isinstance(values, list) else _decode(values)
+
+
+def _optional_array(values: np.ndarray | None) -> Any:
+    return None if values is None else _array(values, np.float32)
+
+
+def _from_optional_array(values: Any) -> Any:
+    return None if values is None else _to_array(values, np.float32)
+
+
+def _number(value: float) -> Any:
+    return _encode(float(value))
+
+
+def _short(value: np.generic) -> Any:
+    """The shortest number that gives the same value in its type again; text where JSON has no such number."""
+    if not isinstance(value, np.floating):
+        return value.item()
+    return float(str(value)) if np.isfinite(value) else str(value)
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        flat = [_short(item) for item in value.reshape(-1)]
+        return {"__array__": flat, "shape": list(value.shape), "dtype": str(value.dtype)}
+    if isinstance(value, np.generic):
+        return {"__scalar__": _short(value), "dtype": str(value.dtype)}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"__float__": str(value)}
+    if isinstance(value, tuple):
+        return {"__tuple__": [_encode(item) for item in value]}
+    if isinstance(value, Mapping):
+        return {str(key): _encode(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_encode(item) for item in value]
+    return value
+
+
+def _decode(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_decode(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "__array__" in value:
+        return np.array(value["__array__"], value["dtype"]).reshape(value["shape"])
+    if "__scalar__" in value:
+        return np.dtype(value["dtype"]).type(value["__scalar__"])
+    if "__float__" in value:
+        return float(value["__float__"])
+    if "__tuple__" in value:
+        return tuple(_decode(item) for item in value["__tuple__"])
+    return {key: _decode(item) for key, item in value.items()}

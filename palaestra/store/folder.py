@@ -1,0 +1,178 @@
+"""The run folder: where a run keeps its recipe, logs, checkpoints and report.
+
+Knows names and the life of the folder: made, opened again, overwritten. Knows nothing of what the files say.
+
+    runs/name/
+      recipe.json            every resolved value with its origin
+      metrics.jsonl          one line an iteration; equal runs write equal bytes
+      timings.jsonl          what was measured in seconds
+      evaluations.jsonl      one line an evaluation
+      trajectories.jsonl     sampled episodes
+      checkpoints/step-000010/
+      report.html, curves.png
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from palaestra.errors import RunFolderError
+from palaestra.store.atomic import Content, folder_atomic, recover, write_atomic, write_fault
+from palaestra.store.json_text import to_document
+
+RECIPE = "recipe.json"
+METRICS = "metrics.jsonl"
+TIMINGS = "timings.jsonl"
+EVALUATIONS = "evaluations.jsonl"
+TRAJECTORIES = "trajectories.jsonl"
+CHECKPOINTS = "checkpoints"
+REPORT = "report.html"
+CURVES = "curves.png"
+NAMES = (RECIPE, METRICS, TIMINGS, EVALUATIONS, TRAJECTORIES, CHECKPOINTS, REPORT, CURVES)
+
+_SIGNS_OF_A_RUN = (RECIPE, METRICS, CHECKPOINTS)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """One run's folder. Make it with `create` or `open`."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], *, overwrite: bool = False) -> RunFolder:
+        """A folder for a new run.
+
+        Args:
+            path: made with its parents if it is missing.
+            overwrite: remove the run that is there: the files of `NAMES`, nothing else.
+
+        Raises: RunFolderError, if a run is there already, or the place cannot be used.
+        """
+        folder = cls(Path(path))
+        if folder.holds_a_run and not overwrite:
+            raise _occupied(folder)
+        try:
+            folder.path.mkdir(parents=True, exist_ok=True)
+            for name in NAMES:
+                _discard(folder.path / name)
+            recover(folder.path)
+        except OSError as error:
+            raise write_fault(folder.path, error) from error
+        return folder
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> RunFolder:
+        """The folder of a run that began earlier; what a killed process left half done is cleaned up.
+
+        Raises: RunFolderError, if no run is there; it names the runs nearby.
+        """
+        folder = cls(Path(path))
+        if not folder.holds_a_run:
+            raise _absent(folder.path)
+        recover(folder.path)
+        recover(folder.path / CHECKPOINTS)
+        return folder
+
+    @property
+    def holds_a_run(self) -> bool:
+        """Whether a run has left something here."""
+        return any((self.path / name).exists() for name in _SIGNS_OF_A_RUN)
+
+    def __truediv__(self, name: str) -> Path:
+        """`folder / METRICS` is the path of that file."""
+        return self.path / name
+
+    def write(self, name: str, content: Content) -> Path:
+        """Write one file atomically; see `write_atomic`."""
+        write_atomic(self.path / name, content)
+        return self.path / name
+
+    def write_json(self, name: str, value: Any) -> Path:
+        """Write one JSON file atomically: sorted keys, shortest exact floats."""
+        return self.write(name, to_document(value))
+
+    def read_json(self, name: str) -> Any:
+        """The value of a JSON file.
+
+        Raises: RunFolderError, if it is absent or not JSON.
+        """
+        try:
+            return json.loads((self.path / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise RunFolderError(
+                where=str(self.path / name),
+                what=f"it cannot be read: {error}.",
+                remedy="Name a folder that `palaestra train` has written.",
+            ) from error
+
+    # ---- checkpoints ----------------------------------------------------------------------------------
+    def checkpoint(self, step: int) -> Path:
+        """Where the checkpoint of an iteration is, or would be."""
+        return self.path / CHECKPOINTS / f"step-{step:06d}"
+
+    def write_checkpoint(self, step: int) -> AbstractContextManager[Path]:
+        """`with folder.write_checkpoint(10) as place:` fill `place`; it becomes the checkpoint all at once.
+
+        Raises: RunFolderError on a full disk; earlier checkpoints are intact.
+        """
+        return folder_atomic(self.checkpoint(step))
+
+    def checkpoint_steps(self) -> list[int]:
+        """Iterations with a complete checkpoint, ascending."""
+        return sorted(step for step, _ in self._found())
+
+    def latest_checkpoint(self) -> Path | None:
+        """The newest complete checkpoint."""
+        steps = self.checkpoint_steps()
+        return self.checkpoint(steps[-1]) if steps else None
+
+    def keep_checkpoints(self, count: int) -> None:
+        """Remove all but the newest `count` (at least one stays)."""
+        for step in self.checkpoint_steps()[: -max(count, 1)]:
+            shutil.rmtree(self.checkpoint(step), ignore_errors=True)
+
+    def _found(self) -> Iterator[tuple[int, Path]]:
+        for place in (self.path / CHECKPOINTS).glob("step-*"):
+            match = re.fullmatch(r"step-(\d{6,})", place.name)
+            if match and place.is_dir():
+                yield int(match[1]), place
+
+
+def _discard(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _occupied(folder: RunFolder) -> RunFolderError:
+    there = [name for name in NAMES if (folder / name).exists()]
+    steps = folder.checkpoint_steps()
+    newest = f"; its newest checkpoint is of iteration {steps[-1]}" if steps else "; it has no checkpoint"
+    return RunFolderError(
+        where=f"run={folder.path}",
+        what=f"a run is already there ({', '.join(there)}){newest}.",
+        remedy="Do one of these:\n"
+        "  • continue it with `--resume`,\n"
+        "  • give this run another folder with `run=<folder>`, or\n"
+        "  • replace it with `--overwrite`.",
+    )
+
+
+def _absent(path: Path) -> RunFolderError:
+    neighbors = sorted(path.parent.iterdir()) if path.parent.is_dir() else []
+    return RunFolderError(
+        where=f"run={path}",
+        what="no run is there." if path.is_dir() else "there is no such folder.",
+        options=[str(other) for other in neighbors if other.is_dir() and RunFolder(other).holds_a_run][:12],
+        remedy="Name the folder of a run, or start one with `palaestra train`.",
+    )

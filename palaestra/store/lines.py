@@ -1,0 +1,112 @@
+"""JSON lines: a file that only grows, one JSON object a line, and survives a kill in the middle of a line.
+
+Knows lines and the key `step`. Knows nothing of what else they say.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from palaestra.errors import RunFolderError
+from palaestra.store.atomic import write_atomic, write_fault
+from palaestra.store.json_text import to_line
+
+STEP = "step"
+
+
+@dataclass(frozen=True, slots=True)
+class JsonLines:
+    """One file of JSON lines. It holds nothing open, so it may be copied, pickled and used from several places."""
+
+    path: Path
+
+    def append(self, record: Mapping[str, Any], *, sort: bool = True) -> None:
+        """Add one line.
+
+        It is handed to the system at once, so a killed process loses at most the line it was writing;
+        `sync` protects against a power cut too. A half line left by a kill is dropped first.
+
+        Args:
+            sort: sort the keys; equal records then are equal bytes. False keeps the order for a reader.
+
+        Raises: RunFolderError, if the disk is full; the file ends with its last whole line.
+        """
+        line = to_line(record, sort=sort).encode()
+        try:
+            handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            try:
+                _append(handle, line)
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise write_fault(self.path, error, needed=f"{len(line):,}") from error
+
+    def sync(self) -> None:
+        """Wait until every line is on the disk; call it before publishing a checkpoint."""
+        if self.path.exists():
+            handle = os.open(self.path, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+
+    def read(self) -> list[dict[str, Any]]:
+        """All records; a half-written last line is left out, an absent file has none.
+
+        Raises: RunFolderError, naming the line, if an earlier one is not JSON.
+        """
+        if not self.path.exists():
+            return []
+        lines = self.path.read_bytes().split(b"\n")[:-1]  # behind the last newline stands nothing or half a line
+        return [self._parse(line, number) for number, line in enumerate(lines, start=1)]
+
+    def truncate(self, step: int) -> None:
+        """Drop the records after iteration `step` and a half-written last line; the other lines keep their bytes."""
+        if not self.path.exists():
+            return
+        before = self.path.read_bytes()
+        lines = before.split(b"\n")[:-1]
+        kept = [line for number, line in enumerate(lines, start=1) if self._parse(line, number).get(STEP, 0) <= step]
+        after = b"".join(line + b"\n" for line in kept)
+        if after != before:
+            write_atomic(self.path, after)
+
+    def _parse(self, line: bytes, number: int) -> dict[str, Any]:
+        try:
+            record = json.loads(line)
+            if isinstance(record, dict):
+                return record
+            fault = "not an object"
+        except ValueError as error:
+            fault = str(error)
+        raise RunFolderError(
+            where=f"{self.path}:{number}",
+            what=f"this line is damaged: {fault}.",
+            remedy="Remove the line by hand, or start again with `--overwrite`.",
+        )
+
+
+def _append(handle: int, line: bytes) -> None:
+    end = _end_of_last_line(handle)
+    try:
+        written = 0
+        while written < len(line):
+            written += os.write(handle, line[written:])
+    except OSError:
+        os.ftruncate(handle, end)
+        raise
+
+
+def _end_of_last_line(handle: int) -> int:
+    """Cut a half line off; the size of the file then."""
+    size = os.fstat(handle).st_size
+    if size == 0 or os.pread(handle, 1, size - 1) == b"\n":
+        return size
+    end = os.pread(handle, size, 0).rfind(b"\n") + 1
+    os.ftruncate(handle, end)
+    return end

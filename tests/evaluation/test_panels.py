@@ -1,0 +1,97 @@
+"""What must hold for panels:
+
+(1) success is counted over all episodes, with Wilson's interval; failed episodes are failures, and reported;
+(2) an environment without outcomes has a return and no success;
+(3) the return is the mean over agents, over the episodes that did not fail;
+(4) turns, stop reasons, unreadable acts and boundaries are shares of what was played;
+(5) an empty panel is refused;
+(6) the lines that the command prints read as documented.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from palaestra.data import StopReason, Trajectory
+from palaestra.errors import InvalidData
+from palaestra.evaluation.panels import change_line, failure_line, interval_line, result_line, summarize
+from palaestra.evaluation.statistics import wilson_interval
+
+Episodes = Callable[..., Trajectory]
+
+
+def test_failed_episodes_are_failures(episode: Episodes) -> None:  # rule 1
+    played = [episode(1.0)] * 6 + [episode(0.0)] * 2 + [episode(failed="engine"), episode(failed="environment")]
+    found = summarize(played, name="rooms")
+    assert (found.n, found.successes, found.failed) == (10, 6, 2)
+    assert found.success == wilson_interval(6, 10)
+    assert found.errors == {"engine": 1, "environment": 1}
+    metrics = found.metrics()
+    assert metrics["eval/rooms/success"] == 0.6
+    assert metrics["eval/rooms/success_low"] == pytest.approx(0.3127, abs=1e-4)
+    assert metrics["eval/rooms/success_high"] == pytest.approx(0.8318, abs=1e-4)
+    assert metrics["eval/rooms/failed"] == 2
+    assert metrics["eval/rooms/stop/error/engine"] == 0.1
+    assert failure_line(found) == "2 of 10 episodes failed (engine 1, environment 1) and count as failures"
+
+
+def test_all_failed_is_no_success(episode: Episodes) -> None:  # rule 1
+    found = summarize([episode(failed="tool")] * 3, name="rooms")
+    assert found.successes == 0
+    assert found.returns is None
+    assert "eval/rooms/return" not in found.metrics()
+    assert result_line(found) == "success 0.000 on 3 held-out tasks"
+
+
+def test_a_score_counts_from_its_threshold(episode: Episodes) -> None:  # rule 1
+    played = [episode(0.4), episode(0.5), episode(None)]
+    assert summarize(played, name="x", success_at=0.5).successes == 1
+
+
+def test_without_outcomes_there_is_a_return(episode: Episodes) -> None:  # rule 2
+    found = summarize([episode(None, returns={"agent": r}) for r in (400.0, 500.0)] * 4, name="cartpole")
+    assert found.success is None
+    assert "eval/cartpole/success" not in found.metrics()
+    assert found.metrics()["eval/cartpole/return"] == 450.0
+    assert result_line(found) == "return 450.0 on 8 held-out tasks"
+    assert change_line(found, found) == "return 450.0 -> 450.0 on 8 held-out tasks"
+    assert interval_line(found).startswith("return 450.0, 95 % interval 4")
+
+
+def test_returns_of_a_team(episode: Episodes) -> None:  # rule 3
+    played = [episode(1.0, returns={"a": 1.0, "b": 0.0}), episode(0.0, returns={"a": 0.0}), episode(failed="engine")]
+    found = summarize(played, name="x")
+    assert found.returns is not None
+    assert found.returns.value == 0.25
+    assert found.metrics()["eval/x/agent/a/return"] == 0.5
+    assert found.metrics()["eval/x/agent/b/return"] == 0.0
+
+
+def test_shares_of_what_was_played(episode: Episodes) -> None:  # rule 4
+    played = [episode(1.0, turns=2), episode(0.0, turns=6, stop=StopReason.MAX_TURNS, invalid=3)]
+    found = summarize(played, name="x")
+    assert (found.turns, found.invalid) == (4.0, 3 / 8)
+    assert found.stops == {"completed": 1, "max_turns": 1}
+    assert found.metrics()["eval/x/stop/max_turns"] == 0.5
+
+
+def test_an_empty_panel_is_refused() -> None:  # rule 5
+    with pytest.raises(InvalidData, match="the panel is empty") as caught:
+        summarize([], name="rooms")
+    assert "evaluation.tasks" in caught.value.remedy
+
+
+def test_lines(episode: Episodes) -> None:  # rule 6
+    before = summarize([episode(1.0)] * 112 + [episode(0.0)] * 144, name="x")
+    after = summarize([episode(1.0)] * 242 + [episode(0.0)] * 14, name="x")
+    assert result_line(after) == "success 0.945 on 256 held-out tasks"
+    assert change_line(before, after) == "success 0.438 -> 0.945 on 256 held-out tasks"
+    assert interval_line(after) == "success 0.945, 95 % interval 0.910 to 0.967 (Wilson, 242 of 256)"
+    assert failure_line(after) == ""
+
+
+def test_it_is_deterministic(episode: Episodes) -> None:  # rule 4
+    played = [episode(float(k % 3 == 0)) for k in range(40)]
+    assert summarize(played, name="x") == summarize(played, name="x")

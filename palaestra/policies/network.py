@@ -201,7 +201,13 @@ class NetworkPolicy:
     # ---- files --------------------------------------------------------------------------------------------
     def architecture(self) -> dict[str, Any]:
         """What must agree before weights are exchanged."""
-        return {"kind": "network", "size": self.size, "actions": self.actions, **self._options, "hidden": list(self._options["hidden"])}
+        return {
+            "kind": "network",
+            "size": self.size,
+            "actions": self.actions,
+            **self._options,
+            "hidden": list(self._options["hidden"]),
+        }
 
     def save(self, folder: str) -> None:
         """Write `network.json` and `network.safetensors`; the option `model` reads them."""
@@ -319,7 +325,7 @@ def _refuse_missing_sizes(name: str, setting: Setting) -> None:
         lacks = "vectors" if setting.vector_size is None else "a fixed number of actions"
         raise RecipeError(
             where=f"policies.{name}.policy: network",
-            what=f"a network policy reads vectors and chooses by index, and the environment has not {lacks}.",
+            what=f"a network policy reads vectors and chooses by index, and the environment lacks {lacks}.",
             remedy="Give `Observation.vector` and a fixed number of actions, or use the policy `language`.",
         )
 

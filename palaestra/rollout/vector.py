@@ -1,0 +1,234 @@
+"""The vector runner: plays many episodes in lock step, for network policies and quick environments.
+
+Programs, episodes and steps are those of the episode runner, and so are their trajectories: what it saves is
+the event loop. Every program is driven by hand until it waits; then all moves are made together, and all
+questions to one policy are answered in one forward pass. A lane whose episode is over takes the next play at once.
+
+Knows episodes, lanes and network policies. Knows no method. A call that hangs cannot be interrupted here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections import deque
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from palaestra.data import Action, Failure, StepResult, StopReason, Task, Trajectory
+from palaestra.data.protocols import Sampling
+from palaestra.errors import EpisodeFailure, PalaestraError, RecipeError
+from palaestra.policies.network import NetworkPolicy, NetworkSession, Question
+from palaestra.registry import register
+from palaestra.rollout.episode import Episode, Halt, Limits
+from palaestra.rollout.lanes import Lanes, VectorLanes, open_lanes
+from palaestra.rollout.settings import RolloutSettings
+from palaestra.rollout.stage import Play, Program, Role, Stage
+
+
+@register("rollout", "vector")
+class VectorRunner:
+    """Plays programs in lock step, in at most `in_flight` lanes; `workers` and `step_seconds` are not read."""
+
+    def __init__(self, stage: Stage, settings: RolloutSettings) -> None:
+        """Raises: RecipeError, if a role's policy generates tokens with an engine."""
+        self._settings = settings
+        roles = {name: _in_lock_step(name, role) for name, role in stage.roles.items()}
+        self._stage = dataclasses.replace(stage, roles=roles)
+        self._lanes: Lanes | None = None
+        self._count = 0
+
+    def collect(
+        self, plays: Sequence[Play], *, temperature: float | None = None, program: Program | None = None
+    ) -> list[Trajectory]:
+        """Play all; trajectories in the order of `plays`, failed ones included (stop ERROR, `error` set).
+
+        Args:
+            temperature: in place of the settings' (evaluation).
+            program: in place of the stage's (demonstrations). It may wait for acts and steps only.
+        """
+        waiting, done = deque(enumerate(plays)), dict[int, Trajectory]()
+        live: dict[int, _Running] = {}
+        sampling, count = self._sampling(temperature), min(self._settings.in_flight, len(plays))
+        lanes = self._open(count)
+        while waiting or live:
+            for lane in range(count):
+                if waiting and lane not in live:
+                    live[lane] = self._start(lanes, lane, *waiting.popleft(), sampling, program or self._stage.program)
+            for lane, answer in _answers(live, lanes).items():
+                live[lane].advance(answer)
+            for lane in [lane for lane, running in live.items() if running.over]:
+                running = live.pop(lane)
+                done[running.position] = running.episode.trajectory
+        return [done[position] for position in range(len(plays))]
+
+    def close(self) -> None:
+        """Close the environments."""
+        if self._lanes is not None:
+            self._lanes.close()
+        self._lanes, self._count = None, 0
+
+    def _open(self, count: int) -> Lanes:
+        """Lanes are kept from call to call; a vector environment is made anew when the number changes."""
+        if self._lanes is None or (self._count != count and isinstance(self._lanes, VectorLanes)):
+            self.close()
+            self._lanes = open_lanes(self._stage.environment_name, self._stage.make_environment, count)
+            self._count = count
+        return self._lanes
+
+    def _start(
+        self, lanes: Lanes, lane: int, position: int, play: Play, sampling: Sampling, program: Program
+    ) -> _Running:
+        s = self._settings
+        limits = Limits(turns=s.max_turns, tokens=s.max_tokens, seconds=s.max_seconds)
+        episode = Episode(play, self._stage, _LaneHost(lanes, lane), limits, sampling)
+        running = _Running(position, episode, program(episode))
+        running.advance(None)
+        return running
+
+    def _sampling(self, temperature: float | None) -> Sampling:
+        s = self._settings
+        if temperature is not None:
+            return Sampling(temperature=temperature)
+        return Sampling(temperature=s.temperature, top_k=s.top_k, top_p=s.top_p)
+
+
+def _answers(live: Mapping[int, _Running], lanes: Lanes) -> dict[int, Any]:
+    """Answers to those wishes that come first: resets, else questions, else moves.
+
+    So a move waits until everybody wants to move: that is the lock step.
+    """
+    wishes = {lane: running.wish for lane, running in live.items() if not running.over}
+    resets = {lane: wish.task for lane, wish in wishes.items() if isinstance(wish, _Reset)}
+    if resets:
+        return lanes.reset(resets)
+    questions = {lane: wish for lane, wish in wishes.items() if isinstance(wish, Question)}
+    if questions:
+        return _ask(questions)
+    return lanes.step({lane: wish.actions for lane, wish in wishes.items()}) if wishes else {}
+
+
+def _ask(questions: Mapping[int, Question]) -> dict[int, Action | EpisodeFailure]:
+    """Each policy answers all its questions at once."""
+    answers: dict[int, Action | EpisodeFailure] = {}
+    policies = {id(question.session.policy): question.session.policy for question in questions.values()}
+    for policy in policies.values():
+        lanes = [lane for lane, question in questions.items() if question.session.policy is policy]
+        answers.update(zip(lanes, policy.answer([questions[lane] for lane in lanes]), strict=True))
+    return answers
+
+
+# ---- what programs wait for -------------------------------------------------------------------------------
+class _Reset(NamedTuple):
+    task: Task
+
+
+class _Move(NamedTuple):
+    actions: Mapping[str, Action]
+
+
+@types.coroutine
+def _wish(wish: Any) -> Generator[Any, Any, Any]:
+    """Awaiting it hands `wish` to the runner and returns the runner's answer."""
+    return (yield wish)
+
+
+class _LaneHost:
+    """The environment of one lane, as an episode sees it."""
+
+    def __init__(self, lanes: Lanes, lane: int) -> None:
+        self._lanes, self._lane = lanes, lane
+        self.agents = lanes.agents(lane)
+
+    async def reset(self, task: Task) -> StepResult:
+        return await _wish(_Reset(task))  # type: ignore[no-any-return]
+
+    async def step(self, actions: Mapping[str, Action]) -> StepResult:
+        return await _wish(_Move(actions))  # type: ignore[no-any-return]
+
+    async def expert(self, agent: str) -> Action:
+        return self._lanes.expert(self._lane, agent)
+
+    async def close(self) -> None:
+        """Lanes outlive their episodes."""
+
+
+class _LockStepBatcher:
+    """Hands questions to the runner."""
+
+    async def ask(self, question: Question) -> Action:
+        return await _wish(question)  # type: ignore[no-any-return]
+
+
+@dataclass(slots=True)
+class _LockStepPolicy:
+    """A network policy whose sessions ask the runner instead of the event loop."""
+
+    policy: NetworkPolicy
+    name: str
+
+    def session(self, **given: Any) -> NetworkSession:
+        return dataclasses.replace(self.policy.session(**given), batcher=_LockStepBatcher())
+
+
+def _in_lock_step(name: str, role: Role) -> Role:
+    if hasattr(role.policy, "engine"):
+        raise RecipeError(
+            where="rollout.runner: vector",
+            what=f"role `{name}` is played by `{role.policy.name}`, which generates tokens with an engine.",
+            remedy="Set `rollout.runner: episodes`; the vector runner is for network and scripted policies.",
+        )
+    if not isinstance(role.policy, NetworkPolicy):
+        return role
+    return dataclasses.replace(role, policy=_LockStepPolicy(role.policy, role.policy.name))  # type: ignore[arg-type]
+
+
+# ---- one episode in progress ------------------------------------------------------------------------------
+@dataclass(slots=True, eq=False)
+class _Running:
+    """A program that is driven by hand: it runs from one wish to the next."""
+
+    position: int
+    episode: Episode
+    program: Any  # a coroutine
+    wish: Any = None
+    over: bool = False
+
+    def advance(self, answer: Any) -> None:
+        """Answer the present wish (None: begin) and run to the next one, or to the end."""
+        try:
+            if isinstance(answer, EpisodeFailure):
+                self.wish = self.program.throw(answer)
+            else:
+                self.wish = self.program.send(answer)
+            if not isinstance(self.wish, _Reset | _Move | Question):
+                self.program.close()
+                raise _foreign(self.wish)
+        except StopIteration:
+            self._finish(StopReason.COMPLETED)
+        except Halt as halt:
+            self._finish(halt.reason)
+        except EpisodeFailure as error:
+            self._fail(error)
+        except Exception as error:
+            what = error.what if isinstance(error, PalaestraError) else f"{type(error).__name__}: {error}"
+            self._fail(EpisodeFailure(boundary="part", where="program", what=what))
+
+    def _finish(self, reason: StopReason) -> None:
+        self.over = True
+        self.episode.finish(reason)
+
+    def _fail(self, error: EpisodeFailure) -> None:
+        self._finish(StopReason.ERROR)
+        kind = type(error.__cause__).__name__
+        self.episode.trajectory.error = Failure(boundary=error.boundary, message=error.render(), kind=kind)
+
+
+def _foreign(wish: Any) -> EpisodeFailure:
+    return EpisodeFailure(
+        boundary="part",
+        where="rollout.runner: vector",
+        what=f"the program waits for a {type(wish).__name__}; in lock step it may wait for acts and steps only.",
+        remedy="Set `rollout.runner: episodes`.",
+    )

@@ -1,0 +1,10 @@
+"""Recipes: YAML layers and overrides become the checked settings of a run, each value with its origin.
+
+Importing it loads no part and no torch; `load` imports just the modules of the parts that a recipe uses.
+"""
+
+from palaestra.recipe.parts import Row, UsedPart
+from palaestra.recipe.resolved import Recipe, load
+from palaestra.recipe.sources import packaged, split_arguments
+
+__all__ = ["Recipe", "Row", "UsedPart", "load", "packaged", "split_arguments"]

@@ -1,0 +1,241 @@
+"""What is impossible: combinations that would fail, or silently do nothing, after the run has started.
+
+Knows what parts declare (`reads`, `uses`), what environments and policies say they give (`provides`,
+`abilities`), and which settings exclude each other. What declares nothing is unknown and never refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from palaestra import registry
+from palaestra.errors import RecipeError, nearest
+from palaestra.recipe.layers import slot_at
+from palaestra.recipe.origins import Node
+from palaestra.recipe.parts import Row, UsedPart
+from palaestra.training.settings import RunSettings
+
+AGGREGATIONS = (  # palaestra.data.Aggregation, which cannot be asked without torch; a test holds them equal
+    "token-mean",
+    "sequence-mean",
+    "sequence-sum",
+    "sequence-sum-norm",
+    "constant-length",
+    "step-mean",
+    "trajectory-step-mean",
+    "group-mean",
+)
+ADDITIVE = ("reward", "selection", "weights", "regularizer")  # slots whose parts can be left out one by one
+NEED_CONSTANT = ("sequence-sum-norm", "constant-length")
+
+# Columns that every run has, whatever the environment: of tables, and of the token batches that losses read.
+ALWAYS = frozenset(
+    {"group", "trajectory", "agent", "turn", "reward", "action_key", "token_count", "weight", "policy", "version"}
+    | {"segment", "invocation", "parent", "terminated", "truncated", "token_logprob", "token_proximal"}
+    | {"token_entropy", "entropy", "advantage", "logprob", "proximal", "behavior", "row", "sequence"}
+)
+# Columns that come from an ability rather than from the environment.
+GIVEN_BY = dict.fromkeys(("reference", "token_reference"), "reference") | dict.fromkeys(
+    ("value", "value_end", "token_value", "value_old", "value_target", "value_weight"), "critic"
+)
+ABILITIES_OF_ENVIRONMENTS = ("expert", "snapshot", "restore", "global_state", "tools")
+
+WHY = {
+    "state_key": "Without it every step is its own state, and comparing equal states compares nothing.",
+    "outcome": "Without it no episode counts as solved or failed.",
+    "critic": "Without it there is no value to compare a return with.",
+    "reference": "Without it there is nothing to keep the policy near to.",
+    "group": "A trajectory that is alone equals its group's mean, so every advantage is 0.",
+    "expert": "Without one there is nothing to imitate.",
+}
+
+
+def check(settings: RunSettings, parts: Sequence[UsedPart], rows: Mapping[str, Row], tree: Node) -> None:
+    """Refuse what cannot run. `tree` is what was written, `rows` what it resolves to.
+
+    Raises: RecipeError, with the place that is at fault and the ways out; UnknownName, for the runner.
+    """
+    registry.part("rollout", settings.rollout.runner, where=rows["rollout.runner"].mark.where)
+    _check_policies(settings, rows)
+    _check_settings(settings, rows)
+    _check_warm_start(parts, tree.get("warm_start"))
+    for used in parts:
+        for need in _needs(used):
+            _check_need(need, used, settings, parts, rows)
+
+
+# ---- settings ---------------------------------------------------------------------------------------------
+def _check_policies(settings: RunSettings, rows: Mapping[str, Row]) -> None:
+    if not settings.policies:
+        raise RecipeError(where="policies", what="there is none.", remedy="Write `policies: {main: {policy: …}}`.")
+    for role, chosen in settings.agents.items():
+        if chosen.policy not in settings.policies:
+            who = "every role" if role == "*" else f"role `{role}`"
+            raise RecipeError(
+                where=rows[f"agents.{role}.policy"].mark.where,
+                what=f"{who} is played by policy `{chosen.policy}`, which does not exist.",
+                options=nearest(chosen.policy, settings.policies),
+                remedy=f"Name a policy of the recipe in `agents.{role}.policy`, or add it under `policies`.",
+            )
+
+
+def _check_settings(settings: RunSettings, rows: Mapping[str, Row]) -> None:
+    how, rollout = settings.aggregate.how, settings.rollout
+    if how not in AGGREGATIONS:
+        raise RecipeError(
+            where=rows["aggregate.how"].mark.where,
+            what=f"`aggregate.how` cannot be `{how}`.",
+            options=nearest(how, AGGREGATIONS),
+            remedy=f"It is one of: {', '.join(AGGREGATIONS)}.",
+        )
+    if how in NEED_CONSTANT and settings.aggregate.constant is None:
+        raise RecipeError(
+            where=rows["aggregate.how"].mark.where,
+            what=f"`{how}` divides by `aggregate.constant`, which is not set.",
+            remedy="Set it to the generation budget of an episode, for instance max_turns × response_tokens.",
+        )
+    if rollout.step_seconds is not None and not rollout.workers:
+        raise RecipeError(
+            where=rows["rollout.step_seconds"].mark.where,
+            what="a hanging step can only be left behind in a worker, and `rollout.workers` is 0.",
+            remedy="Set rollout.workers=1 or more, or leave `rollout.step_seconds` out.",
+        )
+
+
+def _check_warm_start(parts: Sequence[UsedPart], warm_start: Node | None) -> None:
+    environment = _environment(parts)
+    if warm_start is None or warm_start.value is None or _environment_can(environment, "expert") is not False:
+        return
+    raise RecipeError(
+        where=warm_start.mark.where,
+        what=f"`warm_start` imitates the environment's expert, and `{environment.name}` has none.\n  {WHY['expert']}",
+        remedy=_ways(
+            f"give `{environment.name}` a method `expert(agent) -> Action`",
+            "leave `warm_start` out (warm_start=null)",
+        ),
+    )
+
+
+# ---- what parts need --------------------------------------------------------------------------------------
+def _needs(used: UsedPart) -> Iterator[str]:
+    """Abilities and columns that must come from somewhere, each once."""
+    reads = {"state_key" if column == "next_key" else column for column in used.part.reads}
+    columns = {GIVEN_BY.get(column, column) for column in reads - ALWAYS}
+    yield from sorted(columns | set(used.part.uses))
+
+
+def _check_need(
+    need: str, used: UsedPart, settings: RunSettings, parts: Sequence[UsedPart], rows: Mapping[str, Row]
+) -> None:
+    if need == "group":
+        if settings.rollout.group < 2:
+            raise _no_group(used, rows["rollout.group"])
+    elif need == "reference":
+        if settings.reference is None:
+            raise _refusal(used, need, "a reference policy, and `reference` is not set", _REFERENCE)
+    elif need in ABILITIES_OF_ENVIRONMENTS:
+        environment = _environment(parts)
+        if _environment_can(environment, need) is False:
+            fault = f"`{need}` of the environment, and `{environment.name}` has none"
+            raise _refusal(used, need, fault, f"give `{environment.name}` a method `{need}`")
+    elif need in used.part.uses or need in GIVEN_BY.values():
+        _check_ability(need, used, settings, parts)
+    else:
+        _check_column(need, used, parts)
+
+
+_REFERENCE = "set `reference: start` (the weights after the warm start) or a folder of weights"
+
+
+def _check_ability(need: str, used: UsedPart, settings: RunSettings, parts: Sequence[UsedPart]) -> None:
+    for policy in (other for other in parts if slot_at(tuple(other.path.split("."))) == "policy"):
+        abilities = getattr(policy.part.target, "abilities", None)
+        concerned = policy.owner in _policies_of(used, settings)
+        if concerned and abilities is not None and need not in abilities(policy.values):
+            fault = f"a {need}, and policy `{policy.owner}` (`{policy.name}`) has none"
+            options = f"its options are {', '.join(policy.options)}" if policy.options else "it has no options"
+            way = f"give policy `{policy.owner}` one, by an option of `{policy.name}` ({options}) or another policy"
+            raise _refusal(used, need, fault, way)
+
+
+def _check_column(need: str, used: UsedPart, parts: Sequence[UsedPart]) -> None:
+    environment = _environment(parts)
+    provided = [getattr(other.part.target, "provides", None) for other in parts]
+    own = getattr(environment.part.target, "provides", None)
+    if own is None or any(need in columns for columns in provided if columns is not None):
+        return
+    source = {"state_key": "`Observation.state_key`", "outcome": "`success`"}.get(need, f"`{need}` in `info`")
+    raise _refusal(
+        used,
+        need,
+        f"the column `{need}`, and environment `{environment.name}` gives none",
+        f"give {source} in `{environment.name}` and name `{need}` in its `provides`",
+        verb="reads",
+    )
+
+
+def _policies_of(used: UsedPart, settings: RunSettings) -> set[str]:
+    """The policies that a part works with."""
+    if used.path.startswith("policies."):
+        return {str(used.owner)}
+    if used.path.startswith("agents."):
+        return {settings.agents[str(used.owner)].policy}
+    overridden = used.path in ("optimizer", "loss", "regularizers")
+    return {
+        name
+        for name, policy in settings.policies.items()
+        if policy.trainable and not (overridden and getattr(policy, used.path) is not None)
+    }
+
+
+def _environment(parts: Sequence[UsedPart]) -> UsedPart:
+    return next(used for used in parts if used.path == "environment")
+
+
+def _environment_can(environment: UsedPart, ability: str) -> bool | None:
+    """Whether the environment has this method; None: a function makes it, so nobody knows yet."""
+    target: Any = environment.part.target
+    return callable(getattr(target, ability, None)) if isinstance(target, type) else None
+
+
+# ---- messages ---------------------------------------------------------------------------------------------
+def _no_group(used: UsedPart, group: Row) -> RecipeError:
+    blamed = group.mark if used.mark.source == "default" else used.mark
+    fault = f"a group of at least 2 trajectories, and `rollout.group` is {group.value} ({group.mark.origin})"
+    return _refusal(used, "group", fault, "set rollout.group=2 or more; usual: 8", where=blamed.where)
+
+
+def _refusal(
+    used: UsedPart, need: str, fault: str, way: str, *, verb: str = "uses", where: str | None = None
+) -> RecipeError:
+    slot = slot_at(tuple(used.path.split("."))) or used.part.slot
+    leave = "leave it out, or " if slot in ADDITIVE else ""
+    others = f"{leave}use a part that does without (`palaestra methods --slot {slot} --without {need}` lists all)"
+    return RecipeError(
+        where=where or used.mark.where,
+        what=f"`{used.name}` {verb} {fault}." + (f"\n  {WHY[need]}" if need in WHY else ""),
+        options=_without(slot, need, used),
+        remedy=_ways(way, others),
+    )
+
+
+def _ways(*ways: str) -> str:
+    return "Do one of these:\n" + ", or\n".join(f"  • {way}" for way in ways) + "."
+
+
+def _without(slot: str, need: str, used: UsedPart) -> list[str]:
+    """Parts that could stand in its place, called with the same data. Those that cannot be loaded are left out."""
+    found = []
+    for name in registry.names(slot):
+        try:
+            other = registry.part(slot, name)
+        except Exception:
+            continue
+        if (
+            other.data == used.part.data
+            and need not in other.uses
+            and need not in {GIVEN_BY.get(column, column) for column in other.reads}
+        ):
+            found.append(name)
+    return found

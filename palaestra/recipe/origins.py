@@ -1,0 +1,159 @@
+"""Where values come from: YAML and overrides, with the file and line of every key.
+
+Knows YAML and places. Knows no key of a recipe and checks no value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from palaestra.errors import RecipeError
+
+COMMAND_LINE = "command line"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where a value was written: `default`, a file, the command line; and the text that stands there."""
+
+    source: str
+    text: str = ""
+    line: int | None = None
+
+    @property
+    def origin(self) -> str:
+        """`recipes/gigpo.yaml:11`"""
+        return self.source if self.line is None else f"{self.source}:{self.line}"
+
+    @property
+    def where(self) -> str:
+        """`recipes/gigpo.yaml:11  advantage: gigpo`"""
+        return f"{self.origin}  {self.text}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A scalar, a list of nodes or a mapping to nodes, and where it was written."""
+
+    value: Any
+    mark: Mark
+
+    def plain(self) -> Any:
+        """The value without places. Mappings are sorted: YAML gives their order no meaning, nor may a run."""
+        if isinstance(self.value, dict):
+            return {key: self.value[key].plain() for key in sorted(self.value)}
+        return [item.plain() for item in self.value] if isinstance(self.value, list) else self.value
+
+    def get(self, *path: str | int) -> Node | None:
+        """The node at `path`, if it was written."""
+        node: Node | None = self
+        for key in path:
+            if isinstance(node, Node) and isinstance(node.value, dict):
+                node = node.value.get(key)
+            elif isinstance(node, Node) and isinstance(node.value, list) and isinstance(key, int):
+                node = node.value[key]
+            else:
+                return None
+        return node
+
+
+def node_of(value: Any, mark: Mark, *, texts: bool = False) -> Node:
+    """A node of plain Python values, all from one place; `texts` gives each key its own text there."""
+    if isinstance(value, Mapping):
+        places = {key: Mark(mark.source, f"{key}: {inner}") if texts else mark for key, inner in value.items()}
+        return Node({str(key): node_of(value[key], place, texts=texts) for key, place in places.items()}, mark)
+    if isinstance(value, list | tuple):
+        return Node([node_of(inner, mark) for inner in value], mark)
+    return Node(value, mark)
+
+
+# ---- YAML -------------------------------------------------------------------------------------------------
+class _Loader(yaml.SafeLoader):
+    """Plain scalars as in YAML 1.2: `1e-3` is a number; `on`, `no` and dates are text."""
+
+    yaml_implicit_resolvers = {}
+
+
+_WHOLE = r"(?:0|[1-9][0-9_]*)"
+for _tag, _pattern, _first in (
+    ("null", r"(?:~|null|)", ["~", "n", ""]),
+    ("bool", r"(?:true|false|True|False)", list("tfTF")),
+    ("int", rf"[-+]?{_WHOLE}", list("-+0123456789")),
+    ("float", rf"[-+]?(?:{_WHOLE}(?:\.[0-9_]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?", list("-+.0123456789")),
+    ("float", r"(?:[-+]?\.inf|\.nan)", list("-+.")),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^{_pattern}$"), _first)
+
+
+def read_yaml(text: str, *, source: str) -> Node:
+    """The tree of a file's text, each key with its line.
+
+    Raises: RecipeError, for text that is no YAML, for a key given twice, or if the top is no mapping.
+    """
+    lines = text.splitlines()
+
+    def mark(node: yaml.Node) -> Mark:
+        number = node.start_mark.line
+        written = lines[number] if number < len(lines) else ""
+        return Mark(source, re.sub(r"(^|\s+)#.*$", "", written).strip(), number + 1)
+
+    tree = _parse(text, mark, top=Mark(source))
+    if tree.value is None:
+        return Node({}, Mark(source))
+    if not isinstance(tree.value, dict):
+        raise RecipeError(where=source, what="a recipe is a mapping of keys to values.", remedy="Write `key: value`.")
+    return tree
+
+
+def read_override(text: str) -> tuple[str, Node]:
+    """Key and value of `rollout.group=16`; the value is YAML.
+
+    Raises: RecipeError, if there is no `=`, a piece of the key is empty, or the value is no YAML.
+    """
+    mark = Mark(COMMAND_LINE, text)
+    key, equals, value = text.partition("=")
+    if not equals or not all(key.split(".")) or key != key.strip():
+        raise RecipeError(
+            where=mark.where,
+            what="an override is `key=value`, its key dotted.",
+            remedy="For instance: rollout.group=16, or advantage.gigpo.gamma=0.9",
+        )
+    return key, _parse(value, lambda _: mark, top=mark)
+
+
+def _parse(text: str, mark: Callable[[yaml.Node], Mark], *, top: Mark) -> Node:
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        return Node(None, top) if node is None else _convert(node, loader, mark, top)
+    except (yaml.YAMLError, RecursionError) as error:  # the latter: an alias inside itself
+        spot = getattr(error, "problem_mark", None)
+        line = spot.line + 1 if spot is not None and top.source != COMMAND_LINE else None
+        fault = getattr(error, "problem", None) or str(error)
+        raise RecipeError(
+            where=Mark(top.source, top.text, line).where,
+            what=f"this is no YAML: {fault}.",
+            remedy="Look for a missing quote, bracket or space after a colon, or a tab in the indentation.",
+        ) from None
+
+
+def _convert(node: yaml.Node, loader: _Loader, mark: Callable[[yaml.Node], Mark], own: Mark) -> Node:
+    if isinstance(node, yaml.SequenceNode):
+        return Node([_convert(item, loader, mark, mark(item)) for item in node.value], own)
+    if not isinstance(node, yaml.MappingNode):
+        return Node(loader.construct_object(node), own)
+    found: dict[str, Node] = {}
+    for key, value in node.value:
+        place = mark(key)
+        name = str(key.value)
+        if name in found:
+            raise RecipeError(
+                where=place.where, what=f"the key `{name}` is given twice.", remedy=f"See {found[name].mark.where}"
+            )
+        found[name] = _convert(value, loader, mark, place)
+    return Node(found, own)

@@ -1,0 +1,114 @@
+"""The parts that a recipe uses: found in the registry, their options checked and filled in.
+
+Knows names, signatures and places. Knows nothing of what parts compute or whether they fit together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pydantic
+
+from palaestra import registry
+from palaestra.errors import MissingExtra, PalaestraError, RecipeError
+from palaestra.recipe.layers import OWN_PART, Place, default_mark, parts_of, slot_at
+from palaestra.recipe.origins import Mark, Node
+from palaestra.registry import Part
+from palaestra.training.settings import Use
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One resolved value and where it was written."""
+
+    value: Any
+    mark: Mark
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsedPart:
+    """A part that the recipe uses.
+
+    Attributes:
+        path: where it stands, `policies.main.policy`.
+        name: as the recipe writes it. key: path and name, under which its options are addressed.
+        part: what the registry knows of it.
+        options: all of them with their places, defaults filled in, checked.
+        mark: where the part was written.
+    """
+
+    path: str
+    name: str
+    key: str
+    part: Part
+    options: Mapping[str, Row]
+    mark: Mark
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The options without their places."""
+        return {name: row.value for name, row in self.options.items()}
+
+    @property
+    def owner(self) -> str | None:
+        """The policy or role whose own part this is; None: it belongs to the whole run."""
+        pieces = self.path.split(".")
+        return pieces[1] if pieces[0] in ("policies", "agents") else None
+
+
+def used_parts(place: Place, uses: list[Use], node: Node | None) -> Iterator[UsedPart]:
+    """The parts at one place.
+
+    Raises: UnknownName, RecipeError, MissingExtra, each with the place of the offending part or option.
+    """
+    names = [use.name for use in uses]
+    path = ".".join(place)
+    written: list[Node | None] = [*parts_of(node)] or [None] * len(uses)
+    for position, (use, own) in enumerate(zip(uses, written, strict=True)):
+        key = f"{path}.{use.name}" if names.count(use.name) == 1 else f"{path}.{position}"
+        mark = default_mark(place, use.name) if own is None else own.value["name"].mark
+        part = _find(slot_at(place) or "", use.name, mark)
+        options = _options(part, use, own.get("options") if own is not None else None, key, mark)
+        yield UsedPart(path=path, name=use.name, key=key, part=part, options=options, mark=mark)
+
+
+def _find(slot: str, name: str, mark: Mark) -> Part:
+    try:
+        return registry.part(slot, name, where=mark.where)
+    except MissingExtra as error:
+        raise MissingExtra(where=mark.where, what=error.what, options=error.options, remedy=error.remedy) from None
+    except PalaestraError:
+        raise
+    except Exception as error:  # whatever a file of one's own does when it is imported
+        if not OWN_PART.match(name):
+            raise
+        raise RecipeError(
+            where=mark.where,
+            what=f"`{name}` fails when it is imported: {type(error).__name__}: {error}.",
+            remedy="Import the file in Python to see the whole traceback.",
+        ) from error
+
+
+def _options(part: Part, use: Use, written: Node | None, key: str, mark: Mark) -> dict[str, Row]:
+    def place(name: str) -> Mark | None:
+        node = written.get(name) if written is not None else None
+        return node.mark if node is not None else None
+
+    def default(name: str, value: Any) -> Mark:
+        return Mark("default", f"{key}.{name}: {value}")
+
+    fault = _first_fault(part, use)
+    checked = part.check(use.options, where=((fault and place(fault)) or mark).where)
+    return {name: Row(value, place(name) or default(name, value)) for name, value in checked.items()}
+
+
+def _first_fault(part: Part, use: Use) -> str | None:
+    """The option that `Part.check` will refuse, so that the message can name its line."""
+    try:
+        part.options.model_validate(use.options)
+    except pydantic.ValidationError as error:
+        where = error.errors()[0]["loc"]
+        return str(where[0]) if where else None
+    return None

@@ -1,0 +1,147 @@
+"""Recipes: from sources and overrides to settings, parts and the origin of every value.
+
+Knows the order of the steps: layers, schema, parts, what is possible. Each step is a file of this room.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any
+
+from pydantic_core import to_jsonable_python
+
+from palaestra.errors import UnknownName, nearest
+from palaestra.recipe.feasibility import check
+from palaestra.recipe.layers import default_mark, merge, override, slot_at
+from palaestra.recipe.origins import Mark, Node, node_of, read_override
+from palaestra.recipe.parts import Row, UsedPart, used_parts
+from palaestra.recipe.sources import Source, read_source
+from palaestra.recipe.validation import leaves, validate
+from palaestra.training.settings import RunSettings, Use
+
+WIDEST = 44  # columns of the table of `explain`; a longer cell pushes its neighbors
+
+
+def load(sources: Sequence[Source], overrides: Sequence[str] = ()) -> Recipe:
+    """Layer sources from left to right, then overrides, and check everything that can be known now.
+
+    Args:
+        sources: paths, names of packaged recipes (`methods/gigpo.yaml`) or mappings; later ones win.
+        overrides: `rollout.group=16`, the value as YAML.
+
+    Raises: RecipeError or UnknownName, with file and line of the offending value; MissingExtra.
+    """
+    trees = [read_source(source) for source in sources]
+    top = Mark(" + ".join(tree.mark.source for tree in trees) or "recipe")
+    return _resolve(_override(Node(reduce(merge, trees, Node({}, top)).value, top), overrides))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """A recipe whose every value is known and checked.
+
+    Attributes:
+        settings: validated; the options of parts in it are as written, without defaults.
+        parts: every part that the settings name, with all its options.
+        rows: every resolved key with its value and place, in the order of the schema.
+        tree: what was written.
+    """
+
+    settings: RunSettings
+    parts: Sequence[UsedPart]
+    rows: Mapping[str, Row]
+    tree: Node = field(repr=False)
+
+    def with_overrides(self, overrides: Sequence[str]) -> Recipe:
+        """The same recipe with further overrides, checked anew.
+
+        Raises: as `load`.
+        """
+        return _resolve(_override(self.tree, overrides))
+
+    def origin(self, path: str) -> str:
+        """`default`, `recipes/gigpo.yaml:11` or `command line`.
+
+        Args:
+            path: a key as `explain` prints it; an option may leave out its part's name (`advantage.gamma`).
+
+        Raises: UnknownName, with the nearest keys.
+        """
+        return self._row(path).mark.origin
+
+    def where(self, path: str) -> str:
+        """Origin and text, as messages name a place: `recipes/gigpo.yaml:11  advantage: gigpo`."""
+        return self._row(path).mark.where
+
+    def explain(self) -> str:
+        """A table of every resolved key, its value and its origin, defaults of options included."""
+        cells = [("key", "value", "origin")]
+        cells += [(key, _written(row.value), row.mark.origin) for key, row in self.rows.items()]
+        keys, values = (min(max(len(row[column]) for row in cells), WIDEST) for column in (0, 1))
+        return "\n".join(f"{key:<{keys}}  {value:<{values}}  {origin}" for key, value, origin in cells)
+
+    def to_json(self) -> dict[str, dict[str, Any]]:
+        """Key → `{"value": …, "origin": …}`, ready for JSON. The run folder keeps it."""
+        return {
+            key: {"value": to_jsonable_python(row.value), "origin": row.mark.origin} for key, row in self.rows.items()
+        }
+
+    @classmethod
+    def from_json(cls, entries: Mapping[str, Mapping[str, Any]]) -> Recipe:
+        """The recipe that `to_json` described, checked anew; defaults keep the values that they had then.
+
+        Raises: RecipeError or UnknownName, if this version knows a key or part no more.
+        """
+        tree = Node({}, Mark("recipe.json"))
+        for key in sorted(entries):  # a part before its options
+            value, origin = entries[key]["value"], entries[key]["origin"]
+            tree = override(tree, key, node_of(value, Mark(origin, f"{key}: {_written(value)}")))
+        return _resolve(tree)
+
+    def _row(self, path: str) -> Row:
+        if path in self.rows:
+            return self.rows[path]
+        for used in self.parts:
+            if path.startswith(used.path + ".") and path[len(used.path) + 1 :] in used.options:
+                return used.options[path[len(used.path) + 1 :]]
+        raise UnknownName(
+            where=f"recipe: {path}",
+            what="the recipe has no such key.",
+            options=nearest(path, self.rows),
+            remedy="`palaestra explain` lists all.",
+        )
+
+
+def _override(tree: Node, overrides: Sequence[str]) -> Node:
+    return reduce(lambda former, text: override(former, *read_override(text)), overrides, tree)
+
+
+def _resolve(tree: Node) -> Recipe:
+    settings = validate(tree)
+    rows: dict[str, Row] = {}
+    parts: list[UsedPart] = []
+    for place, value, node in leaves(settings, tree):
+        key = ".".join(place)
+        names = _names(value) if slot_at(place) else value
+        rows[key] = Row(names, node.mark if node is not None else default_mark(place, _written(names)))
+        if slot_at(place) and value is not None:
+            here = list(used_parts(place, value if isinstance(value, list) else [value], node))
+            rows |= {f"{used.key}.{name}": row for used in here for name, row in used.options.items()}
+            parts += here
+    check(settings, parts, rows, tree)
+    return Recipe(settings=settings, parts=tuple(parts), rows=rows, tree=tree)
+
+
+def _names(value: Use | list[Use] | None) -> Any:
+    """What stands for parts in a row: a name, or a list of names where there is not exactly one."""
+    if isinstance(value, list):
+        return value[0].name if len(value) == 1 else [use.name for use in value]
+    return value.name if value is not None else None
+
+
+def _written(value: Any) -> str:
+    """A value as one would write it in a recipe."""
+    return value if isinstance(value, str) else json.dumps(to_jsonable_python(value), ensure_ascii=False)

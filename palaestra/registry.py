@@ -164,15 +164,24 @@ def _parameters(target: Callable[..., Any]) -> list[inspect.Parameter]:
 
 @functools.cache
 def _schema(target: Callable[..., Any], title: str) -> type[pydantic.BaseModel]:
-    function = inspect.unwrap(target.__init__ if inspect.isclass(target) else target)
-    hints = typing.get_type_hints(function, include_extras=True)
+    options = [p for p in _parameters(target) if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    hints = _hints(inspect.unwrap(target.__init__ if inspect.isclass(target) else target), [p.name for p in options])
     fields: dict[str, Any] = {}
-    for p in _parameters(target):
-        if p.kind is inspect.Parameter.KEYWORD_ONLY:
-            default = ... if p.default is inspect.Parameter.empty else p.default
-            fields[p.name] = (hints.get(p.name, Any), default)
+    for p in options:
+        default = ... if p.default is inspect.Parameter.empty else p.default
+        fields[p.name] = (hints.get(p.name, Any), default)
     config = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
     return pydantic.create_model(title, __config__=config, **fields)
+
+
+def _hints(function: Callable[..., Any], wanted: list[str]) -> dict[str, Any]:
+    """Resolved annotations of some parameters: those of data may name what only a type checker imports."""
+
+    def bare() -> None: ...
+
+    written = getattr(function, "__annotations__", {})
+    bare.__annotations__ = {name: hint for name, hint in written.items() if name in wanted}
+    return typing.get_type_hints(bare, globalns=getattr(function, "__globals__", {}), include_extras=True)
 
 
 def check_options(

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from palaestra.errors import RecipeError
-from palaestra.evaluation.comparison import compare, load_arm, plot
+from palaestra.evaluation.comparison import Arm, compare, load_arm, plot
 from palaestra.launch.arms import ArmRun, run_all
 from palaestra.recipe import load, split_arguments
 from palaestra.store.atomic import write_atomic
@@ -48,7 +48,7 @@ def run(
         for arm, file in arms.items()
     ]
     run_all(runs, parallel=parallel, say=lambda line: console.print(line, highlight=False))
-    loaded = [load_arm([r.folder for r in runs if r.arm == arm], name=arm) for arm in arms]
+    loaded = [_load(arm, [r for r in runs if r.arm == arm]) for arm in arms]
     name = recipe.settings.environment.name
     result = compare(loaded, metric=f"eval/{name}/{metric}", reference=reference)
     folder = Path(out)
@@ -56,3 +56,7 @@ def run(
     write_atomic(folder / "comparison.txt", result.text())
     plot(result, folder / "comparison.png")
     Console().print(result.table())
+
+
+def _load(name: str, runs: Sequence[ArmRun]) -> Arm:
+    return load_arm(name, [run.folder for run in runs], seeds=[run.seed for run in runs])

@@ -12,8 +12,7 @@ import numpy as np
 
 from palaestra.data import Observation
 from palaestra.errors import EpisodeFailure, InvalidData
-
-OBSERVATION, ACTION, END = "<|observation|>", "<|action|>", "<|end|>"
+from palaestra.models.tokenizer import ACTION, END, OBSERVATION
 
 
 class Renderer(Protocol):
@@ -63,6 +62,8 @@ class TagRenderer:
         vocabulary = tokenizer.get_vocab()
         self._open, self._close, self._end = (vocabulary[tag] for tag in (OBSERVATION, ACTION, END))
         self.stop = (self._end,)
+        # A tag spelled in an observation stays text: environments cannot forge turns.
+        tokenizer.backend_tokenizer.encode_special_tokens = True
         self._encode = lru_cache(maxsize=50_000)(self._encode_plain)
 
     def _encode_plain(self, text: str) -> tuple[int, ...]:

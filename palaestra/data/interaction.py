@@ -85,6 +85,7 @@ class StepResult:
         rewards: reward per agent for what just happened; agents left out got 0.
         terminated: agents whose episode ended by the rules of the task.
         truncated: agents whose episode was cut off (time limit); their value does not end here.
+        last: what a truncated agent would have seen next: where its value is read, since its episode goes on.
         info: JSON values. `success: bool` (the raw outcome, never shaped) is read by evaluation;
             `invalid: {agent: True}` marks an action which the environment could not read.
     """
@@ -93,4 +94,5 @@ class StepResult:
     rewards: Mapping[str, float] = field(default_factory=dict)
     terminated: frozenset[str] = frozenset()
     truncated: frozenset[str] = frozenset()
+    last: Mapping[str, Observation] = field(default_factory=dict)
     info: Mapping[str, Any] = field(default_factory=dict)

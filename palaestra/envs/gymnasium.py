@@ -116,6 +116,7 @@ class GymnasiumEnvironment:
             rewards={AGENT: reward},
             terminated=frozenset({AGENT} if terminated else ()),
             truncated=frozenset({AGENT} if truncated else ()),
+            last={AGENT: self._observe()} if truncated else {},
             info=info,
         )
 

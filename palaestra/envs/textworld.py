@@ -126,6 +126,7 @@ class TextWorld:
             rewards={AGENT: float(won) if self._reward == "win" else gained},
             terminated=frozenset({AGENT} if over else ()),
             truncated=frozenset({AGENT} if cut else ()),
+            last={AGENT: self._observe()} if cut else {},
             info=info,
         )
 

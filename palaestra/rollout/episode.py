@@ -190,7 +190,7 @@ class Episode:
                 what=f"`step` and `reset` must return a StepResult, found {type(result).__name__}.",
                 remedy="Run palaestra.testing.check_environment on it.",
             )
-        self.seen = dict(result.observations)
+        self.seen = {**result.observations, **result.last}
         self.trajectory.info = {**self.trajectory.info, **result.info}
         for agent in result.info.get("invalid", {}):
             if agent in self.latest:

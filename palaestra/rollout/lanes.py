@@ -153,6 +153,7 @@ class VectorLanes:
                 rewards={self._agent: float(reward[lane])},
                 terminated=frozenset({self._agent} if terminated[lane] else ()),
                 truncated=frozenset({self._agent} if truncated[lane] else ()),
+                last=self._observe(seen, lane) if truncated[lane] else {},
                 info=self._info(info, lane),
             )
             for lane in moves

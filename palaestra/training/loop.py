@@ -26,7 +26,7 @@ from palaestra.training.progress import Progress
 from palaestra.training.settings import RunSettings
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Trainer:
     """One run in motion. `training.start.start` makes it; `run` takes it to its end."""
 

@@ -170,4 +170,4 @@ def _mismatch(tokens: TokenBatch) -> dict[str, Tensor]:
     if tokens.behavior is None:
         return {}
     difference = (tokens.proximal - tokens.behavior).detach()
-    return {"mismatch/kl": torch.exp(difference) - difference - 1, "mismatch/abs": difference.abs()}
+    return {"mismatch/kl": torch.expm1(difference) - difference, "mismatch/abs": difference.abs()}

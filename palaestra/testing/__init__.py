@@ -1,0 +1,43 @@
+"""Fakes and checkers for users: contracts as code to run on parts of one's own. Importing this loads none of them."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from palaestra.testing.contexts import check_context
+    from palaestra.testing.environments import check_environment
+    from palaestra.testing.estimators import check_estimator
+    from palaestra.testing.fakes import EchoEnvironment, ScriptedPolicy, TinyModel
+    from palaestra.testing.losses import check_loss
+
+_PLACES = {
+    "check_context": "contexts",
+    "check_environment": "environments",
+    "check_estimator": "estimators",
+    "check_loss": "losses",
+    "EchoEnvironment": "fakes",
+    "ScriptedPolicy": "fakes",
+    "TinyModel": "fakes",
+}
+
+__all__ = [
+    "EchoEnvironment",
+    "ScriptedPolicy",
+    "TinyModel",
+    "check_context",
+    "check_environment",
+    "check_estimator",
+    "check_loss",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,71 @@
+"""check_context: what every context must hold, as code that users run on their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from palaestra.contexts import Context, Renderer
+from palaestra.data import Observation
+from palaestra.errors import ContractError
+
+
+class _Letters:
+    """A renderer whose ids can be read: 1 opens an observation, 2 asks for an action."""
+
+    stop = (3,)
+
+    def observation(self, observation: Observation, *, first: bool) -> np.ndarray:
+        return np.array([1, *(ord(letter) for letter in observation.text or ""), 2], np.int32)
+
+    def action(self, text: str) -> np.ndarray:
+        return np.array([*(ord(letter) for letter in text), 3], np.int32)
+
+    def text(self, ids: np.ndarray) -> str:
+        return "".join(chr(i) for i in ids if i > 3)
+
+
+def check_context(context: Context, *, turns: int = 12, renderer: Renderer | None = None) -> None:
+    """Refuse a context that breaks a rule.
+
+    1. A fresh prompt starts a segment of a number never used before; others continue the present one.
+    2. `length` is the number of ids in the present segment.
+    3. A prompt ends with the present observation.
+    4. Nothing is rendered twice: ids in a fresh prompt are pieces that were seen before, plus the new one.
+
+    Raises: ContractError.
+    """
+    renderer = renderer or _Letters()
+    talk: Any = context.start(renderer)
+    segments: dict[int, list[int]] = {}
+    pieces: list[list[int]] = []
+    for turn in range(turns):
+        observation = Observation(text=f"seen {'x' * (turn % 5)}{turn}")
+        prompt = talk.observe(observation)
+        ids = prompt.ids.tolist()
+        _rule(prompt.fresh == (prompt.segment not in segments), "a segment is fresh exactly once", turn)
+        segments.setdefault(prompt.segment, []).extend(ids)
+        shown = renderer.observation(observation, first=turn == 0).tolist()
+        _rule(ids[-len(shown) :] == shown, "a prompt ends with the present observation", turn)
+        _rule(_made_of(ids[: -len(shown)], pieces), "earlier ids are repeated as they were", turn)
+        answer = renderer.action(f"act{turn}")
+        talk.respond(answer)
+        segments[prompt.segment].extend(answer.tolist())
+        _rule(talk.length == len(segments[prompt.segment]), "`length` counts the ids of the segment", turn)
+        pieces.append(shown + answer.tolist())
+
+
+def _made_of(ids: list[int], pieces: Sequence[list[int]]) -> bool:
+    """Whether `ids` is a chain of whole earlier turns in order."""
+    place = 0
+    for piece in pieces:
+        if ids[place : place + len(piece)] == piece:
+            place += len(piece)
+    return place == len(ids)
+
+
+def _rule(holds: bool, rule: str, turn: int) -> None:
+    if not holds:
+        raise ContractError(where=f"context, turn {turn}", what=f"it breaks the rule: {rule}.")

@@ -1,0 +1,348 @@
+"""check_environment: the contract of environments, as code that users run on their own.
+
+Knows the protocols of `palaestra.data`. Knows no environment by name and makes no exceptions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from palaestra.data import Action, Observation, StepResult, Task
+from palaestra.errors import ContractError
+from palaestra.testing.results import (
+    broken,
+    check_info,
+    check_json,
+    check_observation,
+    check_rewards,
+    check_same,
+    check_sets,
+    short,
+)
+
+Act = Callable[[Observation, random.Random], Action]
+UNREADABLE = "??"
+
+
+def check_environment(
+    env: Any,
+    *,
+    episodes: int = 5,
+    seed: int = 0,
+    make: Callable[[], Any] | None = None,
+    act: Act | None = None,
+    max_turns: int = 100,
+) -> None:
+    """Play an environment and see whether it keeps its contract. It is closed at the end.
+
+    The contract:
+        1. Members: `agents` (distinct names), `reset`, `step`, `close`.
+        2. `reset` returns a StepResult that asks at least one of the agents to act, and ends nobody's episode.
+        3. An observation shows something: text, messages, a vector (float32, 1-D, finite, of `vector_size`
+            if the environment names it) or an image (uint8); `state_key` is a text or None.
+        4. `step` takes actions of exactly the agents that were asked; rewards are finite numbers of agents.
+        5. `terminated` and `truncated` are disjoint frozensets of agents; who is in one acts no more.
+        6. An episode is over when nobody is asked to act; then all who acted are terminated or truncated.
+        7. `info` holds JSON values; `success` is a bool; `invalid` names agents.
+        8. The same task and the same actions give the same observations, rewards and end: after another
+            reset, and in another instance if `make` is given.
+        9. Equal `state_key` of an agent in a task means equal situations: what is legal is equal too.
+        10. `tasks`, if there: the same arguments give the same tasks, n of them, with JSON params and the
+            split's label; the splits "train" and "eval" share no content hash.
+        11. `expert`, if there: gives an Action with a value that `step` takes and that is legal.
+        12. `snapshot` and `restore`, if there: what follows after restoring is the same, each time.
+        13. An unreadable action never raises; where legal actions are listed, it is marked
+            `info["invalid"] = {agent: True}`.
+        14. `action_count`, if there: every index below it is an action that can be read.
+
+    Args:
+        env: an Environment or an AsyncEnvironment.
+        episodes: played with random actions. Higher: rarer faults are found. Usual: 5.
+        seed: of tasks and random actions.
+        make: gives a fresh instance, for rule 8.
+        act: chooses actions where neither `Observation.legal` nor `action_count` tells what can be done.
+        max_turns: random play of one episode stops here.
+
+    Raises: ContractError, for the first rule that is broken: the place, what was found, how to mend it.
+    """
+    name = type(env).__name__
+    _check_members(env, name)
+    caller = _Caller(env, name)
+    player = _Player(caller, act, random.Random(seed), max_turns)
+    tasks = _tasks(caller, episodes, seed)
+    for task in tasks:
+        moments = player.play(task)
+        player.replay(task, moments, "a second reset with the same task")
+        if make is not None:
+            _Player(_Caller(make(), name), act, player.draw, max_turns).replay(task, moments, "a fresh instance")
+    if callable(getattr(env, "expert", None)):
+        player.play(tasks[0], expert=True)
+    if callable(getattr(env, "snapshot", None)):
+        _check_snapshot(player, tasks[0])
+    _check_unreadable(player, tasks[0])
+    _check_indices(player, tasks[0])
+    caller("close", where="close")
+    caller.loop.close()
+
+
+# ---- calling ----------------------------------------------------------------------------------------------
+@dataclass(slots=True)
+class _Caller:
+    """Calls an environment, sync or async, and turns what it raises into a ContractError."""
+
+    env: Any
+    name: str
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
+
+    def __call__(self, method: str, *arguments: Any, where: str) -> Any:
+        try:
+            result = getattr(self.env, method)(*arguments)
+            return self.loop.run_until_complete(result) if inspect.isawaitable(result) else result
+        except Exception as error:
+            remedy = {
+                "step": "`step` gets one action for each agent of the last `observations`, no more and no fewer; "
+                'an action that it cannot read costs a turn and is marked `info["invalid"] = {agent: True}`.',
+            }.get(method, f"`{method}` must not raise.")
+            where = f"{self.name}, {where}"
+            found = f"`{method}` raised {type(error).__name__}: {error}."
+            raise ContractError(where=where, what=found, remedy=remedy) from error
+
+
+def _check_members(env: Any, name: str) -> None:  # rule 1
+    for method in ("reset", "step", "close"):
+        if not callable(getattr(env, method, None)):
+            broken(name, f"it has no method `{method}`.", "Write it as in palaestra.data.protocols.Environment.")
+    agents = getattr(env, "agents", None)
+    named = isinstance(agents, tuple) and all(isinstance(agent, str) for agent in agents)
+    if not named or not agents or len(set(agents)) < len(agents):
+        broken(
+            f"{name}.agents",
+            f"it must be a tuple of distinct names, found {agents!r}.",
+            'Set `agents = ("player",)` where there is only one.',
+        )
+
+
+# ---- tasks ------------------------------------------------------------------------------------------------
+def _tasks(caller: _Caller, count: int, seed: int) -> list[Task]:  # rule 10
+    if not callable(getattr(caller.env, "tasks", None)):
+        return [Task(env=caller.name, seed=seed + number) for number in range(count)]
+    splits = {split: _tasks_of(caller, split, count, seed) for split in ("train", "eval")}
+    shared = {t.content_hash for t in splits["train"]} & {t.content_hash for t in splits["eval"]}
+    if shared:
+        broken(
+            f"{caller.name}, tasks",
+            f"{len(shared)} of {count} tasks are in the splits train and eval: content hash {sorted(shared)[0]}.",
+            "Derive seeds from the split too, for example palaestra.data.derive(seed, split, number).",
+        )
+    return splits["train"]
+
+
+def _tasks_of(caller: _Caller, split: str, count: int, seed: int) -> list[Task]:
+    where = f"tasks({split!r}, {count}, {seed})"
+    first, second = (caller("tasks", split, count, seed, where=where) for _ in range(2))
+    where = f"{caller.name}, {where}"
+    if not isinstance(first, list) or not all(isinstance(task, Task) for task in first) or len(first) != count:
+        broken(where, f"it must return a list of {count} Tasks, found {short(first)}.", "Return list[Task].")
+    for task in first:
+        check_json(dict(task.params), f"{where}, params", "`params`")
+        if task.split != split:
+            broken(where, f"a task says `split={task.split!r}`.", f"Label it: Task(…, split={split!r}).")
+    if [task.content_hash for task in first] != [task.content_hash for task in second]:
+        broken(
+            where, "two equal calls gave different tasks.", "Draw from the given seed only, never from global state."
+        )
+    return first
+
+
+# ---- playing ----------------------------------------------------------------------------------------------
+@dataclass(slots=True)
+class _Moment:
+    """One call: the actions that were given (none for `reset`), what came back, and where that was."""
+
+    where: str
+    actions: Mapping[str, Action]
+    result: StepResult
+
+
+@dataclass(slots=True)
+class _Player:
+    """Plays episodes and checks what each call returns."""
+
+    caller: _Caller
+    act: Act | None
+    draw: random.Random
+    max_turns: int
+    legal_at: dict[tuple[str, str, str], str] = field(default_factory=dict)  # task, agent, state key → what is legal
+
+    def moments(
+        self, task: Task, choose: Callable[[int, StepResult, str], Mapping[str, Action] | None]
+    ) -> Iterator[_Moment]:
+        """An episode, checked as it goes; `choose(turn, result, where)` gives the next actions, or None to stop."""
+        where = f"reset, task seed {task.seed}"
+        result = self.caller("reset", task, where=where)
+        self._check(result, where, first=True)
+        acted: set[str] = set()
+        done: set[str] = set()
+        moment = _Moment(where, {}, result)
+        for turn in range(self.max_turns + 1):
+            self._check_end(moment, acted, done)
+            self._check_keys(moment, task)
+            yield moment
+            where = f"step {turn}, task seed {task.seed}"
+            actions = choose(turn, moment.result, where) if moment.result.observations else None
+            if actions is None:
+                return
+            acted |= set(actions)
+            result = self.caller("step", actions, where=where)
+            self._check(result, where)
+            done |= result.terminated | result.truncated
+            moment = _Moment(where, actions, result)
+
+    def play(self, task: Task, *, expert: bool = False) -> list[_Moment]:
+        """A whole episode with random actions, or with the expert's."""
+        choose = self._expert_actions if expert else self._random_actions
+        return list(self.moments(task, choose))
+
+    def replay(self, task: Task, moments: Sequence[_Moment], how: str) -> None:  # rule 8
+        """Play again with the actions of before; everything must be the same."""
+        actions = [moment.actions for moment in moments[1:]]
+        again = self.moments(task, lambda turn, result, where: actions[turn] if turn < len(actions) else None)
+        for before, now in zip(moments, again, strict=False):
+            check_same(before.result, now.result, f"{self.caller.name}, {before.where}", how)
+
+    def _random_actions(self, turn: int, result: StepResult, where: str) -> Mapping[str, Action] | None:
+        if turn >= self.max_turns:
+            return None
+        return {agent: self.choose(seen) for agent, seen in result.observations.items()}
+
+    def choose(self, seen: Observation) -> Action:
+        """A random action that can be read, as far as that is known."""
+        count = getattr(self.caller.env, "action_count", None)
+        if self.act is not None:
+            return self.act(seen, self.draw)
+        if seen.legal is not None and len(seen.legal) > 0:
+            value = seen.legal[self.draw.randrange(len(seen.legal))]
+            return Action(text=str(value), value=value)
+        if count:
+            return Action(value=self.draw.randrange(count))
+        if seen.text is None and seen.messages is None:
+            broken(
+                f"{self.caller.name}, check_environment",
+                "nothing tells what can be done here.",
+                "Fill `Observation.legal`, give the environment an `action_count`, or pass `act=` to check_environment.",
+            )
+        return Action(text=UNREADABLE)
+
+    def _expert_actions(self, turn: int, result: StepResult, where: str) -> Mapping[str, Action] | None:  # rule 11
+        if turn >= self.max_turns:
+            return None
+        return {agent: self._expert(agent, seen, where) for agent, seen in result.observations.items()}
+
+    def _expert(self, agent: str, seen: Observation, where: str) -> Action:
+        action = self.caller("expert", agent, where=f"expert({agent!r}) before {where}")
+        where = f"{self.caller.name}, expert({agent!r}) before {where}"
+        if not isinstance(action, Action) or action.value is None:
+            broken(where, f"it must return an Action with a value, found {short(action)}.", "Return Action(text=…).")
+        legal = list(seen.legal) if seen.legal is not None else None
+        if legal is not None and action.value not in legal and action.text not in legal:
+            broken(where, f"its action {action.value!r} is not legal.", f"Legal are: {short(legal)}.")
+        return action
+
+    # ---- what a call returns ------------------------------------------------------------------------------
+    def _check(self, result: Any, where: str, *, first: bool = False) -> None:
+        where = f"{self.caller.name}, {where}"
+        if not isinstance(result, StepResult):
+            broken(where, f"it must return a StepResult, found {short(result)}.", "Return StepResult(observations=…).")
+        agents = set(self.caller.env.agents)
+        check_sets(result, agents, where)
+        check_rewards(result, agents, where)
+        strangers = set(result.observations) - agents
+        if strangers:
+            broken(where, f"`observations` of {sorted(strangers)}, no agents.", f"The agents are {sorted(agents)}.")
+        if first and not result.observations:
+            broken(where, "nobody is asked to act.", "Give an observation to each agent that acts first.")
+        if first and result.terminated | result.truncated:
+            broken(where, "an episode ends before anybody acted.", "Leave `terminated` and `truncated` empty.")
+        for agent, seen in result.observations.items():
+            check_observation(seen, getattr(self.caller.env, "vector_size", None), f"{where}, observation of {agent}")
+        check_info(result.info, agents, where)
+
+    def _check_end(self, moment: _Moment, acted: set[str], done: set[str]) -> None:  # rules 5 and 6
+        where = f"{self.caller.name}, {moment.where}"
+        again = set(moment.result.observations) & done
+        if again:
+            broken(
+                where,
+                f"{sorted(again)} must act although their episode ended.",
+                "Name in `observations` exactly the agents who act next, and end an agent's episode only once.",
+            )
+        if not moment.result.observations and acted - done:
+            broken(
+                where,
+                f"the episode is over, but {sorted(acted - done)} are neither terminated nor truncated.",
+                "Put them into `terminated` (by the rules of the task) or `truncated` (cut off by a limit).",
+            )
+
+    def _check_keys(self, moment: _Moment, task: Task) -> None:  # rule 9
+        for agent, seen in moment.result.observations.items():
+            if seen.state_key is None or seen.legal is None:
+                continue
+            legal = repr(list(seen.legal))
+            before = self.legal_at.setdefault((task.content_hash, agent, seen.state_key), legal)
+            if before != legal:
+                broken(
+                    f"{self.caller.name}, {moment.where}",
+                    f"`state_key` {seen.state_key!r} stood for other legal actions before: {before}, now {legal}.",
+                    "Put everything into the key on which the agent's possibilities depend.",
+                )
+
+
+# ---- abilities --------------------------------------------------------------------------------------------
+def _check_snapshot(player: _Player, task: Task) -> None:  # rule 12
+    caller = player.caller
+    moments: list[_Moment] = []
+    for moment in player.moments(task, player._random_actions):
+        moments.append(moment)
+        if len(moments) <= 3 and moment.result.observations:  # overwritten until something has happened
+            saved, start = caller("snapshot", where=f"snapshot after {moment.where}"), len(moments)
+    for time in ("first", "second"):
+        caller("restore", saved, where=f"restore, {time} time")
+        for before in moments[start:]:
+            now = caller("step", before.actions, where=f"{before.where}, after restore")
+            check_same(before.result, now, f"{caller.name}, {before.where}", f"restoring a snapshot, {time} time,")
+
+
+def _check_unreadable(player: _Player, task: Task) -> None:  # rule 13
+    def choose(turn: int, result: StepResult, where: str) -> Mapping[str, Action] | None:
+        return {agent: Action(text=UNREADABLE) for agent in result.observations} if turn == 0 else None
+
+    start, *after = player.moments(task, choose)
+    for agent, seen in start.result.observations.items():
+        marked = after[0].result.info.get("invalid", {}).get(agent)
+        if seen.legal is not None and UNREADABLE not in seen.legal and not marked:
+            broken(
+                f"{player.caller.name}, {after[0].where}",
+                f"the unreadable action {UNREADABLE!r} of {agent} is not marked.",
+                'Return info={"invalid": {agent: True}} and change nothing but the turn.',
+            )
+
+
+def _check_indices(player: _Player, task: Task) -> None:  # rule 14
+    count = getattr(player.caller.env, "action_count", None) or 0
+    for index in range(count):
+
+        def choose(turn: int, result: StepResult, where: str, index: int = index) -> Mapping[str, Action] | None:
+            return {agent: Action(value=index) for agent in result.observations} if turn == 0 else None
+
+        for moment in player.moments(task, choose):
+            if moment.result.info.get("invalid"):
+                broken(
+                    f"{player.caller.name}, {moment.where}",
+                    f"index {index} is unreadable, but `action_count` is {count}.",
+                    "Take every index below `action_count`, or lower it.",
+                )

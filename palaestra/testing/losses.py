@@ -1,0 +1,167 @@
+"""check_loss: what every loss and regularizer must hold, as code that users run on their own.
+
+Knows token batches and gradients. Knows no loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from palaestra.data import Aggregation, TokenBatch, coefficients
+from palaestra.errors import ContractError
+
+LEAVES = ("logprob", "entropy", "value")  # what carries gradient
+STEP = 1e-6  # of the finite difference
+TOLERANCE = 1e-5
+
+
+def check_loss(
+    loss: Callable[[TokenBatch], Any],
+    batch: TokenBatch,
+    *,
+    how: Aggregation = "token-mean",
+    exact_gradient: bool = True,
+) -> None:
+    """Refuse a loss that breaks a rule on this batch. Everything is computed in float64.
+
+    1. It gives a loss (tokens,) and metrics (tokens,), all finite; metrics carry no gradient.
+    2. The gradient is finite.
+    3. If the advantage changes the gradient at all, then an advantage of 0 gives no gradient.
+    4. Masked tokens (weight 0) change neither value nor gradient, whatever stands in their columns.
+    5. Cutting the batch between trajectories does not change value or gradient, with coefficients of the whole.
+    6. The gradient is the one that finite differences show.
+
+    Args:
+        batch: with every column that the loss reads; it must hold whole trajectories.
+        how: aggregation of the per-token losses.
+        exact_gradient: False for losses whose gradient leaves out a factor on purpose (rule 6 is left out).
+
+    Raises: ContractError, naming the rule.
+    """
+    check = _Check(loss, how)
+    batch = _wide(batch)
+    share = coefficients(batch, how=how, constant=8.0)
+    check.shapes(batch)
+    total, gradient = check.gradient(batch, share)
+    if not all(bool(g.isfinite().all()) for g in gradient):
+        check.broken("2", "the gradient is not finite")
+    _check_advantage(check, batch, share, gradient)
+    _check_masked(check, batch, share, total, gradient)
+    _check_cut(check, batch, share, total, gradient)
+    if exact_gradient:
+        _check_difference(check, batch, share, gradient)
+
+
+class _Check:
+    """Runs one loss and judges what comes."""
+
+    def __init__(self, loss: Callable[[TokenBatch], Any], how: Aggregation) -> None:
+        self.loss, self.how = loss, how
+        declared = getattr(loss, "part", None)
+        self.name = declared.name if declared is not None else getattr(loss, "__name__", repr(loss))
+
+    def broken(self, rule: str, what: str) -> NoReturn:
+        raise ContractError(
+            where=f"loss: {self.name}, rule {rule}",
+            what=f"{what}.",
+            remedy="`help(palaestra.testing.check_loss)` lists the rules.",
+        )
+
+    def shapes(self, batch: TokenBatch) -> None:
+        values, metrics = self.loss(batch.replace(**_leaves(batch)))
+        for name, found in {"the loss": values, **metrics}.items():
+            if not isinstance(found, Tensor) or found.shape != (len(batch),):
+                self.broken("1", f"{name} is {getattr(found, 'shape', type(found).__name__)}, not ({len(batch)},)")
+            if not bool(found[batch.weight > 0].isfinite().all()):
+                self.broken("1", f"{name} is not finite")
+        if any(metric.requires_grad for metric in metrics.values()):
+            self.broken("1", "a metric carries gradient")
+
+    def total(self, batch: TokenBatch, share: Tensor) -> Tensor:
+        values: Tensor = self.loss(batch)[0]
+        return (share * batch.weight * values).sum()
+
+    def gradient(self, batch: TokenBatch, share: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The scalar and its gradient to every leaf, zeros where a leaf is not read."""
+        leaves = _leaves(batch)
+        total = self.total(batch.replace(**leaves), share)
+        if not total.requires_grad:
+            return total.detach(), [torch.zeros(len(batch), dtype=torch.float64) for _ in LEAVES]
+        found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
+        return total.detach(), list(found)
+
+
+def _wide(batch: TokenBatch) -> TokenBatch:
+    """The batch in float64, with entropy and value where they were missing."""
+    names = (
+        *("advantage", "logprob", "proximal", "weight", "behavior", "reference"),
+        *("entropy", "value", "value_old", "value_target", "value_weight"),
+    )
+    filled = {name: getattr(batch, name) for name in names}
+    for name in LEAVES:
+        if filled[name] is None:
+            filled[name] = torch.zeros(len(batch))
+    whole = batch.whole | {"row", "sequence", "trajectory"}
+    return batch.replace(whole=whole, **{n: v.detach().double() for n, v in filled.items() if v is not None})
+
+
+def _leaves(batch: TokenBatch) -> dict[str, Tensor]:
+    return {name: getattr(batch, name).clone().requires_grad_() for name in LEAVES}
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    return bool(torch.isclose(one, other, rtol=TOLERANCE, atol=TOLERANCE).all())
+
+
+def _check_advantage(check: _Check, batch: TokenBatch, share: Tensor, gradient: list[Tensor]) -> None:
+    twice = check.gradient(batch.replace(advantage=2 * batch.advantage), share)[1]
+    if all(map(_close, gradient, twice)):
+        return
+    none = check.gradient(batch.replace(advantage=torch.zeros_like(batch.advantage)), share)[1]
+    if any(bool((g != 0).any()) for g in none):
+        check.broken("3", "an advantage of 0 gives a gradient")
+
+
+def _check_masked(check: _Check, batch: TokenBatch, share: Tensor, total: Tensor, gradient: list[Tensor]) -> None:
+    masked = batch.weight == 0
+    wild = {"logprob": -9.0, "advantage": 7.0, "entropy": 5.0, "value": 3.0}
+    missing = ("proximal", "behavior", "reference", "value_old", "value_target")
+    changed = {name: torch.where(masked, number, getattr(batch, name)) for name, number in wild.items()}
+    changed |= {n: torch.where(masked, torch.nan, getattr(batch, n)) for n in missing if getattr(batch, n) is not None}
+    other, found = check.gradient(batch.replace(**changed), share)
+    if not _close(total, other) or not all(map(_close, gradient, found)):
+        check.broken("4", f"other numbers on masked tokens change the result: {float(total):.6g}, {float(other):.6g}")
+    if any(bool((g[masked] != 0).any()) for g in gradient):
+        check.broken("4", "a masked token has a gradient")
+
+
+def _check_cut(check: _Check, batch: TokenBatch, share: Tensor, total: Tensor, gradient: list[Tensor]) -> None:
+    even = batch.trajectory % 2 == 0
+    halves = [half for half in (even.nonzero()[:, 0], (~even).nonzero()[:, 0]) if len(half)]
+    results = [check.gradient(batch.take(half), share[half]) for half in halves]
+    together = [torch.zeros_like(g) for g in gradient]
+    for half, (_, found) in zip(halves, results, strict=True):
+        for leaf, own in zip(together, found, strict=True):
+            leaf[half] = own
+    other = torch.stack([part for part, _ in results]).sum()
+    if not _close(total, other) or not all(map(_close, gradient, together)):
+        check.broken("5", f"two micro-batches give {float(other):.6g}, the whole batch {float(total):.6g}")
+
+
+def _check_difference(check: _Check, batch: TokenBatch, share: Tensor, gradient: list[Tensor]) -> None:
+    """Along one fixed direction over all leaves."""
+    angle = torch.arange(len(batch), dtype=torch.float64)
+    directions = [torch.sin(angle + offset) for offset in range(len(LEAVES))]
+
+    def moved(size: float) -> Tensor:
+        leaves = {n: getattr(batch, n) + size * d for n, d in zip(LEAVES, directions, strict=True)}
+        return check.total(batch.replace(**leaves), share).detach()
+
+    slope = (moved(STEP) - moved(-STEP)) / (2 * STEP)
+    expected = torch.stack([(g * d).sum() for g, d in zip(gradient, directions, strict=True)]).sum()
+    if not bool(torch.isclose(slope, expected, rtol=1e-3, atol=1e-6)):
+        check.broken("6", f"the gradient says {float(expected):.6g}, differences say {float(slope):.6g}")

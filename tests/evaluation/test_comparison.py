@@ -21,7 +21,7 @@ import pytest
 from PIL import Image
 
 from palaestra.errors import RunFolderError, UnknownName
-from palaestra.evaluation.comparison import SCHEMA, Arm, Comparison, compare, difference, load_arm, plot
+from palaestra.evaluation.comparison import SCHEMA, Arm, Comparison, Run, compare, difference, load_arm, plot
 from palaestra.store.folder import RunFolder
 from palaestra.store.metrics import MetricsLog
 
@@ -42,6 +42,12 @@ def test_runs_are_read(arms: list[Arm]) -> None:  # rule 1
     x, y = arms[1].runs[1].curve(METRIC)
     assert (x.tolist(), y.tolist()) == ([0, 100, 200], [0.1, 0.52, 0.725])
     assert arms[0].runs[0].curve("reward/mean", axis="updates")[0].tolist() == [2, 4]
+
+
+def test_curves_ascend_whatever_the_order_of_lines() -> None:  # rule 1
+    lines = [{"environment_steps": x, METRIC: y} for x, y in ((20, 0.2), (10, 0.9), (20, 0.3), (0, 0.0))]
+    x, y = Run(name="r", seed=0, lines=tuple(lines)).curve(METRIC)
+    assert (x.tolist(), y.tolist()) == ([0, 10, 20], [0.0, 0.9, 0.3])  # the last line at 20 counts
 
 
 def test_seeds_may_be_given(tmp_path: Path, run: Runs) -> None:  # rule 1

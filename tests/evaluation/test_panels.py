@@ -37,6 +37,12 @@ def test_failed_episodes_are_failures(episode: Episodes) -> None:  # rule 1
     assert failure_line(found) == "2 of 10 episodes failed (engine 1, environment 1) and count as failures"
 
 
+def test_a_failure_after_the_goal_is_a_failure(episode: Episodes) -> None:  # rule 1
+    spoiled = episode(failed="engine")
+    spoiled.outcome = 1.0
+    assert summarize([spoiled, episode(1.0)], name="rooms").successes == 1
+
+
 def test_all_failed_is_no_success(episode: Episodes) -> None:  # rule 1
     found = summarize([episode(failed="tool")] * 3, name="rooms")
     assert found.successes == 0

@@ -48,7 +48,7 @@ class Key:
         return Key(self.codes[index], self.size, self.names, own)
 
 
-def compact(codes: Int[Tensor, " rows"]) -> tuple[Int[Tensor, " rows"], int]:
+def compact(codes: Shaped[Tensor, " rows"]) -> tuple[Int[Tensor, " rows"], int]:
     """Codes renumbered 0 … size − 1 in ascending order, and size."""
     values, inverse = torch.unique(codes, return_inverse=True)
     return inverse, len(values)

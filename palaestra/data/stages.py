@@ -39,7 +39,8 @@ class Estimate(NamedTuple):
 def total_return(table: StepTable, *, by: tuple[str, ...] = ("trajectory",)) -> Float[Tensor, " rows"]:
     """R = Σ reward of the row's trajectory (or of another set of rows), the same number on each of its rows."""
     key = table.key(*by)
-    return segment_sum(table["reward"], by=key)[key.codes].float()
+    counts = Key(key.codes, key.size, key.names, (key.weights > 0).double())  # a row of weight ½ has all its reward
+    return segment_sum(table["reward"], by=counts)[key.codes].float()
 
 
 def reward_to_go(
@@ -48,22 +49,39 @@ def reward_to_go(
     gamma: float,
     by: tuple[str, ...] = ("trajectory",),
     clock: Literal["row", "turn"] = "row",
-) -> Float[Tensor, " rows"]:
-    """D_k = r_k + gamma · D_{k+1} over the rows of a trajectory in time.
+    level: Literal["row", "token"] = "row",
+    reward: Tensor | None = None,
+) -> Float[Tensor, " units"]:
+    """D_u = r_u + gamma · D_{u+1} over the rows of a trajectory in time, or over their response tokens.
 
     Args:
         clock: "row" discounts once per row; "turn" by the difference of turns, so that agents acting in
-            one turn share a return.
+            one turn share a return. At level "token" only "row" has a meaning: once per token.
+        level: at "token" a row's reward stands on its last token.
+        reward: (units,) in place of the reward column.
     """
-    order, last = table.timeline(*by)
-    step = torch.full((len(order),), gamma, dtype=torch.float64)
-    if clock == "turn":
-        turn = table["turn"][order].double()
-        step = step ** torch.cat([turn[1:] - turn[:-1], torch.ones(1, dtype=torch.float64)]).clamp_min(0)
-    reward = table["reward"].double() * (table.weight > 0)
-    out = torch.empty(len(order), dtype=torch.float64)
-    out[order] = reverse_scan(reward[order], torch.where(last, 0.0, step))
-    return out.float()
+    unit, last = table.timeline(*by)
+    weight = table.weight > 0
+    if level == "token":
+        unit, closes, row = _token_timeline(table, unit)
+        last, weight = last[row] & closes, weight[table.token_row]
+        reward = _on_last_token(table) if reward is None else reward
+    reward = (table["reward"] if reward is None else reward).double() * weight
+    step = torch.full((len(unit),), gamma, dtype=torch.float64)
+    if level == "row" and clock == "turn":
+        out = _shared_turns(reward[unit], gamma, table["turn"][unit], last)
+    else:
+        out = reverse_scan(reward[unit], torch.where(last, 0.0, step))
+    return torch.empty_like(out).index_copy_(0, unit, out).float()
+
+
+def _shared_turns(reward: Tensor, gamma: float, turn: Tensor, last: Tensor) -> Tensor:
+    """Reward to go in timeline order, discounted by the difference of turns; equal turns share one value."""
+    hop = torch.diff(turn, append=turn[-1:] + 1).clamp_min(0).double()
+    total = reverse_scan(reward, torch.where(last, 0.0, gamma**hop))
+    opens = torch.ones(len(turn), dtype=torch.bool)
+    opens[1:] = (turn[1:] != turn[:-1]) | last[:-1]
+    return total[opens][opens.cumsum(0) - 1]
 
 
 def lambda_return(
@@ -83,6 +101,7 @@ def lambda_return(
     V_{u+1} is 0 after a terminated last row and `value_end` after a truncated one. g_u is `gamma` between
     rows and `gamma_in` (default: `gamma`) between the tokens of one row. At token level a row's reward
     stands on its last token, and the unit after a row's last token is the first token of the next row.
+    A chain without any value belongs to an agent without a critic: advantage 0, target NaN, as on padding.
 
     Args:
         table: columns value (rows,) at level "row", token_value (tokens,) at level "token"; terminated,
@@ -90,51 +109,55 @@ def lambda_return(
         reward: (units,) in place of the reward column.
 
     Raises: MissingColumn, if values or flags are missing; InvalidData, if the last row of a chain is
-        neither terminated nor truncated.
+        neither terminated nor truncated, or if a chain has values on some of its rows only.
     """
     order, last = table.timeline(*by)
-    end = _end_value(table, order, last)
-    if level == "row":
-        unit, closes, value = order, torch.ones(len(order), dtype=torch.bool), _values(table, "value")
-        rewards = table["reward"] if reward is None else reward
-        inner = gamma
-    else:
+    value, judged = _values(table, "value" if level == "row" else "token_value", by=by)
+    end = _end_value(table, order, last, judged)
+    rewards, inner = (table["reward"] if reward is None else reward), gamma
+    unit, closes = order, torch.ones(len(order), dtype=torch.bool)
+    if level == "token":
         unit, closes, row = _token_timeline(table, order)
-        last, end, value = last[row] & closes, end[row], _values(table, "token_value")
+        last, end, judged = last[row] & closes, end[row], judged[table.token_row]
         rewards = _on_last_token(table) if reward is None else reward
         inner = gamma if gamma_in is None else gamma_in
-    if len(value) != len(unit):
-        raise InvalidData(where="lambda_return(…)", what=f"{len(value)} values for {len(unit)} units of time.")
-    v, r = value.double()[unit], rewards.double()[unit]
+    v, r = value[unit], (rewards.double() * judged)[unit]
     g = torch.where(closes, float(gamma), float(inner)).double()
-    following = torch.cat([v[1:], torch.zeros(1, dtype=torch.float64)])
+    following = torch.cat([v[1:], v.new_zeros(1)])[: len(v)]
     delta = r + g * torch.where(last, end, following) - v
     advantage = torch.empty_like(delta)
     advantage[unit] = reverse_scan(delta, torch.where(last, 0.0, g * lam))
-    return Estimate(advantage.float(), (advantage + value.double()).float())
+    return Estimate(advantage.float(), torch.where(judged, advantage + value, torch.nan).float())
 
 
-def _values(table: StepTable, name: str) -> Tensor:
-    if name not in table:
+def _values(table: StepTable, name: str, *, by: tuple[str, ...]) -> tuple[Tensor, Tensor]:
+    """The critic's column, float64 (units,), 0 where it is silent; and which rows it judges, bool (rows,)."""
+    if name not in table or bool(table[name].isnan().all()):
         raise MissingColumn(
             where="lambda_return(…)",
             what=f"the table has no column `{name}`: no critic has given values.",
             remedy="Give the policy a value head, or use an estimator without a critic: grpo, rloo, dr_grpo.",
         )
-    column = table[name]
-    if not bool(torch.isfinite(column).all()):
-        raise InvalidData(where=f"column `{name}`", what="a value is not finite.")
-    return column
+    column, chain = table[name].double(), table.key(*by)
+    row = table.token_row if len(column) == table.tokens else torch.arange(len(table))
+    counts, code = table.weight[row] > 0, chain.codes[row]
+    has = torch.zeros(chain.size, dtype=torch.bool)
+    has[code[counts & ~column.isnan()]] = True
+    needed = counts & has[code]
+    if not bool(column[needed].isfinite().all()):
+        raise InvalidData(where=f"column `{name}`", what=f"a value is not finite inside one ({', '.join(by)}).")
+    return torch.where(needed, column, 0.0), (table.weight > 0) & has[chain.codes]
 
 
-def _end_value(table: StepTable, order: Tensor, last: Tensor) -> Tensor:
+def _end_value(table: StepTable, order: Tensor, last: Tensor, judged: Tensor) -> Tensor:
     """V after the last row of each chain: 0 if terminated, value_end if truncated; in timeline order."""
     if "terminated" not in table and "truncated" not in table:
         raise MissingColumn(where="lambda_return(…)", what="the table has neither `terminated` nor `truncated`.")
     no = torch.zeros(len(table), dtype=torch.bool)
     terminated = (table["terminated"] if "terminated" in table else no)[order]
-    truncated = (table["truncated"] if "truncated" in table else no)[order] & ~terminated
-    open_end = last & ~terminated & ~truncated & (table.weight[order] > 0)
+    counts = judged[order]
+    truncated = (table["truncated"] if "truncated" in table else no)[order] & ~terminated & counts
+    open_end = last & ~terminated & ~truncated & counts
     if bool(open_end.any()):
         row = int(order[open_end.nonzero()[0, 0]])
         raise InvalidData(
@@ -169,10 +192,8 @@ def _token_timeline(table: StepTable, order: Tensor) -> tuple[Tensor, Tensor, Te
 
 def _on_last_token(table: StepTable) -> Tensor:
     """Row rewards on the last token of their row, 0 elsewhere: (tokens,)."""
-    count = table["token_count"]
     out = torch.zeros(table.tokens)
-    has = count > 0
-    out[(count.cumsum(0) - 1)[has]] = table["reward"][has]
+    out[table["token_count"].cumsum(0) - 1] = table["reward"]
     return out
 
 
@@ -244,16 +265,17 @@ def _refuse_lone(lone: Tensor, distinct: Tensor, by: Key, *, singleton: str, nee
     what = f"key ({', '.join(by.names) or 'whole table'})"
     if singleton == "error" and bool(lone.any()):
         raise InvalidData(where=what, what=f"{int(lone.sum())} peer sets have a single member.")
-    if need_peers and not bool((distinct > 1).any()):
+    if need_peers and bool((distinct > 0).any()) and not bool((distinct > 1).any()):
         raise InvalidData(
             where=what,
             what="no peer set has two members, so nothing can be compared and every advantage would be 0.",
-            remedy="Sample at least 2 trajectories a task (`rollout.group`), or use reinforce_plus_plus, which needs none.",
+            remedy="Sample at least 2 trajectories a task (`rollout.group`), or use reinforce_plus_plus, "
+            "which needs none.",
         )
 
 
 def whiten(values: Float[Tensor, " units"], *, weight: Tensor | None = None) -> Float[Tensor, " units"]:
-    """(x − mean) / sqrt(variance + 1e-8) over all units, sample variance; padding (weight 0) stays 0.
+    """(x − mean) / sqrt(variance + 1e-8) over all units, sample variance; padding (weight 0) is 0.
 
     Raises: InvalidData, for fewer than 2 units.
     """
@@ -261,6 +283,9 @@ def whiten(values: Float[Tensor, " units"], *, weight: Tensor | None = None) -> 
     if int(counts.sum()) < 2:
         raise InvalidData(where="whiten(…)", what=f"{int(counts.sum())} units cannot be whitened; 2 are needed.")
     x = values.double()
+    low, high = x[counts].aminmax()
+    if low == high:  # rounding must not look like a signal
+        return torch.zeros_like(x).float()
     variance, mean = torch.var_mean(x[counts], correction=1)
     return torch.where(counts, (x - mean) / torch.sqrt(variance + 1e-8), 0.0).float()
 

@@ -13,15 +13,19 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from palaestra.data.segments import Key
+from palaestra.data.segments import Key, compact
 from palaestra.data.trajectory import Step, Trajectory
 from palaestra.errors import InvalidData, MissingColumn, nearest
 
 REQUIRED = ("group", "trajectory", "agent", "turn", "reward")
-KEYS = ("group", "trajectory", "agent", "state_key", "next_key", "action_key", "policy", "segment")
-KEYS += ("invocation", "parent", "team", "stratum")
+KEYS = (
+    *("group", "trajectory", "agent", "state_key", "next_key", "action_key"),
+    *("policy", "segment", "invocation", "parent", "team", "stratum"),
+)
 FLAGS = ("terminated", "truncated")
 PER_TOKEN = ("token_logprob", "token_proximal", "token_reference", "token_entropy", "token_value")
+COUNTS = ("turn", "token_count", "version")
+NUMBERS = ("reward", "weight", "outcome", "value", "value_end", "entropy", *PER_TOKEN)
 MAY_BE_MISSING = ("outcome", "value", "value_end", *PER_TOKEN)  # NaN: "not given for this row"
 
 
@@ -125,7 +129,10 @@ class StepTable:
         if length != expected:
             unit = "tokens" if name in PER_TOKEN else "rows"
             raise InvalidData(where=f"column `{name}`", what=f"it has {length} values for {expected} {unit}.")
-        if name in KEYS or not _numeric(values):
+        numeric = _numeric(values)
+        if not numeric and name in (*NUMBERS, *COUNTS, *FLAGS):
+            raise InvalidData(where=f"column `{name}`", what="it holds something else than one number per row.")
+        if name in KEYS or not numeric:
             self._columns[name], self._labels[name] = _factorize(values)
         else:
             self._columns[name] = _numbers(name, values)
@@ -134,10 +141,18 @@ class StepTable:
         for name, column in self._columns.items():
             if column.is_floating_point() and name not in MAY_BE_MISSING:
                 _refuse_non_finite(name, column, self)
+        for name in ("group", "trajectory", "agent"):
+            nameless = int((self[name] < 0).sum())
+            if nameless:
+                raise InvalidData(where=f"column `{name}`", what=f"{nameless} of {self.rows} rows have none.")
         if "weight" in self and bool((self["weight"] < 0).any()):
             raise InvalidData(where="column `weight`", what="a weight is negative.", remedy="Use 0 for padding.")
-        if bool((self["token_count"] < 0).any()):
-            raise InvalidData(where="column `token_count`", what="a row has a negative number of tokens.")
+        if bool((self["token_count"] < 1).any()):
+            raise InvalidData(
+                where="column `token_count`",
+                what="a row has no response token.",
+                remedy="An action without tokens counts as one token.",
+            )
         first = torch.zeros(self.key("trajectory").size, dtype=torch.int64)
         first[self["trajectory"]] = self["group"]
         if not torch.equal(first[self["trajectory"]], self["group"]):
@@ -161,15 +176,16 @@ class StepTable:
         return self._cache[names]  # type: ignore[no-any-return]
 
     def _single(self, name: str) -> Key:
+        if name not in self._labels:
+            return Key(*compact(self[name]), (name,))  # numbers: any value, also fractions and negative ones
         codes = self[name]
         missing = codes < 0
         if not bool(missing.any()):
-            size = len(self._labels[name]) if name in self._labels else int(codes.max()) + 1 if len(codes) else 1
-            return Key(codes.long(), max(size, 1), (name,))
+            return Key(codes, max(len(self._labels[name]), 1), (name,))
         if bool(missing.all()):
             raise MissingColumn(where=f"column `{name}`", what="no row has a value in it.")
         alone = int(codes.max()) + torch.cumsum(missing, 0)  # unlike any other row
-        return Key(torch.where(missing, alone, codes).long(), int(alone[-1]) + 1, (name,))
+        return Key(torch.where(missing, alone, codes), int(alone[-1]) + 1, (name,))
 
     def unit(self, name: str) -> Key | None:
         """What counts once in a statistic: "row" is None; "token" weighs rows by tokens; else a column."""
@@ -183,16 +199,19 @@ class StepTable:
     def timeline(self, *names: str) -> tuple[Int[Tensor, " rows"], Bool[Tensor, " rows"]]:
         """Rows ordered in time inside each set of `names`, and whether each is the last of its set.
 
+        Padding (weight 0) stands behind the rows of its set, each row of it a set of its own.
+
         Returns: order, int64 (rows,): positions of rows; last, bool (rows,), in that order.
         """
         cached = ("timeline", *names)
         if cached not in self._cache:
-            codes = self.key(*names).codes
+            padding = self.weight == 0
+            codes = 2 * self.key(*names).codes + padding
             order = torch.argsort(self["turn"], stable=True)
             order = order[torch.argsort(codes[order], stable=True)]
             ordered = codes[order]
             last = torch.ones(self.rows, dtype=torch.bool)
-            last[:-1] = ordered[1:] != ordered[:-1]
+            last[:-1] = (ordered[1:] != ordered[:-1]) | padding[order[:-1]]
             self._cache[cached] = (order, last)
         return self._cache[cached]  # type: ignore[no-any-return]
 
@@ -210,9 +229,7 @@ class StepTable:
 
     def per_token(self, values: Tensor) -> Float[Tensor, " tokens"]:
         """Row values broadcast to their tokens; token values as they are."""
-        if len(values) == self.rows and bool((self["token_count"] == 1).all()):
-            return values
-        if len(values) == self.tokens and self.tokens != self.rows:
+        if len(values) == self.tokens:  # where rows are as many as tokens, each row has one
             return values
         if len(values) == self.rows:
             return values[self.token_row]
@@ -256,7 +273,7 @@ class StepTable:
 class Row(NamedTuple):
     """One row of a table with the episode behind it. `start`: its first token in the table's flat order."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls here
     trajectory: Trajectory
     step: Step
     start: int
@@ -315,23 +332,20 @@ def _pick(values: Any, rows: Tensor) -> Any:
 def _numeric(values: Any) -> bool:
     if isinstance(values, Tensor):
         return True
-    return bool(np.asarray(values).dtype.kind in "biuf")
+    try:
+        return bool(np.asarray(values).dtype.kind in "biuf")
+    except ValueError:  # lists of unequal lengths
+        return False
 
 
 def _numbers(name: str, values: Any) -> Tensor:
-    column = values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
+    column = values.detach() if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
+    if column.ndim != 1:
+        raise InvalidData(where=f"column `{name}`", what=f"its shape is {tuple(column.shape)}, not (rows,).")
     if name in FLAGS:
         return column.bool()
-    if column.is_floating_point() or name in (
-        "reward",
-        "weight",
-        "outcome",
-        "value",
-        "value_end",
-        "entropy",
-        *PER_TOKEN,
-    ):
-        return column.detach().float()
+    if name not in COUNTS and (column.is_floating_point() or name in NUMBERS):
+        return column.float()
     return column.long()
 
 
@@ -341,9 +355,9 @@ def _factorize(values: Any) -> tuple[Int[Tensor, " rows"], list[Any]]:
         labels, codes = np.unique(np.asarray(values), return_inverse=True)
         return torch.from_numpy(codes.astype(np.int64).reshape(-1)), labels.tolist()
     seen: dict[Any, int] = {None: -1}
-    codes = [seen.setdefault(value, len(seen) - 1) for value in values]
+    found = [seen.setdefault(value, len(seen) - 1) for value in values]
     del seen[None]
-    return torch.tensor(codes, dtype=torch.int64), list(seen)
+    return torch.tensor(found, dtype=torch.int64), list(seen)
 
 
 def _refuse_non_finite(name: str, column: Tensor, table: StepTable) -> None:

@@ -71,7 +71,8 @@ class TokenBatch:
     def take(self, index: Int[Tensor, " kept"]) -> TokenBatch:
         """The tokens at `index`, in this order."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return TokenBatch(**{n: v[index] if isinstance(v, Tensor) else v for n, v in fields.items()})
+        picked: dict[str, Any] = {n: v[index] if isinstance(v, Tensor) else v for n, v in fields.items()}
+        return TokenBatch(**picked)
 
     def need(self, name: str, *, where: str) -> Tensor:
         """The column, or MissingColumn saying who reads it."""
@@ -133,7 +134,7 @@ def coefficients(
         case "group-mean":
             group = _key(batch.need("group", where="aggregate: group-mean"), kept)
             return kept / (_count(group) * _size(group))
-    raise InvalidData(where="aggregate", what=f"unknown mode {how!r}.", options=Aggregation.__args__)  # type: ignore[attr-defined]
+    raise InvalidData(where="aggregate", what=f"unknown mode {how!r}.", options=Aggregation.__args__)
 
 
 def aggregate(

@@ -1,0 +1,10 @@
+"""Losses and regularizers: a token batch to one number per token, and metrics per token. Floor 2."""
+
+from palaestra.losses.behavior_cloning import behavior_cloning
+from palaestra.losses.entropy import entropy
+from palaestra.losses.kl import kl
+from palaestra.losses.ppo_clip import ppo_clip
+from palaestra.losses.reinforce import reinforce
+from palaestra.losses.value import value
+
+__all__ = ["behavior_cloning", "entropy", "kl", "ppo_clip", "reinforce", "value"]

@@ -1,0 +1,39 @@
+"""Leave out groups in which every trajectory ended alike: nothing can be compared there.
+
+Knows groups and one number per trajectory. Knows nothing of estimators.
+"""
+
+from __future__ import annotations
+
+from jaxtyping import Bool
+from torch import Tensor
+
+from palaestra.data import StepTable, segment_range, total_return
+from palaestra.errors import InvalidData
+from palaestra.registry import Columns, register
+
+
+@register("selection", "constant_groups", source="arXiv 2503.14476")
+def constant_groups(table: StepTable, *, column: str = "outcome", by: Columns = ("group",)) -> Bool[Tensor, " rows"]:
+    """Keep the rows of groups whose trajectories differ in a column.
+
+    Args:
+        table: that column, (rows,).
+        column: "outcome", the raw result, never shaped; "return", the sum of rewards; or any other column.
+        by: columns that peers agree in.
+
+    Returns: bool (rows,), False where the group is constant.
+    Raises: MissingColumn, if there is no such column; InvalidData, if it is missing on some rows.
+    Differs from the authors' recipe: only drops; sampling more groups in their place is the sampler's affair.
+    """
+    values = total_return(table) if column == "return" else table[column]
+    counts = table.weight > 0
+    missing = int(values[counts].isnan().sum())
+    if missing:
+        raise InvalidData(
+            where="selection: constant_groups",
+            what=f"the column `{column}` is missing on {missing} of {int(counts.sum())} rows.",
+            remedy="Use `column: return`, or give the outcome in the environment's last `info`.",
+        )
+    key = table.key(*by)
+    return (segment_range(values, by=key) > 0)[key.codes]

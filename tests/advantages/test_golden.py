@@ -1,0 +1,111 @@
+"""Every hand-derived number of tests/golden is met by the part it names.
+
+(1) tables: advantages, rewards, selections, weights; (2) token batches: losses and regularizers; (3) aggregation;
+(4) optimizers; (5) every case says how its numbers come about.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import Tensor
+
+from palaestra import advantages, losses, optim, rewards, selection, weights
+from palaestra.data import Estimate, StepTable, TokenBatch, aggregate
+
+ROOMS: dict[str, ModuleType] = {
+    "advantage": advantages,
+    "reward": rewards,
+    "selection": selection,
+    "weights": weights,
+    "loss": losses,
+    "regularizer": losses,
+    "optimizer": optim,
+}
+FILES = sorted((Path(__file__).parents[1] / "golden").glob("*.yaml"))
+CONTENT = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in FILES}
+CASES = [(name, place, case) for name, content in CONTENT.items() for place, case in enumerate(content["cases"])]
+IDS = [f"{name}-{place}-{case['part']}" for name, place, case in CASES]
+
+
+def part_of(slot: str, name: str) -> Any:
+    """The registered function or class, without the index of parts."""
+    found = [o for o in vars(ROOMS[slot]).values() if hasattr(o, "part") and (o.part.slot, o.part.name) == (slot, name)]
+    assert found, f"no {slot} is called {name}"
+    return found[0]
+
+
+def batch_of(columns: dict[str, list[Any]]) -> TokenBatch:
+    """A token batch from the columns of a case; `ratio` stands for logprob = log(ratio) and proximal = 0."""
+    size = len(next(iter(columns.values())))
+    numbers = {name: torch.tensor(values, dtype=torch.float64) for name, values in columns.items()}
+    units = {name: numbers.pop(name).long() for name in ("row", "trajectory", "group") if name in numbers}
+    numbers.pop("loss", None)
+    if "ratio" in numbers:
+        numbers["logprob"] = numbers.pop("ratio").log()
+    filled = {name: torch.zeros(size, dtype=torch.float64) for name in ("advantage", "logprob", "proximal")}
+    filled["weight"] = torch.ones(size, dtype=torch.float64)
+    places = {name: torch.zeros(size, dtype=torch.int64) for name in ("row", "sequence", "trajectory")}
+    return TokenBatch(**{**filled, **places, **numbers, **units})
+
+
+def on_table(case: dict[str, Any], columns: dict[str, Any]) -> Tensor | Estimate:
+    table = StepTable(**{**columns, **case.get("columns", {})})
+    data = [torch.tensor(case["advantage"])] if "advantage" in case else []
+    found: Tensor | Estimate = part_of(case["slot"], case["part"])(table, *data, **case.get("options", {}))
+    return found
+
+
+def stepped(case: dict[str, Any]) -> Tensor:
+    parameter = torch.tensor(case["parameters"], requires_grad=True)
+    optimizer = part_of("optimizer", case["part"])([parameter], **case["options"])
+    parameter.grad = torch.tensor(case["gradients"])
+    optimizer.step()
+    return parameter.detach()
+
+
+def result(case: dict[str, Any], columns: dict[str, Any]) -> Tensor | Estimate:
+    match case["slot"]:
+        case "loss" | "regularizer":  # rule 2
+            part = part_of(case["slot"], case["part"])
+            found: Tensor = part(batch_of(case["batch"]), **case.get("options", {}))[0]
+            return found
+        case "aggregation":  # rule 3
+            batch, options = batch_of(case["batch"]), case.get("options", {})
+            return aggregate(torch.tensor(case["batch"]["loss"]), batch, how=case["part"], **options)
+        case "optimizer":  # rule 4
+            return stepped(case)
+        case _:  # rule 1
+            return on_table(case, columns)
+
+
+@pytest.mark.parametrize(("file", "place", "case"), CASES, ids=IDS)
+def test_hand_derived_numbers(file: str, place: int, case: dict[str, Any]) -> None:
+    found = result(case, CONTENT[file].get("table", {}))
+    expected = case["expected"]
+    if isinstance(found, Estimate):
+        pairs = [(found.advantage, expected["advantage"]), (found.target, expected["target"])]
+    else:
+        pairs = [(found, expected)]
+    for numbers, wanted in pairs:
+        wanted = torch.as_tensor(wanted, dtype=torch.float64)
+        assert numbers.shape == wanted.shape
+        assert torch.allclose(numbers.double(), wanted, atol=6e-5, rtol=0), (numbers.tolist(), case["derivation"])
+
+
+@pytest.mark.parametrize(("file", "place", "case"), CASES, ids=IDS)
+def test_cases_say_where_they_come_from(file: str, place: int, case: dict[str, Any]) -> None:  # rule 5
+    assert len(str(case["derivation"])) > 3
+    assert case["slot"] == "aggregation" or part_of(case["slot"], case["part"])
+    assert all(not isinstance(x, float) or math.isfinite(x) for x in torch.as_tensor(_flat(case["expected"])).tolist())
+
+
+def _flat(expected: Any) -> list[float]:
+    pieces = list(expected.values()) if isinstance(expected, dict) else [expected]
+    return torch.cat([torch.as_tensor(piece, dtype=torch.float64).reshape(-1) for piece in pieces]).tolist()

@@ -1,0 +1,171 @@
+"""The stages equal plain loops: (1) returns and rewards to go, by row, by turn and by token; (2) lambda returns over
+rows and tokens, with ends; (3) baselines and scales over peers, with every unit; (4) whitening, pooling, modulation;
+(5) half weights weigh statistics but not returns.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from palaestra.data import (
+    StepTable,
+    lambda_return,
+    modulate,
+    pool,
+    reward_to_go,
+    standardize,
+    total_return,
+    whiten,
+)
+from palaestra.errors import InvalidData
+from tests.advantages.tables import close, quick, tables
+
+
+def chains(table: StepTable, *names: str) -> list[list[int]]:
+    """Rows of each set in time."""
+    found: dict[Any, list[int]] = defaultdict(list)
+    for row in sorted(range(len(table)), key=lambda r: int(table["turn"][r])):
+        found[tuple(int(table[name][row]) for name in names)].append(row)
+    return list(found.values())
+
+
+def token_chains(table: StepTable, *names: str) -> list[list[int]]:
+    """Tokens of each set in time."""
+    pieces = torch.arange(table.tokens).split(table["token_count"].tolist())
+    return [[int(t) for row in chain for t in pieces[row]] for chain in chains(table, *names)]
+
+
+def to_go(rewards: list[float], gamma: float) -> list[float]:
+    out, after = [], 0.0
+    for reward in reversed(rewards):
+        after = reward + gamma * after
+        out.append(after)
+    return out[::-1]
+
+
+@quick
+@given(tables(), st.sampled_from([1.0, 0.9]))
+def test_rewards_to_go(table: StepTable, gamma: float) -> None:  # rule 1
+    rows, whole = reward_to_go(table, gamma=gamma), total_return(table)
+    for chain in chains(table, "trajectory"):
+        own = table["reward"][chain].tolist()
+        assert close(rows[chain], to_go(own, gamma))
+        assert close(whole[chain], [sum(own)] * len(own))
+    agents = reward_to_go(table, gamma=gamma, by=("trajectory", "agent"))
+    for chain in chains(table, "trajectory", "agent"):
+        assert close(agents[chain], to_go(table["reward"][chain].tolist(), gamma))
+    assert torch.equal(reward_to_go(table, gamma=gamma, clock="turn"), rows), "turns are rows here"
+
+
+@quick
+@given(tables(), st.sampled_from([1.0, 0.9]))
+def test_tokens_to_go(table: StepTable, gamma: float) -> None:  # rule 1
+    last = table["token_count"].cumsum(0) - 1
+    rewards = torch.zeros(table.tokens)
+    rewards[last] = table["reward"]
+    found = reward_to_go(table, gamma=gamma, level="token")
+    for chain in token_chains(table, "trajectory"):
+        assert close(found[chain], to_go(rewards[chain].tolist(), gamma))
+
+
+def test_turns_are_shared() -> None:  # rule 1
+    table = StepTable(group=[0] * 5, trajectory=[0] * 5, agent=list("abaab"), turn=[0, 0, 2, 5, 5],
+                      reward=[1.0, 2.0, 4.0, 8.0, 16.0])  # fmt: skip
+    late = 24.0
+    middle = 4 + late / 8
+    assert close(reward_to_go(table, gamma=0.5, clock="turn"), [3 + middle / 4, 3 + middle / 4, middle, late, late])
+
+
+@pytest.mark.parametrize("level", ["row", "token"])
+@quick
+@given(table=tables())
+def test_lambda_returns(level: Any, table: StepTable) -> None:  # rule 2
+    gamma, lam, inner = 0.9, 0.8, 0.7
+    found = lambda_return(table, gamma=gamma, lam=lam, level=level, gamma_in=inner)
+    row_of = list(range(len(table))) if level == "row" else table.token_row.tolist()
+    value = table["value" if level == "row" else "token_value"].tolist()
+    for chain in (chains if level == "row" else token_chains)(table, "trajectory", "agent"):
+        after = 0.0
+        for place in range(len(chain) - 1, -1, -1):
+            unit, row = chain[place], row_of[chain[place]]
+            ends = place + 1 == len(chain)
+            closes = ends or row_of[chain[place + 1]] != row
+            discount = gamma if closes or level == "row" else inner
+            end = float(table["value_end"][row]) if bool(table["truncated"][row]) else 0.0
+            following = end if ends else value[chain[place + 1]]
+            reward = float(table["reward"][row]) if closes else 0.0
+            delta = reward + discount * following - value[unit]
+            after = delta + (0.0 if ends else discount * lam * after)
+            assert float(found.advantage[unit]) == pytest.approx(after, abs=1e-5)
+            assert float(found.target[unit]) == pytest.approx(after + value[unit], abs=1e-5)
+
+
+UNITS = ["row", "trajectory", "token", "agent"]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("scale", ["none", "std"])
+@quick
+@given(table=tables())
+def test_standardize(unit: str, scale: Any, table: StepTable) -> None:  # rule 3
+    values = total_return(table)
+    found = standardize(values, by=table.key("group"), unit=table.unit(unit), scale=scale)
+    for rows in chains(table, "group"):
+        units: dict[int, list[int]] = defaultdict(list)
+        for row in rows:
+            units[row if unit in ("row", "token") else int(table[unit][row])].append(row)
+        x = [statistics.fmean(values[members].tolist()) for members in units.values()]
+        if unit == "token":
+            x = [float(values[row]) for row in rows for _ in range(int(table["token_count"][row]))]
+        flat = len(units) == 1 or (min(x) == max(x) and len(set(values[rows].tolist())) == 1)
+        std = statistics.stdev(x) if len(x) > 1 else 0.0
+        for row in rows:
+            expected = (float(values[row]) - statistics.fmean(x)) / (std + 1e-6 if scale == "std" else 1.0)
+            assert float(found[row]) == pytest.approx(0.0 if flat else expected, rel=1e-4, abs=1e-4)
+
+
+def test_switches() -> None:  # rule 3
+    table = StepTable(group=[0, 0, 1], trajectory=[0, 1, 2], agent=["x"] * 3, turn=[0] * 3, reward=[0.3, 0.3, 5.0])
+    key, values = table.key("group"), table["reward"]
+    assert standardize(values, by=key).tolist() == [0.0, 0.0, 0.0]
+    assert standardize(values, by=key, singleton="raw").tolist() == [0.0, 0.0, 5.0]
+    assert standardize(values, by=key, center="none", singleton="raw").tolist() == values.tolist()
+    assert math.isclose(float(standardize(values, by=key, scale="std", zero_variance="keep")[0]), 0.0, abs_tol=1e-6)
+
+
+@quick
+@given(tables())
+def test_whiten_pool_modulate(table: StepTable) -> None:  # rule 4
+    x = table["reward"]
+    white = whiten(x).double()
+    assert close(white, torch.zeros(len(x))) if len(set(x.tolist())) == 1 else close(white.var(), 1.0, tolerance=1e-3)
+    half = torch.arange(len(x)) % 2 == 0
+    if int(half.sum()) > 1:
+        assert torch.equal(whiten(x, weight=half.float())[half], whiten(x[half]))
+        assert bool((whiten(x, weight=half.float())[~half] == 0).all())
+    mean = pool(x, by=table.key("group", "state_key"))
+    for rows in chains(table, "group", "state_key"):
+        assert close(mean[rows], [statistics.fmean(x[rows].tolist())] * len(rows))
+    assert close(modulate(x, factor=2.0, bonus=mean), 2 * x + mean)
+    assert torch.equal(modulate(x), x)
+
+
+def test_whiten_refuses_one() -> None:  # rule 4
+    with pytest.raises(InvalidData, match="1 units cannot be whitened"):
+        whiten(torch.ones(3), weight=torch.tensor([0.0, 1.0, 0.0]))
+    assert whiten(torch.full((3,), 0.1)).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_half_weights() -> None:  # rule 5
+    table = StepTable(group=[0, 0, 0], trajectory=[0, 1, 2], agent=["x"] * 3, turn=[0] * 3, reward=[1.0, 0.0, 0.0],
+                      weight=[1.0, 0.5, 0.5])  # fmt: skip
+    assert total_return(table).tolist() == [1.0, 0.0, 0.0]
+    assert close(standardize(table["reward"], by=table.key("group")), [0.5, -0.5, -0.5])

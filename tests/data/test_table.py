@@ -1,0 +1,206 @@
+"""StepTable: (1) columns of names, numbers and flags; (2) what is missing or wrong is refused by name; (3) keys, units
+and time; (4) padding stands aside; (5) `take` and `replace` keep everything else; (6) episodes become rows, in an order
+that does not depend on their arrival; (7) an empty table is a table.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+
+from palaestra.advantages import dr_grpo, grpo, reinforce
+from palaestra.data import Action, Observation, Step, StepTable, Task, Trajectory, rows_of
+from palaestra.errors import InvalidData, MissingColumn
+from tests.advantages.tables import quick, shuffled, tables
+
+BASE: dict[str, Any] = {
+    "group": ["g", "g", "h"],
+    "trajectory": ["a", "a", "b"],
+    "agent": ["x", "y", "x"],
+    "turn": [0, 1, 0],
+    "reward": [0.0, 1.0, 2.0],
+}
+
+
+def table(**columns: Any) -> StepTable:
+    return StepTable(**{**BASE, **columns})
+
+
+# ---- columns ----------------------------------------------------------------------------------------------
+def test_kinds_of_columns() -> None:  # rule 1
+    made = table(
+        terminated=[0, 1, 1], version=[1.0, 2.0, 2.0], duration=[1, 2, 3], reward=np.arange(3), note=list("pqp")
+    )
+    assert made["terminated"].dtype == torch.bool and made["version"].dtype == torch.int64
+    assert made["reward"].dtype == torch.float32 and made["duration"].dtype == torch.int64
+    assert made["note"].tolist() == [0, 1, 0] and made.labels("note") == ["p", "q"]
+    assert made.labels("agent") == ["x", "y"] and made["token_count"].tolist() == [1, 1, 1]
+    assert "stratum" not in made and "note" in made and len(made) == 3
+
+
+def test_names_may_be_anything_hashable() -> None:  # rule 1
+    made = table(state_key=[(1, "a"), None, (1, "a")], stratum=torch.tensor([5, 5, 9]), team=np.array([2, 2, 1]))
+    assert made["state_key"].tolist() == [0, -1, 0]
+    assert made.labels("stratum") == [5, 9] and made.labels("team") == [1, 2]
+
+
+WRONG = [
+    ({"reward": None}, "the column `reward` is required"),
+    ({"agent": ["x", "y"]}, "column `agent`"),
+    ({"weight": [1.0, -1.0, 1.0]}, "a weight is negative"),
+    ({"token_count": [1, 0, 1]}, "a row has no response token"),
+    ({"token_entropy": [0.5, 0.5]}, "it has 2 values for 3 tokens"),
+    ({"entropy": [0.5, float("nan"), 0.5]}, "column `entropy`, trajectory a, turn 1"),
+    ({"duration": [0.5, float("inf"), 0.5]}, "column `duration`"),
+    ({"turn": ["a", "b", "c"]}, "column `turn`"),
+    ({"trajectory": ["a", "b", "b"]}, "carry different groups"),
+    ({"group": [None, None, "h"]}, "2 of 3 rows have none"),
+    ({"outcome": [None, 1.0, 1.0]}, "column `outcome`"),
+]
+
+
+@pytest.mark.parametrize(("columns", "message"), WRONG, ids=lambda v: v if isinstance(v, str) else "")
+def test_wrong_columns(columns: dict[str, Any], message: str) -> None:  # rule 2
+    with pytest.raises((InvalidData, MissingColumn), match=message):
+        table(**columns)
+
+
+def test_missing_column_names_the_nearest() -> None:  # rule 2
+    with pytest.raises(MissingColumn) as caught:
+        table(state_key=list("abc"))["state_keys"]
+    assert caught.value.options[0] == "state_key"
+
+
+def test_not_given_is_allowed_where_it_means_something() -> None:  # rule 2
+    made = table(outcome=[float("nan"), 1.0, 0.0], value=[float("nan")] * 3, token_reference=[float("nan")] * 3)
+    assert made["outcome"].isnan().tolist() == [True, False, False]
+
+
+# ---- keys, units, time ------------------------------------------------------------------------------------
+def test_keys() -> None:  # rule 3
+    made = table(state_key=["s", None, None], score=[0.25, 0.75, 0.25], step=[-1, -1, 7], huge=[2**60, 1, 2**60])
+    assert made.key().size == 1 and made.key("group").size == 2
+    assert made.key("group", "agent").size == 3
+    assert made.key("state_key").size == 3, "None is unlike any other row"
+    assert made.key("score").codes.tolist() == [0, 1, 0], "fractions are not cut off"
+    assert made.key("step").size == 2 and made.key("huge", "agent").size == 2
+    assert made.key("group") is made.key("group")
+    with pytest.raises(MissingColumn, match="no row has a value in it"):
+        table(state_key=[None] * 3).key("state_key")
+
+
+def test_units() -> None:  # rule 3
+    made = table(token_count=[2, 1, 3])
+    assert made.unit("row") is None
+    assert made.unit("token").weights.tolist() == [2.0, 1.0, 3.0]
+    assert made.unit("trajectory").size == 2
+    assert made.tokens == 6 and made.token_row.tolist() == [0, 0, 1, 2, 2, 2]
+
+
+@quick
+@given(tables())
+def test_time(some: StepTable) -> None:  # rule 3
+    order, last = some.take(shuffled(some, 3)).timeline("trajectory")
+    made = some.take(shuffled(some, 3))
+    turn, chain = made["turn"][order].tolist(), made["trajectory"][order].tolist()
+    for place in range(len(order)):
+        ends = place + 1 == len(order) or chain[place + 1] != chain[place]
+        assert bool(last[place]) == ends
+        assert ends or turn[place] < turn[place + 1]
+
+
+def test_padding_stands_aside() -> None:  # rule 4
+    made = table(trajectory=["a", "a", "a"], group=["g"] * 3, turn=[0, 1, 2], weight=[1.0, 0.0, 1.0])
+    order, last = made.timeline("trajectory")
+    assert order.tolist() == [0, 2, 1] and last.tolist() == [False, True, True]
+    assert reinforce(made, gamma=0.5).tolist() == [1.0, 0.0, 2.0]
+
+
+# ---- other tables -----------------------------------------------------------------------------------------
+@quick
+@given(tables())
+def test_take(some: StepTable) -> None:  # rule 5
+    index = shuffled(some, 1)
+    taken = some.take(index)
+    for name in ("reward", "turn", "terminated", "value", "token_count"):
+        assert torch.equal(taken[name], some[name][index])
+    for name in ("group", "agent", "state_key"):
+        assert [taken.labels(name)[c] for c in taken[name]] == [some.labels(name)[c] for c in some[name][index]]
+    pieces = some["token_value"].split(some["token_count"].tolist())
+    assert torch.equal(taken["token_value"], torch.cat([pieces[row] for row in index]))
+    back = taken.take(torch.argsort(index))
+    assert all(torch.equal(back[name], some[name]) for name in ("reward", "token_value", "token_count"))
+
+
+def test_replace() -> None:  # rule 5
+    made = table(state_key=["s", None, "t"], outcome=[1.0, 1.0, 0.0])
+    other = made.replace(reward=torch.ones(3), outcome=None, process=[0.5, 0.5, 0.5])
+    assert other["reward"].tolist() == [1.0] * 3 and "outcome" not in other and "process" in other
+    assert other["state_key"].tolist() == [0, -1, 1] and made["reward"].tolist() == [0.0, 1.0, 2.0]
+
+
+def test_per_token() -> None:
+    made = table(token_count=[2, 1, 1])
+    rows, tokens = torch.tensor([1.0, 2.0, 3.0]), torch.arange(4).float()
+    assert made.per_token(rows).tolist() == [1.0, 1.0, 2.0, 3.0]
+    assert made.per_token(tokens).tolist() == tokens.tolist()
+    assert table().per_token(rows).tolist() == rows.tolist()
+    with pytest.raises(InvalidData, match="5 values fit neither 3 rows nor 4 tokens"):
+        made.per_token(torch.zeros(5))
+
+
+# ---- episodes ---------------------------------------------------------------------------------------------
+def episode(group: str, sample: int, rewards: list[float], **fields: Any) -> Trajectory:
+    steps = [
+        Step(
+            agent="solver",
+            turn=turn,
+            reward=reward,
+            action=Action(text="go", tokens=np.array([5, 6], np.int32), logprobs=np.array([-1.0, -2.0])),
+            observation=Observation(text="here", state_key=f"s{turn}"),
+            policy="main",
+            terminated=turn + 1 == len(rewards),
+            info={"invalid": turn == 0, "note": "text is no number"},
+        )
+        for turn, reward in enumerate(rewards)
+    ]
+    return Trajectory(task=Task(env="e", seed=0), group=group, sample=sample, steps=steps, **fields)
+
+
+def test_from_episodes() -> None:  # rule 6
+    one, two = episode("g", 0, [0.0, 1.0], outcome=1.0), episode("g", 1, [0.5])
+    made = StepTable.from_trajectories([two, one])
+    assert made.labels("trajectory") == ["g/0", "g/1"]
+    assert made["reward"].tolist() == [0.0, 1.0, 0.5] and made["turn"].tolist() == [0, 1, 0]
+    assert made["outcome"].isnan().tolist() == [False, False, True]
+    assert made["token_count"].tolist() == [2, 2, 2] and made["token_logprob"].tolist() == [-1.0, -2.0] * 3
+    assert [made.labels("next_key")[c] for c in made["next_key"][:1]] == ["s1"] and made["next_key"][1] == -1
+    assert made["invalid"].tolist() == [1, 0, 1] and made["terminated"].tolist() == [False, True, True]
+    assert [row.start for row in rows_of([two, one])] == [0, 2, 4]
+    again = StepTable.from_trajectories([one, two])
+    assert all(torch.equal(made[name].nan_to_num(), again[name].nan_to_num()) for name in made.names)
+
+
+def test_silent_policies_have_no_logprobs() -> None:  # rule 6
+    talking, silent = episode("g", 0, [1.0]), episode("g", 1, [1.0])
+    silent.steps[0].action = Action(value=3)
+    made = StepTable.from_trajectories([talking, silent])
+    assert made["token_count"].tolist() == [2, 1] and made["token_logprob"].isnan().tolist() == [False, False, True]
+    assert "token_logprob" not in StepTable.from_trajectories([silent])
+    with pytest.raises(InvalidData, match="no step"):
+        StepTable.from_trajectories([])
+
+
+def test_groups_and_samples_stay_apart() -> None:  # rule 6
+    made = StepTable.from_trajectories([episode("h", 0, [1.0]), episode("g", 0, [0.0]), episode("g", 1, [1.0])])
+    assert dr_grpo(made).tolist() == [-0.5, 0.5, 0.0]
+
+
+def test_empty() -> None:  # rule 7
+    none = table().take(torch.zeros(0, dtype=torch.int64))
+    assert len(none) == 0 and none.tokens == 0
+    assert grpo(none).tolist() == [] and reinforce(none, level="token").tolist() == []

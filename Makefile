@@ -1,0 +1,67 @@
+# `make quickstart` and `make test` are the two commands of the README; both install first, once.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+WORKERS ?= 2
+EXTRAS ?= dev,envs
+
+CORE := $(VENV)/.core-installed
+DEV := $(VENV)/.dev-installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+STRICT := $(wildcard palaestra/errors.py palaestra/registry.py palaestra/recipe.py palaestra/catalogue palaestra/data \
+	palaestra/advantages palaestra/weights palaestra/losses palaestra/rewards palaestra/selection \
+	palaestra/curriculum palaestra/replay palaestra/optim)
+CODE := $(wildcard palaestra tests benchmarks docs/one_file.py)
+
+.PHONY: help install develop quickstart test test-all lint format docs bench clean
+
+help:
+	@echo "install     the package into $(VENV)            quickstart  train a language policy, with success before and after"
+	@echo "develop     … with test tools and environments  test        fast tests          test-all   all tests"
+	@echo "lint        style, types, floors                format      rewrite style       docs       generated text and site"
+	@echo "bench       the benchmarks, one after another"
+
+# torch comes first and by itself: the constraints name its version, pip's own settings name the build (CPU or CUDA).
+$(CORE): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -c "import sys; sys.exit(0 if sys.version_info >= (3, 11) else 'Palaestra needs Python 3.11 or newer; call: make PYTHON=python3.11 …')"
+	$(PIP) install --quiet -c constraints.txt torch
+	$(PIP) install --quiet -c constraints.txt -e .
+	touch $@
+
+$(DEV): $(CORE)
+	$(PIP) install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
+	touch $@
+
+install: $(CORE)
+
+develop: $(DEV)
+
+quickstart: $(CORE)
+	@$(BIN)/palaestra train quickstart.yaml
+
+test: $(DEV)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow"
+
+test-all: $(DEV)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS)
+
+lint: $(DEV)
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/mypy --follow-imports=silent $(STRICT)
+	$(BIN)/lint-imports
+
+format: $(DEV)
+	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+docs: $(DEV)
+	$(BIN)/palaestra docs --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+
+bench: $(DEV)
+	@for file in $(wildcard benchmarks/*.py); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+clean:
+	rm -rf site build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

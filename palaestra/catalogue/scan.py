@@ -1,0 +1,175 @@
+"""Parts, read from the source text of the package.
+
+Knows the form of `@register("slot", "name", …)` above a function or class, and of the docstring below it.
+Imports nothing of what it reads, so that a part whose optional packages are missing is listed all the same.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from palaestra.catalogue.places import PACKAGE
+from palaestra.errors import ContractError
+from palaestra.registry import SLOTS
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+SECTIONS = re.compile(r"^(Args|Returns|Raises|Yields|Differs from the authors' code|Attributes):\s*(.*)$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One keyword-only parameter: what a recipe may set."""
+
+    name: str
+    kind: str
+    default: str | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """What the source text says of one part. `target` is `module:attribute`."""
+
+    slot: str
+    name: str
+    target: str
+    reads: tuple[str, ...]
+    uses: tuple[str, ...]
+    source: str
+    summary: str
+    body: str
+    notes: dict[str, str]
+    options: tuple[Option, ...]
+
+
+def build_index(package: Path = PACKAGE) -> dict[str, dict[str, str]]:
+    """slot → name → `module:attribute`, both sorted: the content of `parts.json`.
+
+    Raises: ContractError, if two parts of a slot share a name, or a slot does not exist.
+    """
+    index: dict[str, dict[str, str]] = {slot: {} for slot in SLOTS}
+    for part in declarations(package):
+        if part.slot not in index:
+            raise ContractError(where=part.target, what=f"no slot `{part.slot}`.", options=SLOTS)
+        other = index[part.slot].setdefault(part.name, part.target)
+        if other != part.target:
+            raise ContractError(where=part.target, what=f"{other} already is the {part.slot} `{part.name}`.")
+    return {slot: dict(sorted(names.items())) for slot, names in index.items() if names}
+
+
+def declarations(package: Path = PACKAGE) -> list[Declaration]:
+    """Every part of the package, in the order of slots and then of names."""
+    order = list(SLOTS)
+    found = [part for path in sorted(package.rglob("*.py")) for part in _parts_of(path, package)]
+    return sorted(found, key=lambda part: (order.index(part.slot) if part.slot in order else -1, part.name))
+
+
+def _parts_of(path: Path, package: Path) -> Iterator[Declaration]:
+    source = path.read_text(encoding="utf-8")
+    if "register(" not in source:
+        return
+    module = ".".join((package.name, *path.relative_to(package).with_suffix("").parts)).removesuffix(".__init__")
+    for node in ast.parse(source).body:
+        if isinstance(node, Definition):
+            for decorator in node.decorator_list:
+                if is_registration(decorator):
+                    yield _declaration(node, decorator, module)
+
+
+def is_registration(node: ast.AST) -> bool:
+    """Whether this is a call `register("slot", "name", …)`."""
+    return (
+        isinstance(node, ast.Call)
+        and (node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")) == "register"
+        and len(node.args) == 2
+        and all(isinstance(a, ast.Constant) and isinstance(a.value, str) for a in node.args)
+    )
+
+
+def _declaration(node: Definition, decorator: ast.expr, module: str) -> Declaration:
+    assert isinstance(decorator, ast.Call)
+    declared = {keyword.arg: _plain(keyword.value) for keyword in decorator.keywords}
+    summary, body, notes, texts = read_docstring(ast.get_docstring(node) or "")
+    constructor = _constructor(node)
+    if constructor is not None:
+        texts = read_docstring(ast.get_docstring(constructor) or "")[3] | texts
+    slot, name = (ast.literal_eval(argument) for argument in decorator.args)
+    return Declaration(
+        slot=slot,
+        name=name,
+        target=f"{module}:{node.name}",
+        reads=declared.get("reads", ()),
+        uses=declared.get("uses", ()),
+        source=" ".join(declared.get("source", ())),
+        summary=summary,
+        body=body,
+        notes=notes,
+        options=tuple(_options(node, constructor, texts)),
+    )
+
+
+def _plain(node: ast.expr) -> tuple[str, ...]:
+    try:
+        value = ast.literal_eval(node)
+    except ValueError:
+        return (ast.unparse(node),)  # a constant of the module: its name says enough
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _constructor(node: Definition) -> ast.FunctionDef | None:
+    inside = node.body if isinstance(node, ast.ClassDef) else []
+    return next((n for n in inside if isinstance(n, ast.FunctionDef) and n.name == "__init__"), None)
+
+
+def _options(node: Definition, constructor: ast.FunctionDef | None, texts: dict[str, str]) -> Iterator[Option]:
+    if isinstance(node, ast.ClassDef) and constructor is None:
+        fields = [n for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)]
+        triples = [(ast.unparse(n.target), n.annotation, n.value) for n in fields]  # a keyword-only dataclass
+    else:
+        arguments = (constructor or node).args  # type: ignore[union-attr]
+        triples = [(a.arg, a.annotation, d) for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
+    for name, kind, default in triples:
+        yield Option(
+            name=name,
+            kind=ast.unparse(kind) if kind else "",
+            default=ast.unparse(default) if default else None,
+            text=texts.get(name, ""),
+        )
+
+
+def read_docstring(docstring: str) -> tuple[str, str, dict[str, str], dict[str, str]]:
+    """Summary, prose, notes by heading ("Returns", "Raises" …) and argument texts of a docstring."""
+    summary, _, rest = inspect.cleandoc(docstring).partition("\n")
+    body: list[str] = []
+    sections: dict[str, list[str]] = {}
+    current = body
+    for line in rest.splitlines():
+        if line.startswith(">>>"):
+            break
+        heading = SECTIONS.match(line)
+        if heading:
+            current = sections.setdefault(heading[1], [])
+        elif line.strip() and not line.startswith(" ") and current is sections.get("Args"):
+            current = body  # a paragraph after the arguments
+        current.append(heading[2] if heading else line)
+    arguments = _arguments(sections.pop("Args", []))
+    notes = {heading: " ".join(" ".join(lines).split()) for heading, lines in sections.items()}
+    return summary, "\n".join(body).strip("\n"), notes, arguments
+
+
+def _arguments(lines: list[str]) -> dict[str, str]:
+    texts: dict[str, str] = {}
+    name = ""
+    for line in lines:
+        start = re.match(r"^ {4}([a-z_][a-z0-9_, ]*):\s*(.*)$", line)
+        if start:
+            name = start[1]
+            texts[name] = start[2].strip()
+        elif name and line.strip():
+            texts[name] += " " + line.strip()
+    return {single.strip(): text for several, text in texts.items() for single in several.split(",")}

@@ -1,0 +1,65 @@
+"""What a reader meets: (1) every file opens with what it knows; (2) public functions and classes have a
+docstring; (3) `__all__` is sorted and every name in it exists; (4) parts compose: no class inherits, but from
+exceptions, enums, torch modules, protocols and other types of libraries.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.house.source_text import module_of, python_files, shown, tree
+
+FILES = python_files("palaestra")
+EXPORTING = [path for path in FILES if "__all__" in path.read_text(encoding="utf-8")]
+OWN_ROOTS = {"PalaestraError", "Section"}  # an exception, and the pydantic model that refuses unknown keys
+
+
+def test_files_open_with_what_they_know() -> None:  # rule 1
+    assert not [shown(path) for path in FILES if tree(path).body and not ast.get_docstring(tree(path))]
+
+
+def undocumented(path: Path) -> Iterator[str]:
+    for node in tree(path).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            if not ast.get_docstring(node) and not any("overload" in ast.unparse(d) for d in node.decorator_list):
+                yield f"{shown(path)}:{node.lineno} {node.name}"
+
+
+def test_public_names_are_documented() -> None:  # rule 2
+    assert not [name for path in FILES for name in undocumented(path)]
+
+
+@pytest.mark.parametrize("path", EXPORTING, ids=shown)
+def test_exports_exist(path: Path) -> None:  # rule 3
+    module = importlib.import_module(module_of(path))
+    assert list(module.__all__) == sorted(module.__all__)
+    assert not [name for name in module.__all__ if not hasattr(module, name)]
+
+
+def classes() -> dict[str, tuple[str, list[str]]]:
+    return {
+        node.name: (f"{shown(path)}:{node.lineno}", [ast.unparse(parent).rpartition(".")[2] for parent in node.bases])
+        for path in FILES
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ClassDef)
+    }
+
+
+def protocols(known: dict[str, tuple[str, list[str]]]) -> set[str]:
+    return {name for name, (_, bases) in known.items() if any(base.startswith("Protocol") for base in bases)}
+
+
+def test_classes_do_not_inherit_from_ours() -> None:  # rule 4
+    known = classes()
+    allowed = OWN_ROOTS | protocols(known)
+    assert not [
+        f"{place} {name}({base})"
+        for name, (place, bases) in known.items()
+        for base in bases
+        if base in known and base not in allowed
+    ]

@@ -1,0 +1,177 @@
+"""Every part is finished: (1) formulas have hand-derived numbers, (2) other parts are named in a test,
+(3) a recipe uses it, (4) the catalogue lists it and lists only what exists; every recipe (5) loads,
+(6) and every key that a recipe may hold, and every option of a part, is read by something.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from palaestra.catalogue import Declaration, declarations, methods
+from palaestra.recipe import load
+from palaestra.training.settings import RunSettings
+from tests.house.source_text import PACKAGE, ROOT, document, python_files, recipes, shown, strings, tree
+
+FORMULAS = ("advantage", "weights", "loss", "regularizer")
+PARTS = declarations()
+WITHOUT_RECIPE = {  # may only shrink
+    ("policy", "human"): "a person at the terminal; `palaestra play` takes it by name",
+    ("policy", "expert"): "`palaestra eval --policy expert`",
+    ("policy", "random"): "`palaestra eval --policy random`",
+    ("weights", "ones"): "the neutral element: a recipe says nothing",
+    ("selection", "all"): "the neutral element: a recipe says nothing",
+    ("loss", "behavior_cloning"): "what a warm start minimizes",
+}
+
+
+def each(*slots: str) -> pytest.MarkDecorator:
+    """Run once for each part of these slots; for every part without any."""
+    chosen = [part for part in PARTS if not slots or part.slot in slots]
+    return pytest.mark.parametrize("part", chosen, ids=[f"{part.slot}-{part.name}" for part in chosen])
+
+
+def test_parts_are_found() -> None:
+    assert {part.slot for part in PARTS} >= {"environment", "policy", "advantage", "loss", "optimizer"}
+
+
+@cache
+def golden_names() -> set[tuple[str, str]]:
+    """Slot and part of every case."""
+    cases = [case for path in (ROOT / "tests/golden").glob("*.yaml") for case in document(path).get("cases", [])]
+    return {(case.get("slot", ""), case.get("part", "")) for case in cases}
+
+
+@each(*FORMULAS)
+def test_formulas_have_golden_numbers(part: Declaration) -> None:  # rule 1
+    assert (part.slot, part.name) in golden_names(), (
+        f"add a case `{part.slot}: {part.name}` with its derivation to tests/golden/"
+    )
+
+
+@cache
+def words_of_tests() -> set[str]:
+    files = [path for path in python_files("tests") if path.parent.name != "house"]
+    return {word for path in files for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))}
+
+
+@each()
+def test_parts_are_named_in_a_test(part: Declaration) -> None:  # rule 2
+    attribute = part.target.partition(":")[2]
+    known = (part.slot, part.name) in golden_names() or {part.name, attribute} & words_of_tests()
+    assert known, f"no test uses {part.target}"
+
+
+@cache
+def used_names() -> set[str]:
+    """Names in any recipe, and the neutral parts that a recipe gets when it says nothing."""
+    written = {name for path in recipes() for name in strings(document(path))}
+    defaults = {field.default for field in RunSettings.model_fields.values() if isinstance(field.default, str)}
+    settings = (PACKAGE / "training/settings.py").read_text(encoding="utf-8")
+    return (
+        written | defaults | set(re.findall(r'Use\(name="(\w+)"', settings)) | set(re.findall(r'= "(\w+)"', settings))
+    )
+
+
+@each()
+def test_a_recipe_uses_it(part: Declaration) -> None:  # rule 3
+    if (part.slot, part.name) in WITHOUT_RECIPE or part.target.startswith("palaestra.testing"):
+        return
+    assert part.name in used_names(), f"no recipe below recipes/ uses the {part.slot} `{part.name}`"
+
+
+def test_exceptions_only_shrink() -> None:  # rule 3
+    assert set(WITHOUT_RECIPE) <= {(part.slot, part.name) for part in PARTS}
+
+
+@each()
+def test_the_catalogue_lists_it(part: Declaration) -> None:  # rule 4
+    if part.slot in FORMULAS:
+        rows = [row.name for row in methods() if part.name in row.slots.get(part.slot, [])]
+        assert rows, f"no row of catalogue.yaml has {part.slot}: [{part.name}]"
+
+
+def test_the_catalogue_lists_only_what_exists() -> None:  # rule 4
+    known = {(part.slot, part.name) for part in PARTS}
+    for row in methods():
+        missing = [
+            f"{slot}: {name}" for slot, names in row.slots.items() for name in names if (slot, name) not in known
+        ]
+        assert not missing, f"row {row.name} names {missing}"
+        assert row.recipe is None or (ROOT / "recipes" / row.recipe).exists(), f"row {row.name}: no {row.recipe}"
+        assert row.comparison is None or (ROOT / row.comparison).exists(), f"row {row.name}: no {row.comparison}"
+
+
+def test_every_method_file_is_in_the_catalogue() -> None:  # rule 4
+    listed = {row.recipe for row in methods()}
+    assert {f"methods/{path.name}" for path in recipes("methods")} <= listed
+
+
+def loads(*layers: Path) -> Exception | None:
+    try:
+        load([str(layer) for layer in layers])
+    except Exception as error:  # the reason is shown by the test
+        return error
+    return None
+
+
+WHOLE = [path for path in recipes() if path.parent.name not in ("methods", "setups")]
+
+
+@pytest.mark.parametrize("path", WHOLE, ids=shown)
+def test_whole_recipes_load(path: Path) -> None:  # rule 5
+    assert loads(path) is None
+
+
+@pytest.mark.parametrize("method", recipes("methods"), ids=shown)
+def test_methods_load_with_a_setup(method: Path) -> None:  # rule 5
+    reasons = [loads(method, setup) for setup in recipes("setups")]
+    assert None in reasons, reasons
+
+
+@pytest.mark.parametrize("setup", recipes("setups"), ids=shown)
+def test_setups_load_with_a_method(setup: Path) -> None:  # rule 5
+    reasons = [loads(method, setup) for method in recipes("methods")]
+    assert None in reasons, reasons
+
+
+def test_recipes_are_there() -> None:  # rule 5
+    assert WHOLE and recipes("methods") and recipes("setups")
+
+
+# ---- what may be written is read --------------------------------------------------------------------------
+def settings_keys() -> set[tuple[str, str]]:
+    classes = [node for node in tree(PACKAGE / "training/settings.py").body if isinstance(node, ast.ClassDef)]
+    return {
+        (node.name, field.target.id)
+        for node in classes
+        for field in node.body
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+    }
+
+
+def read_names() -> set[str]:
+    """Attributes and texts that occur anywhere in the package but in the settings themselves."""
+    nodes = [n for p in python_files("palaestra") if p != PACKAGE / "training/settings.py" for n in ast.walk(tree(p))]
+    attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
+    return attributes | {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+def test_every_recipe_key_is_read() -> None:  # rule 6
+    read = read_names()
+    assert not sorted(f"{owner}.{key}" for owner, key in settings_keys() if key not in read)
+
+
+@each()
+def test_every_option_is_read(part: Declaration) -> None:  # rule 6
+    module, _, attribute = part.target.partition(":")
+    path = next(p for p in (ROOT / (module.replace(".", "/") + e) for e in (".py", "/__init__.py")) if p.exists())
+    owner = next(node for node in tree(path).body if getattr(node, "name", None) == attribute)
+    names = {node.id for node in ast.walk(owner) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    names |= {node.attr for node in ast.walk(owner) if isinstance(node, ast.Attribute)}
+    unread = [option.name for option in part.options if option.name not in names]
+    assert not unread, f"{part.target} takes {unread} and does nothing with them"

@@ -8,7 +8,7 @@ EXTRAS ?= dev,envs
 CORE := $(VENV)/.core-installed
 DEV := $(VENV)/.dev-installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-STRICT := $(wildcard palaestra/errors.py palaestra/registry.py palaestra/recipe.py palaestra/catalogue palaestra/data \
+STRICT := $(wildcard palaestra/errors.py palaestra/registry.py palaestra/recipe palaestra/catalogue palaestra/data \
 	palaestra/advantages palaestra/weights palaestra/losses palaestra/rewards palaestra/selection \
 	palaestra/curriculum palaestra/replay palaestra/optim)
 CODE := $(wildcard palaestra tests benchmarks docs/one_file.py)

@@ -199,19 +199,18 @@ class StepTable:
     def timeline(self, *names: str) -> tuple[Int[Tensor, " rows"], Bool[Tensor, " rows"]]:
         """Rows ordered in time inside each set of `names`, and whether each is the last of its set.
 
-        Padding (weight 0) stands behind the rows of its set, each row of it a set of its own.
+        Padding (weight 0) stands behind the rows of its set, as a set of its own.
 
         Returns: order, int64 (rows,): positions of rows; last, bool (rows,), in that order.
         """
         cached = ("timeline", *names)
         if cached not in self._cache:
-            padding = self.weight == 0
-            codes = 2 * self.key(*names).codes + padding
+            codes = 2 * self.key(*names).codes + (self.weight == 0)
             order = torch.argsort(self["turn"], stable=True)
             order = order[torch.argsort(codes[order], stable=True)]
             ordered = codes[order]
             last = torch.ones(self.rows, dtype=torch.bool)
-            last[:-1] = (ordered[1:] != ordered[:-1]) | padding[order[:-1]]
+            last[:-1] = ordered[1:] != ordered[:-1]
             self._cache[cached] = (order, last)
         return self._cache[cached]  # type: ignore[no-any-return]
 

@@ -136,16 +136,20 @@ def _checked_function(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _checked_class(cls: type) -> type:
+def _checked_class(cls: Any) -> Any:
     plain = cls.__init__
 
     @functools.wraps(plain)
     def __init__(self: Any, *data: Any, **options: Any) -> None:
         if type(self) is cls and options:
-            options = check_options(_schema(cls, cls.__name__), options, where=f"{cls.__name__}(…)", owner=cls.__name__)
+            options = check_options(schema(), options, where=f"{cls.__name__}(…)", owner=cls.__name__)
         plain(self, *data, **options)
 
-    cls.__init__ = __init__  # type: ignore[misc]
+    @functools.cache
+    def schema() -> type[pydantic.BaseModel]:
+        return _schema(cls, cls.__name__)
+
+    cls.__init__ = __init__
     return cls
 
 

@@ -104,7 +104,8 @@ def summarize(
 
 
 def _successes(trajectories: Sequence[Trajectory], success_at: float) -> int | None:
-    known = any(t.outcome is not None for t in trajectories)
+    # A score is an outcome too, but nobody said from where on it is a success.
+    known = any(t.outcome is not None and ("success" in t.info or "score" not in t.info) for t in trajectories)
     if not known and not all(t.error for t in trajectories):
         return None
     return sum(t.error is None and t.outcome is not None and t.outcome >= success_at for t in trajectories)

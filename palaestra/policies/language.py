@@ -5,7 +5,7 @@ Knows models, contexts and an engine by protocol. Knows nothing of environments,
 
 from __future__ import annotations
 
-import json
+import hashlib
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +15,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from palaestra.contexts import Context, ContextFull, Conversation, renderer_for
+from palaestra.contexts import Context, ContextFull, Conversation, FullHistory, renderer_for
 from palaestra.data import Action, Observation, Row, Tail
 from palaestra.data.protocols import Acted, Current, Engine, Request, Sampling, Setting
-from palaestra.errors import CheckpointError, EpisodeFailure, PalaestraError
+from palaestra.errors import EpisodeFailure, PalaestraError
 from palaestra.models.causal_lm import load_causal_lm, make_causal_lm
 from palaestra.models.heads import ValueHead
 from palaestra.models.tokenizer import load_tokenizer, train_tokenizer
@@ -58,7 +58,9 @@ class LanguagePolicy:
         """
         self.name, self.trainable, self.version, self.has_critic = name, True, 0, value_head
         if model is None:
-            self.tokenizer = train_tokenizer(setting.texts(), vocabulary=vocabulary)
+            # With the leading space that the renderer gives every text.
+            texts = [" " + text.strip() for text in setting.texts()]
+            self.tokenizer = train_tokenizer(texts, vocabulary=vocabulary)
             causal = make_causal_lm(
                 vocabulary=len(self.tokenizer),
                 hidden=hidden,
@@ -89,9 +91,9 @@ class LanguagePolicy:
         """What parts may use of this policy: {"tokens"}, and {"critic"} with a value head."""
         return frozenset({"tokens", "critic"} if options.get("value_head") else {"tokens"})
 
-    def session(self, *, context: Context, sampling: Sampling, key: Hashable) -> LanguageSession:
-        """A conversation of one agent in one episode."""
-        return LanguageSession(self, context.start(self.renderer), sampling, key)
+    def session(self, *, context: Context | None, sampling: Sampling, key: Hashable) -> LanguageSession:
+        """A conversation of one agent in one episode; without a context it has its full history."""
+        return LanguageSession(self, (context or FullHistory()).start(self.renderer), sampling, key)
 
     def weights_changed(self, version: int) -> None:
         """Call after each update: cached keys and values of older weights are forgotten."""
@@ -152,20 +154,8 @@ class LanguagePolicy:
             "layers": config.num_hidden_layers,
             "vocabulary": config.vocab_size,
             "value_head": self.has_critic,
+            "tokenizer": hashlib.sha256(self.tokenizer.backend_tokenizer.to_str().encode()).hexdigest()[:16],
         }
-
-    def extra_state(self) -> str:
-        """The tokenizer as JSON text: a resumed run must not train another."""
-        return json.dumps(json.loads(self.tokenizer.backend_tokenizer.to_str()), sort_keys=True)
-
-    def check_extra_state(self, state: str) -> None:
-        """Raises: CheckpointError, if the checkpoint was made with another tokenizer."""
-        if state != self.extra_state():
-            raise CheckpointError(
-                where=f"policy {self.name}",
-                what="the checkpoint's tokenizer differs from the one made for this run.",
-                remedy="Resume with the recipe and the environment package that the run was started with.",
-            )
 
 
 @dataclass(slots=True)

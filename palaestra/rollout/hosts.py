@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -51,6 +51,7 @@ def hung(name: str, call: str, seconds: float) -> EpisodeFailure:
 
 
 def no_expert(name: str) -> EpisodeFailure:
+    """Somebody asked for an expert that the environment does not have."""
     return EpisodeFailure(
         boundary="environment",
         where=f"environment {name}",
@@ -59,14 +60,13 @@ def no_expert(name: str) -> EpisodeFailure:
     )
 
 
-class InlineHost:
-    """The environment runs in the event loop: right for environments that answer in well under a millisecond."""
+class InlineCalls:
+    """Calls run in the event loop: right for environments that answer in well under a millisecond."""
 
     def __init__(self, name: str, environment: Any) -> None:
         self._name, self._environment = name, environment
-        self.agents = tuple(environment.agents)
 
-    async def _call(self, call: str, *arguments: Any) -> Any:
+    async def __call__(self, call: str, *arguments: Any) -> Any:
         method = getattr(self._environment, call, None)
         if method is None and call == "expert":
             raise no_expert(self._name)
@@ -77,6 +77,43 @@ class InlineHost:
             raise
         except Exception as error:
             raise failure(self._name, call, error) from error
+
+
+class ThreadCalls:
+    """Each call runs in a thread of a shared pool: right for environments that wait (tools, network, sleep)."""
+
+    def __init__(self, name: str, environment: Any, pool: ThreadPoolExecutor, seconds: float | None) -> None:
+        self._name, self._environment, self._pool, self._seconds = name, environment, pool, seconds
+        self._inline = InlineCalls(name, environment)
+        self._abandoned = False
+
+    async def __call__(self, call: str, *arguments: Any) -> Any:
+        if self._abandoned:
+            return None  # a thread cannot be killed; its environment is left to it
+        method: Callable[..., Any] | None = getattr(self._environment, call, None)
+        if method is None or inspect.iscoroutinefunction(method):
+            return await self._inline(call, *arguments)
+        future = asyncio.get_running_loop().run_in_executor(self._pool, method, *arguments)
+        try:
+            return await asyncio.wait_for(future, self._seconds)
+        except TimeoutError as error:
+            self._abandoned = not future.done() or future.cancelled()
+            if not self._abandoned:  # the environment itself raised it
+                raise failure(self._name, call, error) from error
+            raise hung(self._name, call, self._seconds or 0.0) from None
+        except asyncio.CancelledError:
+            self._abandoned = not future.done() or future.cancelled()
+            raise
+        except Exception as error:
+            raise failure(self._name, call, error) from error
+
+
+class LocalHost:
+    """An environment in this process; `calls` decides where its methods run."""
+
+    def __init__(self, environment: Any, calls: Callable[..., Awaitable[Any]]) -> None:
+        self.agents = tuple(environment.agents)
+        self._call = calls
 
     async def reset(self, task: Task) -> StepResult:
         return await self._call("reset", task)  # type: ignore[no-any-return]
@@ -89,30 +126,3 @@ class InlineHost:
 
     async def close(self) -> None:
         await self._call("close")
-
-
-class ThreadHost(InlineHost):
-    """Each call runs in a thread of a shared pool: right for environments that wait (tools, network, sleep)."""
-
-    def __init__(self, name: str, environment: Any, pool: ThreadPoolExecutor, seconds: float | None) -> None:
-        super().__init__(name, environment)
-        self._pool, self._seconds = pool, seconds
-        self._abandoned = False
-
-    async def _call(self, call: str, *arguments: Any) -> Any:
-        if self._abandoned:
-            return None  # a thread cannot be killed; its environment is left to it
-        method: Callable[..., Any] | None = getattr(self._environment, call, None)
-        if method is None or inspect.iscoroutinefunction(method):
-            return await super()._call(call, *arguments)
-        future = asyncio.get_running_loop().run_in_executor(self._pool, method, *arguments)
-        try:
-            return await asyncio.wait_for(future, self._seconds)
-        except TimeoutError:
-            self._abandoned = True
-            raise hung(self._name, call, self._seconds or 0.0) from None
-        except asyncio.CancelledError:
-            self._abandoned = not future.done()
-            raise
-        except Exception as error:
-            raise failure(self._name, call, error) from error

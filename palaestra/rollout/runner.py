@@ -15,7 +15,7 @@ from palaestra.data.protocols import Sampling
 from palaestra.errors import EpisodeFailure, PalaestraError
 from palaestra.registry import register
 from palaestra.rollout.episode import Episode, Halt, Limits
-from palaestra.rollout.hosts import Host, InlineHost, ThreadHost, failure
+from palaestra.rollout.hosts import Host, InlineCalls, LocalHost, ThreadCalls, failure
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Program, Stage
 from palaestra.rollout.watch import Watch
@@ -110,8 +110,10 @@ class EpisodeRunner:
         except Exception as error:
             raise failure(name, "constructor", error) from error
         if self._threads is not None:
-            return ThreadHost(name, environment, self._threads, self._settings.step_seconds)
-        return InlineHost(name, environment)
+            calls: Any = ThreadCalls(name, environment, self._threads, self._settings.step_seconds)
+        else:
+            calls = InlineCalls(name, environment)
+        return LocalHost(environment, calls)
 
     def close(self) -> None:
         """End worker threads and processes."""

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import multiprocessing
 import pickle
+import signal
 import traceback
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
@@ -18,14 +20,22 @@ from palaestra.data import Action, StepResult, Task
 from palaestra.errors import EpisodeFailure, PalaestraError
 from palaestra.rollout.hosts import failure, hung, no_expert
 
+READY = -1  # in place of an environment's number: the process has imported everything
+
+
+class Hung(Exception):
+    """A call did not return in time."""
+
 
 def _serve(make: Callable[[], Any], pipe: Connection) -> None:
     """The worker's loop: one message is (number, call, arguments), the answer (number, fine, result)."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which then closes the pipe
     environments: dict[int, Any] = {}
+    pipe.send((READY, True, None))
     while True:
         try:
             number, call, arguments = pipe.recv()
-        except (EOFError, KeyboardInterrupt):
+        except EOFError:
             return
         try:
             if call == "open":
@@ -38,10 +48,18 @@ def _serve(make: Callable[[], Any], pipe: Connection) -> None:
             else:
                 result = getattr(environments[number], call)(*arguments)
             pipe.send((number, True, result))
-        except KeyboardInterrupt:
-            return
         except Exception as error:
             pipe.send((number, False, _portable(error)))
+
+
+def _context(make: Callable[[], Any]) -> Any:
+    """How processes are started: where possible by a server that has imported the environment, so that a killed
+    worker is replaced in milliseconds."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, getattr(make, "func", make).__module__])
+    return context
 
 
 def _portable(error: Exception) -> Exception:
@@ -57,13 +75,15 @@ class Worker:
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
-        self._waiting: dict[int, asyncio.Future[Any]] = {}
-        self._context = multiprocessing.get_context("spawn")
+        self._waiting: dict[int, asyncio.Future[Any]] = {}  # in the order of sending
+        self._context = _context(make)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.load = 0
+        self.load, self.lives = 0, 0
         self._start()
 
     def _start(self) -> None:
+        self.lives += 1
+        self._answered = math.inf  # the loop's time of the last answer; infinite until the process is ready
         self._pipe, theirs = self._context.Pipe()
         self._process = self._context.Process(target=_serve, args=(self._make, theirs), daemon=True)
         self._process.start()
@@ -75,6 +95,7 @@ class Worker:
         loop.add_reader(self._pipe.fileno(), self._arrived)
 
     def detach(self) -> None:
+        """The event loop is about to close."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(self._pipe.fileno())
         self._loop = None
@@ -85,6 +106,8 @@ class Worker:
         except (EOFError, OSError):
             self.restart(RuntimeError("its worker process died"))
             return
+        assert self._loop is not None
+        self._answered = self._loop.time()
         future = self._waiting.pop(number, None)
         if future is not None and not future.done():
             if fine:
@@ -92,13 +115,33 @@ class Worker:
             else:
                 future.set_exception(result)
 
-    async def call(self, number: int, call: str, *arguments: Any) -> Any:
-        """Ask environment `number`; one call of an environment at a time."""
-        assert self._loop is not None
-        future: asyncio.Future[Any] = self._loop.create_future()
-        self._waiting[number] = future
+    def send(self, number: int, call: str, *arguments: Any) -> None:
+        """Ask environment `number`; nobody waits for the answer."""
         self._pipe.send((number, call, arguments))
-        return await future
+
+    async def call(self, number: int, call: str, *arguments: Any, seconds: float | None) -> Any:
+        """Ask environment `number`; one call of an environment at a time.
+
+        Raises: Hung, after `seconds` of this call: neither the start of the process nor calls of other
+            environments before it count.
+        """
+        assert self._loop is not None
+        future = self._waiting[number] = self._loop.create_future()
+        sent = self._loop.time()
+        self.send(number, call, *arguments)
+        try:
+            while seconds is not None and not future.done():
+                left = max(sent, self._answered) + seconds - self._loop.time()
+                if left <= 0 and self._is_first(number):
+                    raise Hung
+                await asyncio.wait((future,), timeout=min(max(left, 0.01), seconds))
+            return await future
+        finally:
+            future.cancel()
+
+    def _is_first(self, number: int) -> bool:
+        """Whether no other call that somebody still waits for comes before."""
+        return next((n for n, future in self._waiting.items() if not future.done()), number) == number
 
     def restart(self, reason: Exception) -> None:
         """Kill the process; whatever waits for it fails with `reason`."""
@@ -158,15 +201,17 @@ class ProcessHost:
 
     def __init__(self, name: str, worker: Worker, number: int, seconds: float | None) -> None:
         self._name, self._worker, self._number, self._seconds = name, worker, number, seconds
+        self._life = worker.lives
         self.agents: tuple[str, ...] = ()
-        self._gone = False
 
     async def ask(self, call: str, *arguments: Any) -> Any:
+        """Call a method of the environment.
+
+        Raises: EpisodeFailure, boundary `environment`.
+        """
         try:
-            return await asyncio.wait_for(self._worker.call(self._number, call, *arguments), self._seconds)
-        except TimeoutError:
-            self._gone = True
-            reason = hung(self._name, call, self._seconds or 0.0)
+            return await self._worker.call(self._number, call, *arguments, seconds=self._seconds)
+        except Hung:
             self._worker.restart(
                 EpisodeFailure(
                     boundary="environment",
@@ -174,12 +219,10 @@ class ProcessHost:
                     what="its worker process was restarted because another episode's environment hung in it.",
                 )
             )
-            raise reason from None
+            raise hung(self._name, call, self._seconds or 0.0) from None
         except asyncio.CancelledError:
-            self._gone = True
             raise
         except Exception as error:
-            self._gone = not isinstance(error, PalaestraError) or self._gone
             raise failure(self._name, call, error) from error
 
     async def reset(self, task: Task) -> StepResult:
@@ -193,5 +236,5 @@ class ProcessHost:
 
     async def close(self) -> None:
         self._worker.load -= 1
-        if not self._gone:
-            await self.ask("close")
+        if self._life == self._worker.lives:  # else it died with its process
+            self._worker.send(self._number, "close")

@@ -46,7 +46,8 @@ def check_environment(
         3. An observation shows something: text, messages, a vector (float32, 1-D, finite, of `vector_size`
             if the environment names it) or an image (uint8); `state_key` is a text or None.
         4. `step` takes actions of exactly the agents that were asked; rewards are finite numbers of agents.
-        5. `terminated` and `truncated` are disjoint frozensets of agents; who is in one acts no more.
+        5. `terminated` and `truncated` are disjoint frozensets of agents; who is in one acts no more; `last` holds
+            observations of truncated agents only.
         6. An episode is over when nobody is asked to act; then all who acted are terminated or truncated.
         7. `info` holds JSON values; `success` is a bool; `invalid` names agents.
         8. The same task and the same actions give the same observations, rewards and end: after another
@@ -234,7 +235,7 @@ class _Player:
             broken(
                 f"{self.caller.name}, check_environment",
                 "nothing tells what can be done here.",
-                "Fill `Observation.legal`, give the environment an `action_count`, or pass `act=` to check_environment.",
+                "Fill `Observation.legal`, give the environment an `action_count`, or pass `act=` to the check.",
             )
         return Action(text=UNREADABLE)
 
@@ -268,7 +269,7 @@ class _Player:
             broken(where, "nobody is asked to act.", "Give an observation to each agent that acts first.")
         if first and result.terminated | result.truncated:
             broken(where, "an episode ends before anybody acted.", "Leave `terminated` and `truncated` empty.")
-        for agent, seen in result.observations.items():
+        for agent, seen in [*result.observations.items(), *result.last.items()]:
             check_observation(seen, getattr(self.caller.env, "vector_size", None), f"{where}, observation of {agent}")
         check_info(result.info, agents, where)
 

@@ -54,6 +54,9 @@ def check_sets(result: StepResult, agents: set[str], where: str) -> None:
     both = result.terminated & result.truncated
     if both:
         broken(where, f"{sorted(both)} are terminated and truncated.", "Truncated means cut off before the end.")
+    unknown = set(result.last) - result.truncated
+    if unknown:
+        broken(where, f"`last` shows something to {sorted(unknown)}.", "`last` is for agents in `truncated` only.")
 
 
 def check_observation(seen: Any, vector_size: int | None, where: str) -> None:
@@ -100,15 +103,17 @@ def check_same(before: StepResult, now: StepResult, where: str, how: str) -> Non
 
 
 def _differences(before: StepResult, now: StepResult) -> Iterator[tuple[str, Any, Any]]:
-    if set(before.observations) != set(now.observations):
-        yield "who acts next", sorted(before.observations), sorted(now.observations)
-        return
+    for key, what in (("observations", "who acts next"), ("last", "whom `last` shows something")):
+        if set(getattr(before, key)) != set(getattr(now, key)):
+            yield what, sorted(getattr(before, key)), sorted(getattr(now, key))
+            return
     for key in ("rewards", "terminated", "truncated"):
         if getattr(before, key) != getattr(now, key):
             yield f"`{key}`", getattr(before, key), getattr(now, key)
-    for agent, seen in before.observations.items():
+    shown, shown_now = {**before.observations, **before.last}, {**now.observations, **now.last}
+    for agent, seen in shown.items():
         for key in ("text", "messages", "vector", "image", "legal", "state_key"):
-            first, second = getattr(seen, key), getattr(now.observations[agent], key)
+            first, second = getattr(seen, key), getattr(shown_now[agent], key)
             if not _equal(first, second):
                 yield f"`{key}` of {agent}", first, second
 

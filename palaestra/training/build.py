@@ -43,6 +43,7 @@ def bind(slot: str, use: Use) -> Bound:
 
 
 def bind_all(slot: str, uses: Sequence[Use]) -> list[Bound]:
+    """Several parts of one slot, in order."""
     return [bind(slot, use) for use in uses]
 
 

@@ -51,7 +51,6 @@ def save_checkpoint(folder: RunFolder, step: int, state: RunState, *, counters: 
             described[name] = {
                 "version": policy.version,
                 "architecture": policy.architecture(),
-                "extra": policy.extra_state(),
                 "spoiled": state.updaters[name].spoiled if name in state.updaters else 0,
             }
         content = {"step": step, "counters": dict(counters), "policies": described}
@@ -62,7 +61,7 @@ def save_checkpoint(folder: RunFolder, step: int, state: RunState, *, counters: 
 def load_checkpoint(place: Path, state: RunState) -> tuple[int, dict[str, float]]:
     """Put weights and optimizers back. Returns the iteration and the counters.
 
-    Raises: CheckpointError, for another architecture, another tokenizer, or a damaged file.
+    Raises: CheckpointError, for another architecture (another tokenizer included), or a damaged file.
     """
     written = read_state(place)
     for name, policy in state.learners.items():
@@ -105,7 +104,6 @@ def load_policy(place: Path, name: str, policy: Any) -> None:
             what=f"the checkpoint is of another architecture: {'; '.join(differing)}.",
             remedy="Resume with the recipe it was made with (recipe.json in the run folder), or start a new run.",
         )
-    policy.check_extra_state(state["policies"][name]["extra"])
     policy.module.load_state_dict(load_file(place / f"{name}.safetensors"))
     policy.weights_changed(int(state["policies"][name]["version"]))
 

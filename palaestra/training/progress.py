@@ -12,7 +12,7 @@ from rich.table import Table
 from palaestra.evaluation.panels import Evaluation, interval_line
 
 SHOWN = {
-    "outcome/mean": "success",
+    "outcome/mean": "outcome",
     "reward/mean": "reward",
     "turns/mean": "turns",
     "policy/entropy": "entropy",

@@ -90,7 +90,6 @@ class RunSettings(Section):
     seed: int = 0
     run: str | None = None  # run folder; default runs/<name>
     device: str = "cpu"
-    strict: bool = False
     environment: Use
     program: Use = Use(name="play")
     agents: dict[str, RoleSettings] = {"*": RoleSettings()}

@@ -1,0 +1,212 @@
+"""Forward passes over packed tokens: any transformers model through its attention interface, plain Llama directly.
+
+Knows models. Knows nothing of sessions, requests or sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeGuard
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import LlamaForCausalLM, PreTrainedModel
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from palaestra.engines.attention import ROW_MULTIPLE, Attend, Batch, Row, round_up
+from palaestra.engines.slots import Shape, SlotStore
+from palaestra.errors import ContractError
+
+# (batch) → logits (rows, vocabulary) after each row's last token, in packing order
+Forward = Callable[[Batch], Tensor]
+
+ATTENTION = "palaestra_slots"
+_attend: ContextVar[Attend] = ContextVar("palaestra_attend")
+
+
+def forward_of(model: PreTrainedModel, *, length: int) -> Forward:
+    """The quickest forward pass for this model.
+
+    Args:
+        length: most positions of one sequence.
+
+    Raises: ContractError, if the model's cached and uncached numbers differ: its attention or its state
+        does not pass through transformers' attention interface.
+    """
+    if is_plain_llama(model):
+        return LlamaForward(model, length=length)
+    forward = TransformersForward(model)
+    _verify(model, forward)
+    return forward
+
+
+def shape_of(model: PreTrainedModel) -> Shape:
+    """What the model's attention stores per token."""
+    config = model.config.get_text_config()
+    heads = config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    groups = getattr(config, "num_key_value_heads", None) or heads
+    return Shape(layers=config.num_hidden_layers, heads=groups, width=width)
+
+
+def _padded_last(batch: Batch) -> Tensor:
+    # Padded like the tokens, so that the last product treats a row alike in every batch.
+    count = len(batch.last)
+    return F.pad(batch.last, (0, round_up(count, ROW_MULTIPLE) - count))
+
+
+# ---- any model --------------------------------------------------------------------------------------------
+class TransformersForward:
+    """Any causal LM that calls transformers' attention interface; its own modules, our attention."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
+
+    def __call__(self, batch: Batch) -> Tensor:
+        with _our_attention(self.model, batch.attend):
+            result = self.model(
+                input_ids=batch.ids[None],
+                position_ids=batch.positions[None],
+                use_cache=False,
+                logits_to_keep=_padded_last(batch),
+            )
+        return result.logits[0, : len(batch.last)]  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _our_attention(model: PreTrainedModel, attend: Attend) -> Iterator[None]:
+    """The model belongs to the trainer too: it is put back as it was."""
+    usual, training = model.config._attn_implementation, model.training
+    token = _attend.set(attend)
+    model.config._attn_implementation = ATTENTION
+    if training:
+        model.eval()
+    try:
+        yield
+    finally:
+        if training:
+            model.train()
+        model.config._attn_implementation = usual
+        _attend.reset(token)
+
+
+def _slot_attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """transformers' attention function: query (1, heads, tokens, width) to (1, tokens, heads, width)."""
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    packed = (x[0].transpose(0, 1) for x in (query, key, value))
+    attend = _attend.get()
+    out = attend(module.layer_idx, *packed, scaling=scaling, window=sliding_window, softcap=softcap)
+    return out[None], None
+
+
+ALL_ATTENTION_FUNCTIONS.register(ATTENTION, _slot_attention)
+
+
+@torch.inference_mode()
+def _verify(model: PreTrainedModel, forward: Forward) -> None:
+    """Read six ids in two pieces and compare with the model's own pass."""
+    ids = [i % model.config.get_text_config().vocab_size for i in range(1, 7)]
+    weight = next(model.parameters())
+    store = SlotStore(shape=shape_of(model), length=64, limit=2, device=weight.device, dtype=weight.dtype)
+    slots = store.take(), store.take()
+    assert slots == (0, 1)
+    training = model.training
+    expected = model.eval()(input_ids=torch.tensor([ids], device=weight.device), use_cache=False).logits[0, -1]
+    model.train(training)
+    try:
+        forward(Batch([Row(1, 0, ids[:4])], store))
+        found = forward(Batch([Row(1, 4, ids[4:])], store))[0]
+        same = torch.allclose(found.float(), expected.float(), atol=1e-4 if weight.dtype == torch.float32 else 0.1)
+    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise _refused(model, f"its forward pass failed: {error}") from error
+    if not same:
+        raise _refused(model, "its cached and its uncached logits differ")
+
+
+def _refused(model: PreTrainedModel, why: str) -> ContractError:
+    return ContractError(
+        where=f"in-process engine, {type(model).__name__}",
+        what=f"this architecture cannot be served: {why}.",
+        remedy="Use a decoder whose every layer calls transformers' attention interface (Llama, Qwen, Gemma, …).",
+    )
+
+
+# ---- plain Llama ------------------------------------------------------------------------------------------
+def is_plain_llama(model: PreTrainedModel) -> TypeGuard[LlamaForCausalLM]:
+    """Whether the module is Llama as transformers wrote it: no adapters, hooks, or length-dependent rotation."""
+    if type(model) is not LlamaForCausalLM or model.model.rotary_emb.rope_type not in ("default", "linear", "llama3"):
+        return False
+    ours = ("torch.nn.modules.", "transformers.models.llama.", "transformers.activations")
+    return all(type(part).__module__.startswith(ours) and not _hooked(part) for part in model.modules())
+
+
+def _hooked(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__)
+
+
+class LlamaForward:
+    """Llama's arithmetic on packed tokens, with a third of the calls of its modules; the same weights.
+
+    For small models the time of a step is the time of its calls, not of its products.
+    """
+
+    def __init__(self, model: LlamaForCausalLM, *, length: int) -> None:
+        self.model = model
+        weight = model.model.embed_tokens.weight
+        positions = torch.arange(length, device=weight.device)[None]
+        with torch.no_grad():
+            cosine, sine = model.model.rotary_emb(weight[:1], positions)
+        self.cosine, self.sine = cosine[0, :, None], sine[0, :, None]  # (length, 1, head width)
+
+    def __call__(self, batch: Batch) -> Tensor:
+        decoder = self.model.model
+        cosine, sine = self.cosine[batch.positions], self.sine[batch.positions]
+        hidden = F.embedding(batch.ids, decoder.embed_tokens.weight)
+        for number, layer in enumerate(decoder.layers):
+            hidden = hidden + self._attention(number, layer, hidden, cosine, sine, batch)
+            normed = _normalized(hidden, layer.post_attention_layernorm)
+            mlp = layer.mlp
+            inner = mlp.act_fn(_product(normed, mlp.gate_proj)).mul_(_product(normed, mlp.up_proj))
+            hidden = hidden + _product(inner, mlp.down_proj)
+        last = _normalized(hidden[_padded_last(batch)], decoder.norm)
+        return _product(last, self.model.lm_head)[: len(batch.last)]
+
+    def _attention(self, number: int, layer: Any, hidden: Tensor, cosine: Tensor, sine: Tensor, batch: Batch) -> Tensor:
+        attention = layer.self_attn
+        normed = _normalized(hidden, layer.input_layernorm)
+        width = attention.head_dim
+        query, key, value = (
+            _product(normed, part).view(len(normed), -1, width)
+            for part in (attention.q_proj, attention.k_proj, attention.v_proj)
+        )
+        query, key = _rotated(query, cosine, sine), _rotated(key, cosine, sine)
+        mixed = batch.attend(number, query, key, value, scaling=attention.scaling)
+        return _product(mixed.flatten(1), attention.o_proj)
+
+
+def _product(x: Tensor, linear: Any) -> Tensor:
+    return F.linear(x, linear.weight, linear.bias)
+
+
+def _normalized(x: Tensor, norm: Any) -> Tensor:
+    return F.rms_norm(x, norm.weight.shape, norm.weight, norm.variance_epsilon)
+
+
+def _rotated(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Rotary positions: x · cos + (−x₂, x₁) · sin for halves x₁, x₂ of (tokens, heads, width)."""
+    low, high = x.chunk(2, -1)
+    return (x * cosine).addcmul_(torch.cat((-high, low), -1), sine)

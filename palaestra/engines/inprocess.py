@@ -1,0 +1,251 @@
+"""The in-process engine: continuous batching in the event loop's own thread.
+
+Knows sessions, requests and policies by name. Knows nothing of environments, prompts' text or training.
+
+Requests queue up. One pump waits until the programs have said all they have to say in this turn of the event
+loop, then gives every request one more token in as few forward passes as possible; new prompts and running
+responses share a pass. A finished response resolves at once, and whoever asks next joins the next pass.
+No wall clock is read, and a session's numbers do not depend on who else is in the batch, so runs repeat exactly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Mapping
+
+import torch
+from transformers import PreTrainedModel
+
+from palaestra.data.protocols import Generation, Request
+from palaestra.engines.server import PolicyServer
+from palaestra.engines.session import Job, SessionState, Statistics
+from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, UnknownName, nearest
+
+# A program that was answered needs a few turns of the event loop (tasks inside tasks, time limits) to ask again.
+QUIET_TURNS = 4
+
+Versions = Mapping[str, int] | Callable[[str], int]
+
+
+class InProcessEngine:
+    """Serves generations of one or several policies from models in this process.
+
+    Keys and values stay with each session from turn to turn, so every id is computed once. A prompt which
+    several sessions begin with is computed once and copied.
+
+    Args:
+        models: causal language models by policy name; used as they are, in place.
+        versions: of each policy's weights; a function is asked before each pass. None: 0 until `weights_changed`.
+        max_sessions: sessions per policy whose keys and values are kept; the longest unused gives way and is
+            recomputed from its ids when it comes back. Higher: more memory, less recomputed. Usual: the number
+            of agents that act in one iteration.
+        max_length: most ids per session; None: the model's context. Lower: less memory.
+        device, dtype: where to move the models first; None leaves them.
+        chunk_tokens: most new ids per forward pass. Higher: fewer calls, more memory. Usual: 512 to 8192.
+
+    Attributes:
+        statistics: counters of tokens and forward passes; `statistics.reset()` sets them to 0.
+
+    Raises: ContractError, if an architecture cannot be served.
+    """
+
+    def __init__(
+        self,
+        *,
+        models: Mapping[str, PreTrainedModel],
+        versions: Versions | None = None,
+        max_sessions: int = 1024,
+        max_length: int | None = None,
+        device: str | torch.device | None = None,
+        dtype: torch.dtype | None = None,
+        chunk_tokens: int = 2048,
+    ) -> None:
+        self.statistics = Statistics()
+        self._ask_version = versions if callable(versions) else None
+        known = versions if isinstance(versions, Mapping) else {}
+        self._servers = {
+            name: PolicyServer(
+                name,
+                _moved(model, device, dtype),
+                statistics=self.statistics,
+                version=self._ask_version(name) if self._ask_version else known.get(name, 0),
+                max_sessions=max_sessions,
+                max_length=max_length,
+                chunk_tokens=chunk_tokens,
+            )
+            for name, model in models.items()
+        }
+        self._sessions: dict[Hashable, dict[str, SessionState]] = {}
+        self._jobs: list[Job] = []
+        self._arrivals = 0
+        self._pump: asyncio.Task[None] | None = None
+
+    # ---- what policies call -------------------------------------------------------------------------------
+    async def generate(self, request: Request) -> Generation:
+        """Sample a response; the session remembers prompt and response.
+
+        A cancelled or failed request leaves its session as it was before.
+
+        Raises: EpisodeFailure (boundary "engine"), for a prompt that does not fit the context, ids outside the
+            vocabulary, logits that are not finite, or a failing forward pass; UnknownName, for a policy that is
+            not served; ContractError, for a second request while the session's first is running.
+        """
+        server = self._server(request.policy)
+        self._start()
+        sessions = self._sessions.setdefault(request.session, {})
+        session = sessions.setdefault(request.policy, SessionState(epoch=server.epoch))
+        _check(request, session, server)
+        job = Job(
+            request=request,
+            session=session,
+            start=len(session.ids),
+            future=asyncio.get_running_loop().create_future(),
+        )
+        session.job = job
+        session.ids.extend(request.prompt.tolist())
+        self._arrivals += 1
+        self._jobs.append(job)
+        try:
+            return await job.future
+        except asyncio.CancelledError:
+            job.undo()
+            raise
+
+    def close(self, session: Hashable) -> None:
+        """Forget a session, with every policy it talked to; unknown sessions are fine."""
+        for policy, state in self._sessions.pop(session, {}).items():
+            if state.job is not None:
+                what = f"session {session!r} was closed while it was generating."
+                state.job.fail(EpisodeFailure(boundary="engine", where="in-process engine", what=what))
+            self._servers[policy].release(state)
+
+    def fork(self, session: Hashable, new_session: Hashable) -> None:
+        """Make `new_session` continue from where `session` is, without computing anything.
+
+        Raises: ContractError, if `session` is unknown or generating, or `new_session` exists.
+        """
+        states = self._sessions.get(session, {})
+        where = f"InProcessEngine.fork({session!r}, {new_session!r})"
+        if not states:
+            raise ContractError(where=where, what=f"there is no session {session!r}.")
+        if new_session in self._sessions:
+            raise ContractError(where=where, what=f"session {new_session!r} exists.", remedy="Close it first.")
+        if any(state.job is not None for state in states.values()):
+            raise ContractError(where=where, what="it is generating.", remedy="Wait for `generate` to return.")
+        self._sessions[new_session] = {name: self._servers[name].fork(state) for name, state in states.items()}
+
+    def weights_changed(self, policy: str, version: int) -> None:
+        """Call after an update. What was cached is forgotten; living sessions are recomputed when they act next."""
+        self._server(policy).weights_changed(version)
+
+    def context(self, policy: str) -> int:
+        """The most ids that a session of this policy can hold, prompts and responses together."""
+        return self._server(policy).length
+
+    def _server(self, policy: str) -> PolicyServer:
+        if policy not in self._servers:
+            raise UnknownName(
+                where="in-process engine",
+                what=f"no policy `{policy}` is served.",
+                options=nearest(policy, self._servers),
+                remedy="Give its model to InProcessEngine(models={…}).",
+            )
+        return self._servers[policy]
+
+    # ---- the pump -----------------------------------------------------------------------------------------
+    def _start(self) -> None:
+        """See to it that a pump of the present event loop runs."""
+        loop = asyncio.get_running_loop()
+        if self._pump is not None and self._pump.get_loop() is not loop:
+            self._abandon(loop)
+        if self._pump is None or self._pump.done():
+            self._pump = loop.create_task(self._run(), name="palaestra engine")
+
+    def _abandon(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Jobs of an event loop that is gone will never be awaited again."""
+        for orphan in [job for job in self._jobs if job.future.get_loop() is not loop]:
+            orphan.undo()
+            orphan.session = SessionState()  # should its task ever wake up, it finds nothing to undo
+            self._jobs.remove(orphan)
+        self._pump = None
+
+    async def _run(self) -> None:
+        try:
+            while self._alive():
+                await self._settle()
+                self._advance()
+        except (Exception, asyncio.CancelledError) as error:
+            # Whatever happened, nobody may wait forever.
+            for job in self._alive():
+                job.fail(_stopped(error))
+            if isinstance(error, asyncio.CancelledError):
+                raise
+
+    def _alive(self) -> list[Job]:
+        """Drop jobs that are done or cancelled; the others in order of arrival."""
+        self._jobs = [job for job in self._jobs if not job.future.done()]
+        return self._jobs
+
+    async def _settle(self) -> None:
+        """Yield until no request has come for a few turns of the event loop."""
+        quiet = 0
+        while quiet < QUIET_TURNS:
+            before = self._arrivals
+            await asyncio.sleep(0)
+            quiet = quiet + 1 if self._arrivals == before else 0
+
+    def _advance(self) -> None:
+        by_policy: dict[str, list[Job]] = {}
+        for job in self._alive():
+            by_policy.setdefault(job.request.policy, []).append(job)
+        for name, jobs in by_policy.items():
+            server = self._servers[name]
+            if self._ask_version is not None and self._ask_version(name) != server.version:
+                server.weights_changed(self._ask_version(name))
+            server.advance(jobs)
+
+
+def _moved(model: PreTrainedModel, device: str | torch.device | None, dtype: torch.dtype | None) -> PreTrainedModel:
+    torch.nn.Module.to(model, device=device, dtype=dtype)  # in place: the trainer holds the same module
+    return model
+
+
+def _stopped(error: BaseException) -> PalaestraError:
+    what = f"the engine stopped: {type(error).__name__}: {error}"
+    return EpisodeFailure(boundary="engine", where="in-process engine", what=what)
+
+
+def _check(request: Request, session: SessionState, server: PolicyServer) -> None:
+    """Refuse what cannot be generated, before anything changes."""
+    where = f"in-process engine, policy `{request.policy}`, session {request.session!r}"
+    if session.job is not None:
+        raise ContractError(
+            where=where, what="it is generating already.", remedy="One request at a time, or `fork` the session."
+        )
+    total = len(session.ids) + len(request.prompt)
+    if total >= server.length:
+        raise EpisodeFailure(
+            boundary="engine",
+            where=where,
+            what=f"the prompt has {total} ids ({len(request.prompt)} new), and the context holds {server.length}: "
+            "there is no room for a response.",
+            remedy="Use a context that forgets (window, latest-only), fewer turns, or a model with a longer context.",
+        )
+    if total == 0 or request.max_tokens < 1:
+        what = "a request needs a prompt and max_tokens ≥ 1."
+        raise EpisodeFailure(boundary="engine", where=where, what=what)
+    if len(request.prompt) and not 0 <= request.prompt.min() <= request.prompt.max() < server.vocabulary:
+        raise EpisodeFailure(
+            boundary="engine",
+            where=where,
+            what=f"prompt ids lie between {request.prompt.min()} and {request.prompt.max()}, "
+            f"and the vocabulary has {server.vocabulary}.",
+            remedy="Tokenize with the tokenizer that belongs to this model.",
+        )
+    if request.temperature < 0 or not 0 < request.top_p <= 1 or request.top_k < 0:
+        raise EpisodeFailure(
+            boundary="engine",
+            where=where,
+            what=f"temperature={request.temperature}, top_k={request.top_k}, top_p={request.top_p} cannot be sampled.",
+            remedy="temperature ≥ 0, top_k ≥ 0, 0 < top_p ≤ 1.",
+        )

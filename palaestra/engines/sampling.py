@@ -1,0 +1,103 @@
+"""Drawing tokens: the distribution sampled from, its log-probabilities, and draws that only a seed decides.
+
+Knows logits and options. Knows nothing of sessions, batches or models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+class Draw(NamedTuple):
+    """One token per row: tokens int64 (rows,), logprobs float32 (rows,), entropy float32 (rows,) in nats or None."""
+
+    tokens: Tensor
+    logprobs: Tensor
+    entropy: Tensor | None
+
+
+def uniform(seeds: Sequence[int], counters: Sequence[int]) -> np.ndarray:
+    """Uniform numbers in [0, 1), float64 (n,): number `counters[i]` of the stream of `seeds[i]`.
+
+        u = mix(mix(seed) + golden · (counter + 1)) / 2⁶⁴        (splitmix64, upper 53 bits)
+
+    Counter-based: no state, so that a draw depends on nothing but its seed and its place in the response.
+    """
+    keys = np.array([seed & _MASK for seed in seeds], np.uint64)
+    places = np.asarray(counters, np.uint64) + np.uint64(1)
+    with np.errstate(over="ignore"):
+        mixed = _mix(_mix(keys) + places * np.uint64(_GOLDEN))
+    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+    x = x + np.uint64(_GOLDEN)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def log_distribution(
+    logits: Tensor, *, temperature: Sequence[float], top_k: Sequence[int], top_p: Sequence[float]
+) -> Tensor:
+    """Log-probabilities of the distribution that tokens are drawn from, float32 (rows, vocabulary).
+
+        log softmax(logits / temperature)   over the top_k likeliest tokens, and of these over the fewest
+                                            whose probability reaches top_p; −∞ elsewhere
+
+    Args:
+        logits: (rows, vocabulary).
+        temperature: per row; 0 is greedy: all probability on the first likeliest token.
+        top_k: per row; 0 is off.
+        top_p: per row, in (0, 1]; 1 is off.
+    """
+    heat = torch.tensor(temperature, dtype=torch.float32, device=logits.device)[:, None]
+    scaled = logits.float() / torch.where(heat > 0, heat, 1.0)
+    if any(top_k) or any(p < 1 for p in top_p):
+        scaled = scaled.masked_fill(~_kept(scaled, top_k, top_p), -torch.inf)
+    logprobs = torch.log_softmax(scaled, -1)
+    if 0 in temperature:
+        best = torch.full_like(logprobs, -torch.inf).scatter_(1, logits.argmax(-1, keepdim=True), 0.0)
+        logprobs = torch.where(heat > 0, logprobs, best)
+    return logprobs
+
+
+def _kept(scaled: Tensor, top_k: Sequence[int], top_p: Sequence[float]) -> Tensor:
+    """Which tokens stay: bool (rows, vocabulary); exactly k of them under ties, the lower ids first."""
+    size = scaled.shape[-1]
+    most = torch.tensor([k or size for k in top_k], device=scaled.device)[:, None]
+    reach = torch.tensor([p if p < 1 else torch.inf for p in top_p], device=scaled.device)[:, None]
+    ordered, order = scaled.sort(dim=-1, descending=True, stable=True)
+    kept = torch.arange(size, device=scaled.device) < most
+    probabilities = torch.softmax(ordered.masked_fill(~kept, -torch.inf), -1)
+    before = probabilities.cumsum(-1) - probabilities
+    kept &= before < reach
+    kept[:, 0] = True
+    return torch.zeros_like(kept).scatter_(1, order, kept)
+
+
+def draw(logprobs: Tensor, uniforms: np.ndarray, *, entropy: bool = False) -> Draw:
+    """The token at which the cumulative distribution passes the uniform number (inverse transform).
+
+    Args:
+        logprobs: float32 (rows, vocabulary), of `log_distribution`.
+        uniforms: float64 (rows,), in [0, 1).
+        entropy: also give −Σ p log p per row.
+    """
+    probabilities = logprobs.exp()
+    cumulative = probabilities.double().cumsum(-1)
+    total = cumulative[:, -1:]
+    target = torch.from_numpy(uniforms).to(logprobs.device)[:, None] * total
+    # Rounding may lift the target to the total itself, past the last token that has any probability.
+    target = torch.minimum(target, torch.nextafter(total, torch.zeros_like(total)))
+    tokens = torch.searchsorted(cumulative, target, right=True)
+    chosen = logprobs.gather(1, tokens)[:, 0]
+    return Draw(tokens[:, 0], chosen, torch.special.entr(probabilities).sum(-1) if entropy else None)

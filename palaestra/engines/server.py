@@ -1,0 +1,252 @@
+"""One policy being served: places sessions in slots, runs batches, draws tokens.
+
+Knows jobs, slots, a forward pass and a version. Knows nothing of the event loop or of other policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from palaestra.engines.attention import LENGTH_MULTIPLE, Batch, Row, round_up
+from palaestra.engines.forward import forward_of, shape_of
+from palaestra.engines.sampling import draw, log_distribution, uniform
+from palaestra.engines.session import Job, SessionState, Statistics
+from palaestra.engines.slots import SlotStore
+from palaestra.errors import EpisodeFailure
+
+Answer = tuple[Job, Tensor]  # logits (vocabulary,) after a job's last id
+
+
+class PolicyServer:
+    """Generates with the weights of one policy.
+
+    Args:
+        name: of the policy, for messages.
+        model: the causal LM; shared with the trainer, never copied.
+        statistics: counters, shared with the engine.
+        version: of the weights.
+        max_sessions: most slots.
+        max_length: most ids per session; None: the model's context.
+        chunk_tokens: most new ids per forward pass.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: PreTrainedModel,
+        *,
+        statistics: Statistics,
+        version: int,
+        max_sessions: int,
+        max_length: int | None,
+        chunk_tokens: int,
+    ) -> None:
+        self.name, self.version, self.statistics, self.chunk_tokens = name, version, statistics, chunk_tokens
+        config = model.config.get_text_config()
+        context = getattr(config, "max_position_embeddings", None) or 1024
+        self.length: int = min(max_length or context, context)
+        self.vocabulary: int = config.vocab_size
+        self.epoch = 0
+        self._clock = 0
+        self._placed: dict[int, SessionState] = {}
+        weight = next(model.parameters())
+        self._forward = forward_of(model, length=self.length)
+        self._store = SlotStore(
+            shape=shape_of(model),
+            length=round_up(self.length, LENGTH_MULTIPLE),
+            limit=max_sessions,
+            device=weight.device,
+            dtype=weight.dtype,
+        )
+
+    # ---- sessions -----------------------------------------------------------------------------------------
+    def weights_changed(self, version: int) -> None:
+        """Everything cached belongs to older weights from now on; sessions notice it when they are next used."""
+        self.version = version
+        self.epoch += 1
+        self._store.forget_all()
+
+    def release(self, session: SessionState) -> None:
+        """Free a session's slot."""
+        if session.slot is not None:
+            del self._placed[session.slot]
+            self._store.give(session.slot)
+            session.slot, session.cached = None, 0
+
+    @torch.inference_mode()
+    def fork(self, session: SessionState) -> SessionState:
+        """A session with the same ids, and the same keys and values if there is a slot for them."""
+        twin = SessionState(ids=list(session.ids), epoch=session.epoch)
+        if session.slot is not None and session.cached and self._place(twin):
+            self._store.copy(session.slot, [self._slot(twin)], session.cached)
+            twin.cached, twin.seen = session.cached, session.cached
+        return twin
+
+    def _place(self, session: SessionState, *, evict: bool = False) -> bool:
+        """See to it that a session has a slot, and that its cache belongs to the present weights."""
+        if session.epoch != self.epoch:
+            session.cached, session.epoch = 0, self.epoch
+        if session.slot is None:
+            session.slot = self._store.take()
+        if session.slot is None and evict and self._evict():
+            session.slot = self._store.take()
+        if session.slot is None:
+            return False
+        self._placed[session.slot] = session
+        self._clock += 1
+        session.used = self._clock
+        return True
+
+    def _evict(self) -> bool:
+        idle = [session for session in self._placed.values() if session.job is None]
+        if idle:
+            self.release(min(idle, key=lambda session: session.used))
+        return bool(idle)
+
+    # ---- one step -----------------------------------------------------------------------------------------
+    @torch.inference_mode()
+    def advance(self, jobs: Sequence[Job]) -> None:
+        """One more token for every job that has, or can get, a slot. A job that fails ends alone."""
+        ready = [job for job in jobs if self._place(job.session, evict=True)]
+        leaders, followers = self._apart(ready)
+        answers = []
+        for chunk in _chunks(leaders, self.chunk_tokens):
+            answers += self._compute(chunk)
+        answers += self._take_over(followers)
+        self._sample(self._finite(answers))
+
+    def _apart(self, jobs: Sequence[Job]) -> tuple[list[Job], list[Job]]:
+        """Jobs to compute; and those whose whole prompt another session has, or will have after this step."""
+        leaders, followers = [], []
+        fresh: set[tuple[int, ...]] = set()
+        for job in jobs:
+            if job.session.cached == 0:
+                prompt = tuple(job.session.ids)
+                if prompt in fresh or self._store.find(prompt):
+                    followers.append(job)
+                    continue
+                fresh.add(prompt)
+            leaders.append(job)
+        return leaders, followers
+
+    def _compute(self, jobs: Sequence[Job]) -> list[Answer]:
+        try:
+            return self._forward_batch(jobs)
+        except Exception as error:
+            if len(jobs) == 1:
+                jobs[0].fail(self._failure(f"the forward pass failed: {type(error).__name__}: {error}"))
+                return []
+        # One of them is at fault; the others must not suffer.
+        return [answer for job in jobs for answer in self._compute([job])]
+
+    def _forward_batch(self, jobs: Sequence[Job]) -> list[Answer]:
+        rows = []
+        for job in jobs:
+            session = job.session
+            if session.cached == 0:
+                # What the slot held is overwritten from here on, whether the pass succeeds or not.
+                self._store.forget(self._slot(session))
+            rows.append(Row(self._slot(session), session.cached, session.ids[session.cached :]))
+        batch = Batch(rows, self._store)
+        logits = self._forward(batch)
+        self.statistics.forward_calls += 1
+        self.statistics.padded_tokens += len(batch.ids) - batch.real
+        answers = []
+        for place, index in enumerate(batch.order):
+            job = jobs[index]
+            answers.append((job, logits[place]))
+            self._note(job, logits[place])
+        return answers
+
+    def _note(self, job: Job, logits: Tensor) -> None:
+        session, statistics = job.session, self.statistics
+        new = len(session.ids) - session.cached
+        if job.tokens and new == 1:
+            statistics.decode_tokens += 1
+        else:
+            statistics.prefill_tokens += new
+        statistics.recomputed_tokens += max(0, session.seen - session.cached)
+        if session.cached == 0:
+            # A clone: a view would keep the logits of the whole batch in memory.
+            self._store.remember(self._slot(session), tuple(session.ids), logits.clone())
+        session.cached = len(session.ids)
+        session.seen = max(session.seen, session.cached)
+
+    def _take_over(self, jobs: Sequence[Job]) -> list[Answer]:
+        """Copy keys, values and logits of equal prompts. A job whose leader failed leads in the next step."""
+        copies: dict[tuple[int, int], list[int]] = {}
+        answers: list[Answer] = []
+        for job in jobs:
+            session = job.session
+            found = self._store.find(tuple(session.ids))
+            if found is None:
+                continue
+            source, logits = found
+            session.cached = len(session.ids)
+            session.seen = max(session.seen, session.cached)
+            copies.setdefault((source, session.cached), []).append(self._slot(session))
+            answers.append((job, logits))
+            self.statistics.shared_tokens += session.cached
+        for (source, length), slots in copies.items():
+            self._store.copy(source, slots, length)
+        for job, logits in answers:
+            self._store.remember(self._slot(job.session), tuple(job.session.ids), logits)
+        return answers
+
+    @staticmethod
+    def _slot(session: SessionState) -> int:
+        assert session.slot is not None
+        return session.slot
+
+    def _finite(self, answers: Sequence[Answer]) -> list[Answer]:
+        """Fail the jobs whose logits are not numbers."""
+        if not answers:
+            return []
+        good = torch.stack([logits for _, logits in answers]).isfinite().all(-1).tolist()
+        for (job, _), fine in zip(answers, good, strict=True):
+            if not fine:
+                self._store.wipe(self._slot(job.session))
+                job.session.cached = 0
+                job.fail(self._failure("the model's logits are not finite", "The weights have diverged."))
+        return [answer for answer, fine in zip(answers, good, strict=True) if fine]
+
+    def _sample(self, answers: Sequence[Answer]) -> None:
+        if not answers:
+            return
+        requests = [job.request for job, _ in answers]
+        logprobs = log_distribution(
+            torch.stack([logits for _, logits in answers]),
+            temperature=[request.temperature for request in requests],
+            top_k=[request.top_k for request in requests],
+            top_p=[request.top_p for request in requests],
+        )
+        uniforms = uniform([request.seed for request in requests], [len(job.tokens) for job, _ in answers])
+        drawn = draw(logprobs, uniforms, entropy=any(request.entropy for request in requests))
+        entropies = [None] * len(answers) if drawn.entropy is None else drawn.entropy.tolist()
+        rows = zip(answers, drawn.tokens.tolist(), drawn.logprobs.tolist(), entropies, strict=True)
+        for (job, _), token, logprob, entropy in rows:
+            job.accept(token, logprob, entropy, version=self.version, length=self.length)
+        self.statistics.sampled_tokens += len(answers)
+
+    def _failure(self, what: str, remedy: str = "") -> EpisodeFailure:
+        where = f"in-process engine, policy `{self.name}`, version {self.version}"
+        return EpisodeFailure(boundary="engine", where=where, what=f"{what}.", remedy=remedy)
+
+
+def _chunks(jobs: Sequence[Job], limit: int) -> Iterator[list[Job]]:
+    """Cut jobs where their new ids pass `limit`; one job is never cut."""
+    chunk: list[Job] = []
+    count = 0
+    for job in jobs:
+        new = len(job.session.ids) - job.session.cached
+        if chunk and count + new > limit:
+            yield chunk
+            chunk, count = [], 0
+        chunk.append(job)
+        count += new
+    if chunk:
+        yield chunk

@@ -1,0 +1,336 @@
+"""Rooms: a house as a text maze, with a key, a locked door and a goal.
+
+Knows house plans, moves and texts. The world is deterministic; all that differs between tasks comes from the seed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+from typing import Annotated, Any
+
+import numpy as np
+import pydantic
+
+from palaestra.data import Action, Observation, StepResult, Task
+from palaestra.envs.panels import seeded_tasks
+from palaestra.errors import ContractError
+from palaestra.registry import PositiveInt, register
+
+AGENT = "player"
+NAMES = (
+    *("kitchen", "hall", "library", "cellar", "attic", "study", "garden", "pantry", "chapel", "stable", "tower"),
+    *("gallery", "armory", "bakery", "nursery", "parlor", "laundry", "workshop", "balcony", "crypt", "bathroom"),
+    *("bedroom", "office", "vault", "porch"),
+)
+DIRECTIONS = {"north": (0, -1), "east": (1, 0), "south": (0, 1), "west": (-1, 0)}
+ACTIONS = (*(f"go {direction}" for direction in DIRECTIONS), "take key", "open door")
+WAIT = "wait"  # can be read, changes nothing, and is not offered
+LOOPS = 0.4  # share of the remaining walls between neighbors that become passages
+Room = int
+
+
+class Key(IntEnum):
+    """Where the key is; this is all that the inventory can say."""
+
+    LYING = 0
+    CARRIED = 1
+    USED = 2  # it stays in the lock: the door is open
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """The agent's situation."""
+
+    room: Room
+    key: Key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Maze:
+    """One house: passages, and where things are. The only way to the goal is the locked door."""
+
+    exits: tuple[Mapping[str, Room], ...]
+    start: Room
+    key: Room
+    goal: Room
+    length: int  # turns of the shortest solution
+
+    def locked(self, state: State, beyond: Room) -> bool:
+        """Whether the door is shut between the agent and a neighboring room."""
+        return beyond == self.goal and state.key is not Key.USED
+
+    def next(self, state: State, action: str) -> State | None:
+        """The state after an action; None if it is impossible here."""
+        exits = self.exits[state.room]
+        if action == "take key" and state.key is Key.LYING and state.room == self.key:
+            return State(room=state.room, key=Key.CARRIED)
+        if action == "open door" and state.key is Key.CARRIED and self.goal in exits.values():
+            return State(room=state.room, key=Key.USED)
+        beyond = exits.get(action.removeprefix("go "))
+        if beyond is None or self.locked(state, beyond):
+            return None
+        return State(room=beyond, key=state.key)
+
+    def legal(self, state: State) -> list[str]:
+        """The actions that are possible, in the order of `ACTIONS`."""
+        return [action for action in ACTIONS if self.next(state, action) is not None]
+
+
+# ---- building ---------------------------------------------------------------------------------------------
+@lru_cache(maxsize=4096)
+def build(rooms: int, shortest: int, longest: int, seed: int) -> Maze:
+    """A maze whose shortest solution takes between `shortest` and `longest` turns, or as near as can be."""
+    draw = random.Random(seed)
+    found: list[Maze] = []
+    for _ in range(20):
+        exits, goal = _passages(rooms, draw)
+        fitting = list(_placements(exits, goal))
+        best = min(_misfit(maze, shortest, longest) for maze in fitting)
+        found.append(draw.choice([maze for maze in fitting if _misfit(maze, shortest, longest) == best]))
+        if best == 0:
+            return found[-1]
+    return min(found, key=lambda maze: _misfit(maze, shortest, longest))
+
+
+def _misfit(maze: Maze, shortest: int, longest: int) -> int:
+    return max(shortest - maze.length, maze.length - longest, 0)
+
+
+def _passages(rooms: int, draw: random.Random) -> tuple[tuple[dict[str, Room], ...], Room]:
+    """A random tree over the plan with some loops; the goal is a leaf, and no loop touches it."""
+    sides = [(room, direction, beyond) for room in range(rooms) for direction, beyond in _neighbors(room, rooms)]
+    draw.shuffle(sides)
+    exits: tuple[dict[str, Room], ...] = tuple({} for _ in range(rooms))
+    inside = {draw.randrange(rooms)}
+    while len(inside) < rooms:
+        room, direction, beyond = next(side for side in sides if side[0] in inside and side[2] not in inside)
+        _join(exits, room, direction, beyond)
+        inside.add(beyond)
+        draw.shuffle(sides)
+    goal = draw.choice([room for room in range(rooms) if len(exits[room]) == 1])
+    for room, direction, beyond in sides:
+        if room < beyond and goal not in (room, beyond) and draw.random() < LOOPS:
+            _join(exits, room, direction, beyond)
+    return tuple({d: one[d] for d in DIRECTIONS if d in one} for one in exits), goal
+
+
+def _neighbors(room: Room, rooms: int) -> Iterator[tuple[str, Room]]:
+    columns = columns_of(rooms)
+    for direction, (right, down) in DIRECTIONS.items():
+        x, y = room % columns + right, room // columns + down
+        if 0 <= x < columns and y >= 0 and x + y * columns < rooms:
+            yield direction, x + y * columns
+
+
+def columns_of(rooms: int) -> int:
+    """Width of the plan; the last row may be shorter."""
+    return int(np.ceil(np.sqrt(rooms)))
+
+
+def _join(exits: tuple[dict[str, Room], ...], room: Room, direction: str, beyond: Room) -> None:
+    opposite = {"north": "south", "south": "north", "east": "west", "west": "east"}
+    exits[room][direction] = beyond
+    exits[beyond][opposite[direction]] = room
+
+
+def _placements(exits: tuple[dict[str, Room], ...], goal: Room) -> Iterator[Maze]:
+    """Every start and place of the key, with the length of the shortest solution."""
+    door = next(iter(exits[goal].values()))
+    rooms = [room for room in range(len(exits)) if room != goal]
+    to_door = _distances(exits, door, avoid=goal)
+    for key in rooms:
+        to_key = _distances(exits, key, avoid=goal)
+        for start in rooms:
+            length = to_key[start] + 1 + to_door[key] + 2  # take the key, open the door, go through
+            yield Maze(exits=exits, start=start, key=key, goal=goal, length=length)
+
+
+def _distances(exits: tuple[dict[str, Room], ...], target: Room, *, avoid: Room) -> dict[Room, int]:
+    found, waiting = {target: 0}, deque([target])
+    while waiting:
+        room = waiting.popleft()
+        for beyond in exits[room].values():
+            if beyond not in found and beyond != avoid:
+                found[beyond] = found[room] + 1
+                waiting.append(beyond)
+    return found
+
+
+def solve(maze: Maze, state: State) -> list[str]:
+    """A shortest list of actions from `state` to the goal, by breadth-first search."""
+    paths: dict[State, list[str]] = {state: []}
+    waiting = deque([state])
+    while waiting:
+        here = waiting.popleft()
+        if here.room == maze.goal:
+            return paths[here]
+        for action in maze.legal(here):
+            after = maze.next(here, action)
+            if after is not None and after not in paths:
+                paths[after] = [*paths[here], action]
+                waiting.append(after)
+    return []
+
+
+# ---- the environment --------------------------------------------------------------------------------------
+@register("environment", "rooms")
+class Rooms:
+    """Find the key, open the door, reach the goal; every room may be visited again and again.
+
+    Rooms lie on one plan, so that `library` is always east of `hall`; which neighbors are joined, where one
+    starts, and where key and goal are, differ from maze to maze. An observation says all of that which can be
+    known: the room, its exits, the room of the key and of the goal, and what the last action did. So a policy that
+    sees the latest observation only can play, and what it learns in one maze helps in the next.
+
+    Args:
+        rooms: of the house, 3–25. Higher: longer ways, more dead ends. Usual: 12.
+        max_turns: turns until the episode is cut off. The shortest solution takes 40–75 % of them where the
+            house is big enough, so 6–11 of 15. Higher: longer mazes too. Usual: 15.
+        mazes: 0 makes a new maze for every seed; k > 0 lets every seed, of every split, play one of k fixed mazes,
+            for comparisons on a small set.
+        show_actions: end the text with the possible actions.
+
+    Reward: 1 for reaching the goal, else 0. An action that is impossible or cannot be read changes nothing but
+    the turn. `actions` lists all actions; an index into it is taken as well as its text. `vector` is one-hot:
+    room, room of the key, room of the goal, way open and way locked per direction, where the key is.
+    """
+
+    agents: tuple[str, ...] = (AGENT,)
+    provides = frozenset({"state_key", "outcome"})  # columns that tables made of it have
+    actions: tuple[str, ...] = ACTIONS
+    action_count: int = len(ACTIONS)
+
+    def __init__(
+        self,
+        *,
+        rooms: Annotated[int, pydantic.Field(ge=3, le=len(NAMES))] = 12,
+        max_turns: PositiveInt = 15,
+        mazes: Annotated[int, pydantic.Field(ge=0)] = 0,
+        show_actions: bool = False,
+    ) -> None:
+        self._params = {"rooms": rooms, "max_turns": max_turns, "mazes": mazes}
+        self._max_turns, self._show_actions = max_turns, show_actions
+        self.vector_size = 3 * rooms + 2 * len(DIRECTIONS) + len(Key)
+        self._maze: Maze | None = None
+        self._state, self._turn, self._name, self._said = State(room=0, key=Key.LYING), 0, "", ""
+
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """`n` mazes; splits never share a seed."""
+        return seeded_tasks("rooms", self._params, split, n, seed)
+
+    def reset(self, task: Task) -> StepResult:
+        world = {**self._params, **task.params}
+        mazes, turns = world["mazes"], world["max_turns"]
+        number = task.seed // 2 % mazes if mazes else task.seed  # the last bit of a seed tells its split
+        self._maze = build(world["rooms"], round(0.4 * turns), int(0.75 * turns), number)
+        self._state = State(room=self._maze.start, key=Key.LYING)
+        self._turn, self._name, self._said = 0, str(number), "you start"
+        return StepResult(observations={AGENT: self._observe(self._maze)})
+
+    def step(self, actions: Mapping[str, Action]) -> StepResult:
+        maze = self._playing()
+        action = read(actions[AGENT].value, ACTIONS)
+        after = None if action is None else maze.next(self._state, action)
+        self._said = _result(maze, self._state, action, after)
+        self._state = after or self._state
+        self._turn += 1
+        won = self._state.room == maze.goal
+        cut = not won and self._turn >= self._max_turns
+        info: dict[str, Any] = {"success": won} if won or cut else {}
+        if action is None:
+            info["invalid"] = {AGENT: True}
+        seen = {} if won else {AGENT: self._observe(maze)}
+        return StepResult(
+            observations={} if cut else seen,
+            last=seen if cut else {},
+            rewards={AGENT: float(won)},
+            terminated=frozenset({AGENT} if won else ()),
+            truncated=frozenset({AGENT} if cut else ()),
+            info=info,
+        )
+
+    def close(self) -> None:
+        self._maze = None
+
+    # ---- abilities ----------------------------------------------------------------------------------------
+    def expert(self, agent: str) -> Action:
+        """The first action of a shortest solution."""
+        text = solve(self._playing(), self._state)[0]
+        return Action(text=text, value=ACTIONS.index(text))
+
+    def snapshot(self) -> Any:
+        return self._maze, self._state, self._turn, self._name, self._said
+
+    def restore(self, state: Any) -> None:
+        self._maze, self._state, self._turn, self._name, self._said = state
+
+    # ---- observations -------------------------------------------------------------------------------------
+    def _playing(self) -> Maze:
+        if self._maze is None:
+            raise ContractError(where="environment rooms", what="`step` was called before `reset`.")
+        return self._maze
+
+    def _observe(self, maze: Maze) -> Observation:
+        legal = maze.legal(self._state)
+        text = f"{self._said}. {_describe(maze, self._state)}"
+        if self._show_actions:
+            text += f" actions: {', '.join(legal)}."
+        return Observation(
+            text=text,
+            vector=_vector(maze, self._state),
+            legal=legal,
+            state_key=f"{self._name}/{NAMES[self._state.room]}/{self._state.key.name.lower()}",
+        )
+
+
+def read(value: Any, actions: tuple[str, ...]) -> str | None:
+    """The action meant by a text or an index; None if it cannot be read."""
+    if isinstance(value, str):
+        text = " ".join(value.lower().split())
+        return text if text in actions or text == WAIT else None
+    if isinstance(value, int | np.integer) and 0 <= value < len(actions):
+        return actions[int(value)]
+    return None
+
+
+def _result(maze: Maze, before: State, action: str | None, after: State | None) -> str:
+    if action is None:
+        return "not understood"
+    if action == WAIT:
+        return "nothing happens"
+    if action == "take key":
+        return "key taken" if after else "no key here"
+    if action == "open door":
+        return "door opened" if after else "cannot open"
+    direction = action.removeprefix("go ")
+    if after:
+        return f"you went {direction}"
+    return f"{direction} is locked" if direction in maze.exits[before.room] else f"no way {direction}"
+
+
+def _describe(maze: Maze, state: State) -> str:
+    """`hall. exits north west, locked east. key in cellar. goal vault.`"""
+    ways = maze.exits[state.room]
+    free = [direction for direction, beyond in ways.items() if not maze.locked(state, beyond)]
+    shut = [direction for direction, beyond in ways.items() if maze.locked(state, beyond)]
+    exits = f"exits {' '.join(free)}" + (f", locked {shut[0]}" if shut else "")
+    place = f"in {NAMES[maze.key]}" if state.room != maze.key else "here"
+    key = {Key.LYING: f"key {place}", Key.CARRIED: "you carry key", Key.USED: "door is open"}[state.key]
+    return f"{NAMES[state.room]}. {exits}. {key}. goal {NAMES[maze.goal]}."
+
+
+def _vector(maze: Maze, state: State) -> np.ndarray:
+    rooms = len(maze.exits)
+    found = np.zeros(3 * rooms + 2 * len(DIRECTIONS) + len(Key), np.float32)
+    found[[state.room, rooms + maze.key, 2 * rooms + maze.goal]] = 1
+    for place, direction in enumerate(DIRECTIONS):
+        beyond = maze.exits[state.room].get(direction)
+        if beyond is not None:
+            found[3 * rooms + 2 * place + maze.locked(state, beyond)] = 1
+    found[-len(Key) + state.key] = 1
+    return found

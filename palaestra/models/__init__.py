@@ -1,0 +1,9 @@
+"""Models: torch modules and tokenizers. Know nothing of engines, policies or training."""
+
+from __future__ import annotations
+
+from palaestra.models.causal_lm import load_causal_lm, make_causal_lm
+from palaestra.models.heads import ValueHead
+from palaestra.models.tokenizer import load_tokenizer, train_tokenizer
+
+__all__ = ["ValueHead", "load_causal_lm", "load_tokenizer", "make_causal_lm", "train_tokenizer"]

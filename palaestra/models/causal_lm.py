@@ -1,0 +1,87 @@
+"""Causal language models: made on the spot, or loaded from a Hugging Face folder.
+
+Knows sizes and folders. Knows nothing of tokenizers, engines or training.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from palaestra.errors import CheckpointError, InvalidData
+
+
+def make_causal_lm(
+    *,
+    vocabulary: int,
+    hidden: int = 64,
+    layers: int = 2,
+    heads: int = 4,
+    intermediate: int | None = None,
+    context: int = 1024,
+    seed: int = 0,
+) -> LlamaForCausalLM:
+    """A small Llama with tied embeddings, float32, untrained.
+
+    Args:
+        vocabulary: number of ids; use `len(tokenizer)`.
+        hidden: width. Higher: learns more, slower. Usual: 64 to 256.
+        layers: depth. Higher: learns more, slower. Usual: 2 to 4.
+        heads: attention heads; must divide `hidden`, and the width of a head must be even (rotary positions).
+        intermediate: width inside the MLP. None: 8/3 of `hidden`, rounded up to a multiple of 16.
+        context: most ids of one sequence.
+        seed: equal seeds give equal weights; the global random state is left as it was.
+
+    Raises: InvalidData, if `heads` does not fit `hidden`.
+    """
+    if hidden % heads or (hidden // heads) % 2:
+        raise InvalidData(
+            where="make_causal_lm(…)",
+            what=f"hidden={hidden} cannot be cut into heads={heads} heads of even width.",
+            options=[f"heads={n}" for n in (1, 2, 4, 8, 16) if hidden % n == 0 and (hidden // n) % 2 == 0],
+        )
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        intermediate_size=intermediate or math.ceil(hidden * 8 / 3 / 16) * 16,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        max_position_embeddings=context,
+        tie_word_embeddings=True,
+        pad_token_id=None,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return LlamaForCausalLM(config).float().eval()
+
+
+def load_causal_lm(folder: str | Path, *, dtype: torch.dtype | None = torch.float32) -> PreTrainedModel:
+    """The causal language model of a Hugging Face folder on this machine; nothing is downloaded.
+
+    Args:
+        folder: what `save_pretrained` or `palaestra export` wrote.
+        dtype: of the weights. None: as they were saved.
+
+    Raises: CheckpointError, if the folder is missing or holds no causal language model.
+    """
+    where = f"load_causal_lm({str(folder)!r})"
+    remedy = "Give a folder which `save_pretrained` or `palaestra export` wrote."
+    if not (Path(folder) / "config.json").is_file():
+        fault = "has no config.json" if Path(folder).is_dir() else "is not a folder"
+        raise CheckpointError(where=where, what=f"`{folder}` {fault}.", remedy=remedy)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, local_files_only=True, dtype="auto" if dtype is None else dtype
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, TypeError, SafetensorError) as error:
+        first = str(error).strip().partition("\n")[0]
+        what = f"`{folder}` is not a causal language model: {first}"
+        raise CheckpointError(where=where, what=what, remedy=remedy) from error
+    return model.eval()  # type: ignore[no-any-return]

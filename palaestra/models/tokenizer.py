@@ -1,0 +1,78 @@
+"""The small tokenizer that is trained on environment transcripts.
+
+Knows texts and four special tokens. Knows nothing of how a conversation is laid out (that is the context's).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from palaestra.errors import CheckpointError, InvalidData
+
+PAD = "<|pad|>"
+OBSERVATION = "<|observation|>"
+ACTION = "<|action|>"
+END = "<|end|>"
+SPECIAL = (PAD, OBSERVATION, ACTION, END)
+
+# Special tokens and the 256 bytes, which make every text representable.
+SMALLEST_VOCABULARY = len(SPECIAL) + 256
+
+
+def train_tokenizer(texts: Iterable[str], *, vocabulary: int = 1024) -> PreTrainedTokenizerFast:
+    """Byte-level BPE on `texts`: loses nothing on any text, and words seen often become single tokens.
+
+    A word is taken with the space before it, so " left" is one token and never " " and "left".
+    Ids 0 to 3 are `<|pad|>`, `<|observation|>`, `<|action|>`, `<|end|>` (end of turn, eos). To encode text
+    that may contain their spelling without making them special, pass `split_special_tokens=True`.
+
+    Args:
+        texts: transcripts; their order does not matter.
+        vocabulary: most ids. Higher: fewer tokens per turn, larger embedding. Usual: 512 to 2048.
+            The result is smaller when the texts give fewer merges.
+
+    Raises: InvalidData, if `vocabulary` cannot hold the bytes and the special tokens.
+    """
+    if vocabulary < SMALLEST_VOCABULARY:
+        raise InvalidData(
+            where="train_tokenizer(…)",
+            what=f"vocabulary={vocabulary} cannot hold 256 bytes and {len(SPECIAL)} special tokens.",
+            remedy=f"Set vocabulary to {SMALLEST_VOCABULARY} or more.",
+        )
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        min_frequency=2,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer=trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=END,
+        additional_special_tokens=[OBSERVATION, ACTION],
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:
+    """The tokenizer of a Hugging Face folder on this machine; nothing is downloaded.
+
+    Raises: CheckpointError, if the folder holds none.
+    """
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)  # type: ignore[no-any-return]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            where=f"load_tokenizer({str(folder)!r})",
+            what=f"`{folder}` holds no tokenizer.",
+            remedy="Give a folder which `save_pretrained` or `palaestra export` wrote.",
+        ) from error

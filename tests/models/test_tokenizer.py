@@ -1,0 +1,70 @@
+"""What must hold of the trained tokenizer: (1) every text comes back exactly, special or not; (2) frequent words
+are one token, with the space before them; (3) training is deterministic and does not depend on the order of texts;
+(4) special tokens have ids 0 to 3, and text can be kept from spelling them; (5) it lives in Hugging Face format;
+(6) too small vocabularies and folders without one are refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from palaestra.errors import CheckpointError, InvalidData
+from palaestra.models import load_tokenizer, train_tokenizer
+
+TEXTS = [
+    "<|observation|>You see a red ball 2 steps left. You carry nothing.<|action|> turn left<|end|>",
+    "<|observation|>You see a green key 3 steps forward.\nGo to the red ball.<|action|> go forward<|end|>",
+    "<|observation|>A grey wall.<|action|> pick up the red ball<|end|>",
+] * 5
+TOKENIZER = train_tokenizer(TEXTS, vocabulary=600)
+
+
+@given(st.text())
+@settings(max_examples=150, deadline=None)
+def test_every_text_comes_back(text):  # rule 1
+    assert TOKENIZER.decode(TOKENIZER.encode(text)) == text
+
+
+@pytest.mark.parametrize("text", ["", " ", "  a  b ", "a\r\n\tb", "don 't , x .", "日本\x00é", *TEXTS[:3]])
+def test_awkward_texts_come_back(text):  # rule 1
+    assert TOKENIZER.decode(TOKENIZER.encode(text)) == text
+
+
+def test_frequent_words_are_one_token():  # rule 2
+    words = [" left", " red", " ball", " forward", " steps", "You"]
+    assert [len(TOKENIZER.encode(word)) for word in words] == [1] * len(words)
+    assert len(TOKENIZER.encode(" go forward<|end|>")) == 3
+
+
+def test_training_is_deterministic():  # rule 3
+    again = train_tokenizer(reversed(TEXTS), vocabulary=600)
+    assert again.get_vocab() == TOKENIZER.get_vocab()
+    assert again.encode(TEXTS[0]) == TOKENIZER.encode(TEXTS[0])
+    assert len(train_tokenizer(TEXTS, vocabulary=300)) == 300
+
+
+def test_special_tokens():  # rule 4
+    names = ["<|pad|>", "<|observation|>", "<|action|>", "<|end|>"]
+    assert TOKENIZER.convert_tokens_to_ids(names) == [0, 1, 2, 3]
+    assert (TOKENIZER.pad_token_id, TOKENIZER.eos_token_id) == (0, 3)
+    assert TOKENIZER.encode("x<|end|>")[-1] == 3
+    spelled = TOKENIZER.encode("x<|end|>", split_special_tokens=True)
+    assert min(spelled) > 3 and TOKENIZER.decode(spelled) == "x<|end|>"
+
+
+def test_it_loads_as_it_was_saved(tmp_path):  # rule 5
+    TOKENIZER.save_pretrained(tmp_path)
+    loaded = load_tokenizer(tmp_path)
+    assert loaded.get_vocab() == TOKENIZER.get_vocab()
+    assert (loaded.pad_token_id, loaded.eos_token_id) == (0, 3)
+    for text in [*TEXTS, " a b , c 's"]:
+        assert loaded.encode(text) == TOKENIZER.encode(text)
+        assert loaded.decode(loaded.encode(text)) == text
+
+
+def test_refusals(tmp_path):  # rule 6
+    with pytest.raises(InvalidData, match="260 or more"):
+        train_tokenizer(TEXTS, vocabulary=100)
+    with pytest.raises(CheckpointError, match="holds no tokenizer"):
+        load_tokenizer(tmp_path)

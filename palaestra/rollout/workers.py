@@ -12,14 +12,16 @@ import multiprocessing
 import pickle
 import signal
 import traceback
+from collections import deque
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
 from palaestra.data import Action, StepResult, Task
-from palaestra.errors import EpisodeFailure, PalaestraError
+from palaestra.errors import EpisodeFailure
 from palaestra.rollout.hosts import failure, hung, no_expert
 
+DEPTH = 4  # messages on their way to one worker: with more, both sides of a full pipe could wait for each other
 READY = -1  # in place of an environment's number: the process has imported everything
 
 
@@ -35,14 +37,14 @@ def _serve(make: Callable[[], Any], pipe: Connection) -> None:
     while True:
         try:
             number, call, arguments = pipe.recv()
-        except EOFError:
+        except (EOFError, OSError):
             return
         try:
             if call == "open":
                 environments[number] = make()
                 result: Any = tuple(environments[number].agents)
             elif call == "close":
-                result = environments.pop(number).close()
+                result = environments.pop(number).close() if number in environments else None
             elif call == "expert" and not hasattr(environments[number], "expert"):
                 raise no_expert(type(environments[number]).__name__)
             else:
@@ -83,6 +85,8 @@ class Worker:
 
     def _start(self) -> None:
         self.lives += 1
+        self._unsent: deque[tuple[int, str, tuple[Any, ...]]] = deque()
+        self._flying = 0
         self._answered = math.inf  # the loop's time of the last answer; infinite until the process is ready
         self._pipe, theirs = self._context.Pipe()
         self._process = self._context.Process(target=_serve, args=(self._make, theirs), daemon=True)
@@ -108,6 +112,8 @@ class Worker:
             return
         assert self._loop is not None
         self._answered = self._loop.time()
+        self._flying -= number != READY
+        self._pump()
         future = self._waiting.pop(number, None)
         if future is not None and not future.done():
             if fine:
@@ -117,7 +123,16 @@ class Worker:
 
     def send(self, number: int, call: str, *arguments: Any) -> None:
         """Ask environment `number`; nobody waits for the answer."""
-        self._pipe.send((number, call, arguments))
+        self._unsent.append((number, call, arguments))
+        self._pump()
+
+    def _pump(self) -> None:
+        try:
+            while self._unsent and self._flying < DEPTH:
+                self._pipe.send(self._unsent.popleft())
+                self._flying += 1
+        except OSError:
+            return  # it died; the event loop is about to hear of it
 
     async def call(self, number: int, call: str, *arguments: Any, seconds: float | None) -> Any:
         """Ask environment `number`; one call of an environment at a time.
@@ -188,7 +203,11 @@ class WorkerPool:
         worker = min(self._workers, key=lambda w: w.load)
         worker.load += 1
         host = ProcessHost(name, worker, next(self._numbers), seconds)
-        host.agents = await host.ask("open")
+        try:
+            host.agents = await host.ask("open")
+        except BaseException:
+            await host.close()
+            raise
         return host
 
     def stop(self) -> None:

@@ -28,6 +28,11 @@ Layers = Annotated[
     list[str], typer.Argument(help="Recipe files, left to right, and overrides such as `rollout.group=16`.")
 ]
 Where = Annotated[str, typer.Argument(help="A run folder, or recipe files and overrides.")]
+STOPPED = 130  # exit code after Ctrl-C
+GO_ON = {
+    "train": "the same command with `--resume` goes on from the newest checkpoint",
+    "compare": "the same command goes on where it stopped",
+}
 FREE = {"allow_extra_args": False, "ignore_unknown_options": False}
 
 
@@ -64,7 +69,9 @@ def evaluate(
 def play(
     environment: Annotated[str, typer.Argument(help="An environment's name, or a run folder (its policy plays).")],
     overrides: Annotated[list[str] | None, typer.Argument(help="Options, such as `level=GoToObj`.")] = None,
-    policy: Annotated[str, typer.Option(help="human, random, expert, or `run` for the run folder's.")] = "human",
+    policy: Annotated[
+        str | None, typer.Option(help="human, random or expert; default the run folder's policy, else human.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Which task.")] = 0,
     episodes: Annotated[int, typer.Option(help="How many.")] = 1,
 ) -> None:
@@ -103,7 +110,7 @@ def export(
 @app.command()
 def methods(
     slot: Annotated[str | None, typer.Option(help="Only this slot.")] = None,
-    without: Annotated[str | None, typer.Option(help="Leave out parts that read this column.")] = None,
+    without: Annotated[str | None, typer.Option(help="Leave out parts that need this column or ability.")] = None,
 ) -> None:
     """List methods and parts: slot, name, what they read, source, recipe, status."""
     _command("methods", slot=slot, without=without)
@@ -115,7 +122,10 @@ def envs(
     overrides: Annotated[list[str] | None, typer.Argument(help="Options for the check.")] = None,
 ) -> None:
     """List environments; check one."""
-    _command("environments", check=check, overrides=overrides or [])
+    if check is None:
+        _command("environments")
+    else:
+        _command("check", environment=check, overrides=overrides or [])
 
 
 @app.command()
@@ -135,29 +145,39 @@ def docs(
     check: Annotated[bool, typer.Option("--check", help="Only say what is stale; exit 1 if anything is.")] = False,
 ) -> None:
     """Write the generated files: part index, part pages, command help, method table."""
-    _command("docs", check=check)
+    _command("docs", check=check, command=typer.main.get_command(app))
 
 
 def main() -> None:
     """Entry point: errors that a user can mend are printed without a traceback."""
+    sys.exit(_run())
+
+
+def _run() -> int:
+    """Run the command line; returns its exit code: 0, 2 for faults that a user can mend, 130 for Ctrl-C."""
     try:
-        app(standalone_mode=False)
-    except PalaestraError as error:
-        if os.environ.get("PALAESTRA_TRACEBACK"):
-            raise
-        print(f"\n{error.render()}\n", file=sys.stderr)
-        sys.exit(2)
+        code = app(standalone_mode=False) or 0  # Typer returns 130 for Ctrl-C
     except (KeyboardInterrupt, typer.Abort):
-        print("\nstopped; `palaestra train … --resume` goes on from the newest checkpoint", file=sys.stderr)
-        sys.exit(130)
-    except typer.Exit as leave:
-        sys.exit(leave.exit_code)
+        code = STOPPED
     except Exception as error:
-        usage = getattr(error, "format_message", None)
-        if usage is None:
+        if os.environ.get("PALAESTRA_TRACEBACK") or not _mendable(error):
             raise
-        print(f"\n{usage()}\n", file=sys.stderr)
-        sys.exit(2)
+        print(f"\n{_message(error)}\n", file=sys.stderr)
+        return 2
+    if code == STOPPED:
+        print("\n" + "; ".join(["stopped", *(GO_ON[word] for word in sys.argv[1:2] if word in GO_ON)]), file=sys.stderr)
+    return int(code)
+
+
+def _mendable(error: Exception) -> bool:
+    return isinstance(error, PalaestraError) or hasattr(error, "format_message")
+
+
+def _message(error: Any) -> str:
+    if isinstance(error, PalaestraError):
+        return error.render()
+    path = getattr(getattr(error, "ctx", None), "command_path", "palaestra")
+    return f"{error.format_message()}\n\n  `{path} --help` shows how it is used."
 
 
 def version(show: bool) -> None:

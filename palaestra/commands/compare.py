@@ -8,11 +8,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from palaestra.errors import RecipeError
+from palaestra.commands import tables
+from palaestra.errors import RecipeError, RunFolderError
 from palaestra.evaluation.comparison import Arm, compare, load_arm, plot
 from palaestra.launch.arms import ArmRun, run_all
-from palaestra.recipe import load, split_arguments
+from palaestra.recipe import Recipe, load, split_arguments
 from palaestra.store.atomic import write_atomic
+from palaestra.store.folder import RECIPE, RunFolder
+from palaestra.training.start import changes
 
 
 def run(
@@ -35,8 +38,7 @@ def run(
             what="two method files have the same name.",
             remedy="An arm is named by its file.",
         )
-    for file in files:  # every arm is checked before the first one starts
-        recipe = load([setup, file], overrides)
+    recipes = {arm: load([setup, file], overrides) for arm, file in arms.items()}  # checked before the first starts
     runs = [
         ArmRun(
             arm=arm,
@@ -47,15 +49,31 @@ def run(
         for seed in range(1, seeds + 1)
         for arm, file in arms.items()
     ]
+    for run in runs:
+        _check_same(run, recipes[run.arm])
     run_all(runs, parallel=parallel, say=lambda line: console.print(line, highlight=False))
     loaded = [_load(arm, [r for r in runs if r.arm == arm]) for arm in arms]
-    name = recipe.settings.environment.name
+    name = next(iter(recipes.values())).settings.environment.name
     result = compare(loaded, metric=f"eval/{name}/{metric}", reference=reference)
     folder = Path(out)
     write_atomic(folder / "comparison.json", json.dumps(result.to_json(), indent=1, sort_keys=True) + "\n")
     write_atomic(folder / "comparison.txt", result.text())
     plot(result, folder / "comparison.png")
-    Console().print(result.table())
+    tables.console().print(result.table())
+
+
+def _check_same(run: ArmRun, recipe: Recipe) -> None:
+    """Raises: RunFolderError, if the arm's folder holds a run of another recipe: it would count as this one's."""
+    if not (run.folder / RECIPE).exists():
+        return
+    now = recipe.with_overrides(run.overrides).to_json()
+    differing = changes(RunFolder.open(run.folder).read_json(RECIPE), now)
+    if differing:
+        raise RunFolderError(
+            where=str(run.folder),
+            what=f"the run there was made by another recipe: {'; '.join(differing)}.",
+            remedy="Give the recipe that it was made with, another folder with --out, or remove the folder.",
+        )
 
 
 def _load(name: str, runs: Sequence[ArmRun]) -> Arm:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from palaestra.catalogue import write
 
 
-def run(*, check: bool) -> None:
-    """Write; with `check` only compare, and leave with 1 if anything is stale."""
-    stale = write(check=check)
+def run(*, check: bool, command: Any) -> None:
+    """Write; with `check` only compare, and leave with 1 if anything is stale.
+
+    Args:
+        command: the command line's tree, for the page of commands.
+    """
+    stale = write(check=check, command=command)
     for path in stale:
         print(f"{'stale' if check else 'wrote'} {path}")
     if check and stale:

@@ -1,40 +1,20 @@
-"""`palaestra envs`: list environments, check one."""
+"""`palaestra envs`: list environments, read from source text: none is imported."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from rich.console import Console
 from rich.table import Table
 
-from palaestra.errors import PalaestraError
-from palaestra.recipe import load
-from palaestra.registry import names, part
-from palaestra.testing import check_environment
-from palaestra.training.build import bind
+from palaestra.catalogue import declarations
+from palaestra.commands.tables import console
+from palaestra.registry import index
 
 
-def run(*, check: str | None, overrides: Sequence[str]) -> None:
-    """Print a line an environment, or the result of a check."""
-    if check is None:
-        _list()
-        return
-    recipe = load(
-        [{"environment": {check: {}}, "policies": {"main": {"policy": "random", "trainable": False}}}],
-        [f"environment.{check}.{override}" for override in overrides],
-    )
-    bound = bind("environment", recipe.settings.environment)
-    check_environment(bound(), make=bound)
-    print(f"{check}: every rule of the environment protocol holds")
-
-
-def _list() -> None:
+def run() -> None:
+    """Print a line an environment."""
     table = Table("environment", "what it is", "options", box=None)
-    for name in names("environment"):
-        try:
-            found = part("environment", name)
-        except PalaestraError as error:
-            table.add_row(name, error.render().splitlines()[0], "")
-        else:
-            table.add_row(name, found.summary, ", ".join(found.options.model_fields))
-    Console().print(table)
+    known = {part.name: part for part in declarations() if part.slot == "environment"}
+    for name, target in sorted(index()["environment"].items()):
+        part = known.get(name)
+        cells = (part.summary, ", ".join(option.name for option in part.options)) if part else (target, "")
+        table.add_row(name, *cells)
+    console().print(table)

@@ -1,38 +1,53 @@
-"""`palaestra methods`: methods of the catalogue and parts of the registry."""
+"""`palaestra methods`: the catalogue and the parts, read from source text: no part is imported."""
 
 from __future__ import annotations
 
-from rich.console import Console
 from rich.table import Table
 
+from palaestra.catalogue import Declaration, declarations
 from palaestra.catalogue import methods as catalogue
+from palaestra.commands.tables import console
 from palaestra.errors import UnknownName, nearest
-from palaestra.registry import SLOTS, names, part
+from palaestra.recipe.feasibility import GIVEN_BY
+from palaestra.registry import SLOTS, index
 
 
 def run(*, slot: str | None, without: str | None) -> None:
-    """Print the methods, then the parts of each slot."""
+    """Print the methods, then the parts of each slot, outside packages' too.
+
+    Args:
+        without: leave out the parts that read this column or use this ability.
+
+    Raises: UnknownName, if there is no such slot.
+    """
     if slot is not None and slot not in SLOTS:
         raise UnknownName(where="--slot", what=f"no slot is called `{slot}`.", options=nearest(slot, SLOTS) or SLOTS)
-    console = Console()
     if slot is None and without is None:
-        console.print(_methods())
-    console.print(_parts([slot] if slot else list(SLOTS), without))
+        console().print(_methods())
+    console().print(_parts([slot] if slot else list(SLOTS), without))
 
 
 def _methods() -> Table:
-    table = Table("method", "arXiv", "slots", "recipe", "status", title="Methods", title_justify="left", box=None)
+    table = Table("method", "arXiv", "parts", "recipe", "status", title="Methods", title_justify="left", box=None)
     for method in catalogue():
-        slots = ", ".join(f"{key}: {value}" for key, value in method.slots.items())
-        table.add_row(method.title, method.arxiv or "", slots, method.recipe or "", method.status)
+        parts = ", ".join(name for names in method.slots.values() for name in names)
+        table.add_row(method.title, method.arxiv or "", parts, method.recipe or "", method.status)
     return table
 
 
 def _parts(slots: list[str], without: str | None) -> Table:
     table = Table("slot", "part", "reads", "uses", "source", "", title="Parts", title_justify="left", box=None)
+    known = {(part.slot, part.name): part for part in declarations()}
     for slot in slots:
-        for name in names(slot):
-            found = part(slot, name)
-            if without is None or without not in found.reads:
-                table.add_row(slot, name, ", ".join(found.reads), ", ".join(found.uses), found.source, found.summary)
+        for name, target in sorted(index()[slot].items()):
+            part = known.get((slot, name))
+            if part is None:  # of another package
+                table.add_row(slot, name, "", "", target, "")
+            elif without is None or without not in _needs(part):
+                table.add_row(slot, name, ", ".join(part.reads), ", ".join(part.uses), part.source, part.summary)
     return table
+
+
+def _needs(part: Declaration) -> set[str]:
+    """Columns and abilities, and the abilities that columns come from."""
+    return {*part.reads, *part.uses, *(GIVEN_BY[column] for column in part.reads if column in GIVEN_BY)}

@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from palaestra.commands.evaluate import open_run, scripted
+from palaestra.commands.evaluate import load_weights, scripted
+from palaestra.commands.train import resolve
 from palaestra.data import Trajectory, derive
 from palaestra.recipe import load
 from palaestra.rollout.stage import Play
-from palaestra.store.folder import RECIPE
+from palaestra.store.folder import RECIPE, RunFolder
 from palaestra.training.build import World, build_world
 
 
-def run(*, environment: str, overrides: Sequence[str], policy: str, seed: int, episodes: int) -> None:
-    """Print each episode turn by turn."""
+def run(*, environment: str, overrides: Sequence[str], policy: str | None, seed: int, episodes: int) -> None:
+    """Print each episode turn by turn.
+
+    Args:
+        environment: a name, or a run folder, whose own policies play if none is named.
+    """
     world = _world(environment, overrides, policy)
-    person = policy == "human" and not (Path(environment) / RECIPE).exists()
+    person = "human" in world.policies
     try:
         for number in range(episodes):
             task = world.source.tasks("play", 1, derive(seed, number))[0]
@@ -27,10 +32,15 @@ def run(*, environment: str, overrides: Sequence[str], policy: str, seed: int, e
         world.runner.close()
 
 
-def _world(environment: str, overrides: Sequence[str], policy: str) -> World:
+def _world(environment: str, overrides: Sequence[str], policy: str | None) -> World:
     if (Path(environment) / RECIPE).exists():
-        return open_run(environment, None)[1]
-    prefix = f"environment.{environment}."
+        settings = resolve([environment, *overrides]).settings
+        if policy is not None:
+            return build_world(scripted(settings, policy))
+        world = build_world(settings)
+        load_weights(world, RunFolder.open(environment), None)
+        return world
+    policy, prefix = policy or "human", f"environment.{environment}."
     recipe = load(
         [{"environment": {environment: {}}, "policies": {policy: {"policy": policy, "trainable": False}},
           "agents": {"*": {"policy": policy}}, "rollout": {"max_turns": 200}}],

@@ -31,11 +31,15 @@ class ArmRun:
         """Whether it has run to its end (the report is its last file)."""
         return (self.folder / REPORT).exists()
 
+    @property
+    def overrides(self) -> list[str]:
+        """What is this run's alone."""
+        return [f"seed={self.seed}", f"run={self.folder}", "training.threads=1"]
+
     def command(self) -> list[str]:
         """The command line; resumes what is there."""
         resume = ["--resume"] if RunFolder(self.folder).holds_a_run else []
-        own = [f"seed={self.seed}", f"run={self.folder}", "training.threads=1"]
-        return [sys.executable, "-m", "palaestra", "train", *self.arguments, *own, "--quiet", *resume]
+        return [sys.executable, "-m", "palaestra", "train", *self.arguments, *self.overrides, "--quiet", *resume]
 
 
 def run_all(runs: Sequence[ArmRun], *, parallel: int, say: Callable[[str], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -75,6 +76,26 @@ def random(name: str, setting: Setting) -> _Scripted:
     return _Scripted(name, answer)
 
 
+def _read(prompt: str) -> str:
+    """A line from the terminal.
+
+    Raises: EpisodeFailure, where the input ends; KeyboardInterrupt, at the first Ctrl-C.
+    """
+    # The event loop's own handler would wait for the line to be finished.
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return input(prompt)
+    except EOFError:
+        raise EpisodeFailure(
+            boundary="engine",
+            where="policy human",
+            what="the input ended before the episode did.",
+            remedy="Type an action each turn, or pipe one line a turn.",
+        ) from None
+    finally:
+        signal.signal(signal.SIGINT, former)
+
+
 @register("policy", "human")
 def human(name: str, setting: Setting) -> _Scripted:
     """A person at the terminal: an action in words, or the number of a listed one."""
@@ -84,7 +105,7 @@ def human(name: str, setting: Setting) -> _Scripted:
         legal = list(observation.legal or [])
         for place, choice in enumerate(legal):
             print(f"  {place}: {choice}")
-        typed = input(f"{name}> ").strip()
+        typed = _read(f"{name}> ").strip()
         if typed.isdigit() and int(typed) < len(legal):
             return Action(text=str(legal[int(typed)]), value=legal[int(typed)])
         return Action(text=typed, value=typed)

@@ -53,27 +53,27 @@ class Trainer:
             self.save()
         while self.step < training.iterations and not self.reached():
             self.iterate()
-            last = self.step == training.iterations
-            if last or (every and self.step % every == 0):
+            if every and self.step % every == 0:
                 self.evaluate()
-            due = training.checkpoint_every and self.step % training.checkpoint_every == 0
-            if last or due or self.reached():
+            if training.checkpoint_every and self.step % training.checkpoint_every == 0:
                 self.save()
+        if self.log.evaluations.read()[-1]["step"] < self.step:
+            self.evaluate()
+        if self.folder.checkpoint_steps()[-1] < self.step:
+            self.save()
 
     def iterate(self) -> dict[str, float]:
         """One iteration: collect, credit, update, log."""
-        seconds = {"time/rollout": time.perf_counter()}
-        played = self.world.runner.collect(self.plays())
-        seconds["time/rollout"] = time.perf_counter() - seconds["time/rollout"]
-        whole = self.guard.finished(played)
         started = time.perf_counter()
-        experience = self.credit(whole)
+        played = self.world.runner.collect(self.plays())
+        collected = time.perf_counter()
+        experience = self.credit(self.guard.finished(played))
         metrics = measure(played, experience, self.world.policies)
         updated = self.update(experience)
         self.guard.learned(updated, experience)
         self.step += 1
         self.count(played, updated)
-        seconds["time/update"] = time.perf_counter() - started
+        seconds = {"time/rollout": collected - started, "time/update": time.perf_counter() - collected}
         self.log.append(self.step, metrics | updated | self.counters | seconds)
         self.progress.iteration(self.step, metrics | updated, seconds)
         return metrics | updated

@@ -54,6 +54,9 @@ def train(
             if place is not None:
                 trainer.resume(place)
                 progress.note(f"resumed {path} at iteration {trainer.step}")
+                for line in changes(folder.read_json(RECIPE), recipe):
+                    progress.note(f"changed: {line}")
+                folder.write_json(RECIPE, recipe)
             else:
                 trainer.log.truncate(-1)
                 trainer.episodes.truncate(-1)
@@ -63,6 +66,16 @@ def train(
             trainer.world.runner.close()
     write_report(folder)
     return closing_line(folder, trainer.panel)
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What two resolved recipes differ in: `training.iterations 100 -> 200`. Where a run lies is no difference."""
+    values = [{key: entry["value"] for key, entry in recipe.items() if key != "run"} for recipe in (before, now)]
+    return [
+        f"{key} {values[0].get(key)} -> {values[1].get(key)}"
+        for key in sorted({*values[0], *values[1]})
+        if values[0].get(key) != values[1].get(key)
+    ]
 
 
 def _trainer(settings: RunSettings, folder: RunFolder, progress: Progress) -> Trainer:
@@ -122,6 +135,8 @@ def _warm(trainer: Trainer, progress: Progress) -> None:
         warm_start(trainer.world, settings.warm_start, seed=settings.seed, say=progress.stage)
     for name, reference in trainer.state.references.items():
         reference.module.load_state_dict(trainer.world.policies[name].module.state_dict())
+
+
 def closing_line(folder: RunFolder, panel: Panel) -> str:
     """The intervals of the first and the last evaluation, and below them `success 0.438 -> 0.945 on 256 …`."""
     written = MetricsLog(folder).evaluations.read()
@@ -132,7 +147,6 @@ def closing_line(folder: RunFolder, panel: Panel) -> str:
         form = ".3f" if panel.metric == "success" else ".1f"
         values.append("none" if value is None else format(value, form))
         if value is not None and low is not None and high is not None:
-            lines.append(
-                f"iteration {record['step']}: {panel.metric} {value:{form}}, 95 % interval {low:{form}} to {high:{form}}"
-            )
+            interval = f"{value:{form}}, 95 % interval {low:{form}} to {high:{form}}"
+            lines.append(f"iteration {record['step']}: {panel.metric} {interval}")
     return "\n".join([*lines, f"{panel.metric} {values[0]} -> {values[1]} on {len(panel.tasks)} held-out tasks"])

@@ -37,7 +37,11 @@ def run(module: ModuleType, monkeypatch: pytest.MonkeyPatch, out: Path, *options
 def test_against_trl(load: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str) -> None:  # rule 1
     module = load("vs_trl")
     small: dict[str, Any] = {"hidden": 16, "layers": 1, "vocabulary": 64, "groups": 2, "group": 3, "prompt": 6}
-    shape = {"plain": {"response": (5, 5)}, "uneven": {"response": (2, 9)}, "turns": {"turns": 3, "response": (1, 4)}}
+    shape: dict[str, dict[str, Any]] = {
+        "plain": {"response": (5, 5)},
+        "uneven": {"response": (2, 9)},
+        "turns": {"turns": 3, "response": (1, 4)},
+    }
     monkeypatch.setattr(module, "CASES", {"small": module.Case(**small, **shape[kind])})
     content = run(module, monkeypatch, tmp_path / "vs_trl.json", "--steps", "4", "--skip", "1", "--cases", "small")
     row = content["rows"]["small"]

@@ -6,12 +6,14 @@ Random draws derive from the iteration's number, so there is no generator to kee
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from palaestra.errors import CheckpointError
@@ -67,10 +69,10 @@ def load_checkpoint(place: Path, state: RunState) -> tuple[int, dict[str, float]
     for name, policy in state.learners.items():
         load_policy(place, name, policy)
         if name in state.references:
-            state.references[name].module.load_state_dict(load_file(place / f"{name}.reference.safetensors"))
+            state.references[name].module.load_state_dict(_read(load_file, place / f"{name}.reference.safetensors"))
         if name in state.updaters:
             updater = state.updaters[name]
-            updater.optimizer.load_state_dict(torch.load(place / f"{name}.optimizer.pt", weights_only=True))
+            updater.optimizer.load_state_dict(_read(_load_safely, place / f"{name}.optimizer.pt"))
             updater.spoiled = int(written["policies"][name]["spoiled"])
     return int(written["step"]), dict(written["counters"])
 
@@ -104,8 +106,24 @@ def load_policy(place: Path, name: str, policy: Any) -> None:
             what=f"the checkpoint is of another architecture: {'; '.join(differing)}.",
             remedy="Resume with the recipe it was made with (recipe.json in the run folder), or start a new run.",
         )
-    policy.module.load_state_dict(load_file(place / f"{name}.safetensors"))
+    policy.module.load_state_dict(_read(load_file, place / f"{name}.safetensors"))
     policy.weights_changed(int(state["policies"][name]["version"]))
+
+
+def _read(load: Callable[[Path], Any], path: Path) -> Any:
+    """Raises: CheckpointError, if the file is missing or damaged."""
+    try:
+        return load(path)
+    except (OSError, ValueError, RuntimeError, EOFError, SafetensorError, UnpicklingError) as error:
+        raise CheckpointError(
+            where=str(path),
+            what=f"it cannot be read: {error}.",
+            remedy="Remove the folder of this checkpoint; `--resume` then goes on from the one before.",
+        ) from error
+
+
+def _load_safely(path: Path) -> Any:
+    return torch.load(path, weights_only=True)
 
 
 def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:

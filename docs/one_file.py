@@ -142,8 +142,8 @@ def update(model: LlamaForCausalLM, optimizer: torch.optim.Optimizer, groups: li
     """One step on all episodes that have something to say; the loss is the mean over their tokens."""
     pairs = [
         (episode, credit)
-        for group, credits in zip(groups, advantages(groups), strict=True)
-        for episode, credit in zip(group, credits, strict=True)
+        for group, numbers in zip(groups, advantages(groups), strict=True)
+        for episode, credit in zip(group, numbers, strict=True)
         if credit != 0
     ]
     if not pairs:

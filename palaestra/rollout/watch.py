@@ -44,8 +44,8 @@ class Watch:
         while not self._stop.wait(self._patience):
             if not self._beat.is_set():
                 print(
-                    f"environment {self._name}: a call has not returned for {self._patience:g} s. If it hangs, stop the "
-                    "run (Ctrl-C) and set rollout.workers=2 rollout.worker_kind=process rollout.step_seconds=10: "
+                    f"environment {self._name}: a call has not returned for {self._patience:g} s. If it hangs, stop "
+                    "the run (Ctrl-C) and set rollout.workers=2 rollout.worker_kind=process rollout.step_seconds=10: "
                     "such episodes then fail and the run goes on.",
                     file=sys.stderr,
                 )

@@ -149,7 +149,7 @@ class ScriptedPolicy:
         return _ScriptedTurns(self._answers)
 
 
-def TinyModel(  # noqa: N802 - reads as a class where it is used
+def TinyModel(
     *, name: str = "main", texts: Sequence[str] = (), seed: int = 0, context: int = 256, value_head: bool = False
 ) -> LanguagePolicy:
     """A language policy of a few thousand weights with its own engine, ready to act and to be trained."""

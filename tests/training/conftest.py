@@ -17,7 +17,9 @@ ECHO: dict[str, Any] = {
     "name": "echo",
     "seed": 3,
     "environment": {"echo": {"turns": 2}},
-    "policies": {"main": {"policy": {"language": {"hidden": 32, "layers": 2, "heads": 2, "context": 128, "vocabulary": 320}}}},
+    "policies": {
+        "main": {"policy": {"language": {"hidden": 32, "layers": 2, "heads": 2, "context": 128, "vocabulary": 320}}}
+    },
     "warm_start": {"episodes": 64, "epochs": 10, "batch_tokens": 256, "optimizer": {"adamw": {"lr": 1e-2}}},
     "rollout": {"tasks": 4, "group": 4, "max_turns": 2, "response_tokens": 3},
     "advantage": {"grpo": {"scale": "none"}},

@@ -115,4 +115,4 @@ def test_2_same_first_update(one_file: ModuleType, groups: list[list[object]]) -
 
 @pytest.mark.slow
 def test_3_it_learns(one_file: ModuleType) -> None:
-    assert one_file.main() > 1.2
+    assert one_file.main() > 1.7

@@ -1,0 +1,81 @@
+"""`palaestra compare`: (1) complete runs are not run again, and JSON, text and plot are written; (2) runs of another
+recipe are refused; (3) an arm that cannot run stops everything before the start; (4) stopped in the middle and started
+again, in processes of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.commands.conftest import Command
+
+METHODS = ("one.yaml", "two.yaml")
+COMPARE = ("compare", "small.yaml", *METHODS, "--seeds", 2, "--out", "out")
+
+
+@pytest.fixture
+def methods(recipe: Path) -> None:
+    Path("one.yaml").write_text("advantage: {grpo: {scale: none}}")
+    Path("two.yaml").write_text("advantage: rloo")
+
+
+@pytest.fixture
+def trained(methods: None, palaestra: Command) -> None:
+    """All four runs, as their own processes would have left them."""
+    for file in METHODS:
+        for seed in (1, 2):
+            folder = f"out/runs/{Path(file).stem}/seed-{seed}"
+            assert palaestra("train", "small.yaml", file, f"seed={seed}", f"run={folder}", "--quiet").code == 0
+
+
+def test_1_complete_runs(trained: None, palaestra: Command) -> None:
+    done = palaestra(*COMPARE, "--reference", "two")
+    assert done.code == 0 and "4 of 4 runs are complete" in done.err
+    assert "eval/echo/success at 64 environment_steps" in done.out[0]
+    assert Path("out/comparison.png").read_bytes().startswith(b"\x89PNG")
+    written = json.loads(Path("out/comparison.json").read_text())
+    assert list(written["arms"]) == ["one", "two"]
+    assert "one" in Path("out/comparison.txt").read_text()
+
+
+def test_2_runs_of_another_recipe(trained: None, palaestra: Command) -> None:
+    done = palaestra(*COMPARE, "training.iterations=3")
+    assert done.code == 2
+    assert "out/runs/one/seed-1" in done.err and "training.iterations 2 -> 3" in done.err and "--out" in done.err
+
+
+def test_3_an_arm_that_cannot_run(methods: None, palaestra: Command) -> None:
+    Path("two.yaml").write_text("advantage: gigp")
+    done = palaestra(*COMPARE)
+    assert done.code == 2 and "Candidates: gigpo" in done.err and not Path("out").exists()
+
+
+def test_3_arms_of_the_same_name(methods: None, palaestra: Command) -> None:
+    Path("other").mkdir()
+    Path("other/one.yaml").write_text("advantage: rloo")
+    done = palaestra("compare", "small.yaml", "one.yaml", "other/one.yaml")
+    assert done.code == 2 and "two method files have the same name" in done.err
+
+
+@pytest.mark.slow
+def test_4_stopped_in_the_middle(methods: None) -> None:
+    root = str(Path(__file__).parents[2])
+    command = [sys.executable, "-m", "palaestra", *map(str, COMPARE), "training.iterations=60", "--parallel", "2"]
+    environment = {**os.environ, "PYTHONPATH": root}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    while not Path("out/runs/one/seed-1/metrics.jsonl").exists() and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    message = process.communicate(timeout=60)[1]
+    assert process.returncode == 130 and "the same command goes on where it stopped" in message
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert len(list(Path("out/runs").glob("*/seed-*/report.html"))) == 4

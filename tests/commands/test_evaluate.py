@@ -1,0 +1,52 @@
+"""`palaestra eval`: (1) a run folder, its newest or another checkpoint; (2) scripted policies; (3) faults."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.commands.conftest import Command
+
+LAST = re.compile(r"success \d\.\d{3} on 4 held-out tasks")
+
+
+def test_1_run_folder(folder: Path, palaestra: Command) -> None:
+    trained = palaestra("train", folder, "--resume").out[-1]
+    done = palaestra("eval", folder)
+    assert done.code == 0 and LAST.fullmatch(done.out[-1])
+    assert done.out[-1].split()[1] == trained.split()[3]  # after training
+    assert LAST.fullmatch(palaestra("eval", folder, "--checkpoint", 1).out[-1])
+    assert "(Wilson, " in done.out[-2]
+
+
+def test_1_overrides(folder: Path, palaestra: Command) -> None:
+    assert palaestra("eval", folder, "evaluation.tasks=6").out[-1].endswith("on 6 held-out tasks")
+
+
+def test_2_expert(recipe: Path, palaestra: Command) -> None:
+    assert palaestra("eval", recipe, "--policy", "expert").out[-1] == "success 1.000 on 4 held-out tasks"
+    done = palaestra("eval", recipe, "--policy", "random")
+    assert LAST.fullmatch(done.out[-1]) and not Path("runs").exists()
+
+
+def test_2_failed_episodes_are_said(recipe: Path, palaestra: Command) -> None:
+    done = palaestra("eval", recipe, "--policy", "expert", "environment.echo.raise_at=0")
+    assert done.out[-2:] == [
+        "4 of 4 episodes failed (environment 4) and count as failures",
+        "success 0.000 on 4 held-out tasks",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("runs/small", "--checkpoint", 77), "it has no checkpoint of iteration 77"),
+        (("runs/small", "--policy", "exprt"), "no policy is called `exprt`"),
+        (("runs/absent",), "no recipe file is called so"),
+    ],
+)
+def test_3_faults(folder: Path, palaestra: Command, arguments: tuple[object, ...], message: str) -> None:
+    done = palaestra("eval", *arguments)
+    assert done.code == 2 and message in done.err

@@ -1,0 +1,92 @@
+"""`palaestra train`: (1) its last line; (2) what it leaves; (3) --dry-run and explain start nothing; (4) twice into one
+folder is refused; (5) --resume of a finished run prints its result; (6) --resume before the first checkpoint begins
+anew; (7) --resume with another value says so; (8) --quiet; (9) more iterations than before.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from palaestra.training.loop import Trainer
+from tests.commands.conftest import Command
+
+LAST = re.compile(r"success \d\.\d{3} -> \d\.\d{3} on 4 held-out tasks")
+
+
+def test_1_last_line(recipe: Path, palaestra: Command) -> None:
+    done = palaestra("train", recipe)
+    assert done.code == 0 and LAST.fullmatch(done.out[-1])
+    assert re.fullmatch(r"iteration 0: success 0\.\d{3}, 95 % interval 0\.\d{3} to 0\.\d{3}", done.out[0])
+    assert "iteration 2/2" in done.err
+
+
+def test_2_files(folder: Path) -> None:
+    names = {path.name for path in folder.iterdir()}
+    assert {"recipe.json", "metrics.jsonl", "evaluations.jsonl", "trajectories.jsonl", "report.html"} <= names
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("arguments", [("train", "--dry-run"), ("explain",)])
+def test_3_dry_run(recipe: Path, palaestra: Command, arguments: tuple[str, ...]) -> None:
+    done = palaestra(arguments[0], recipe, "rollout.group=8", *arguments[1:])
+    assert done.code == 0 and not Path("runs").exists()
+    rows = {line.split()[0]: line.split() for line in done.out}
+    assert rows["rollout.group"] == ["rollout.group", "8", "command", "line"]
+    assert rows["rollout.tasks"][-1].startswith("small.yaml:")
+    assert rows["rollout.temperature"][-1] == "default"
+
+
+def test_4_twice(folder: Path, palaestra: Command) -> None:
+    done = palaestra("train", "small.yaml")
+    assert done.code == 2 and not done.out
+    assert all(way in done.err for way in ("a run is already there", "--resume", "run=<folder>", "--overwrite"))
+    assert "Traceback" not in done.err
+    assert palaestra("train", "small.yaml", "--overwrite").code == 0
+
+
+@pytest.mark.parametrize("source", ["small.yaml", "runs/small"])
+def test_5_resume_of_a_finished_run(folder: Path, palaestra: Command, source: str) -> None:
+    before = (folder / "metrics.jsonl").read_bytes()
+    done = palaestra("train", source, "--resume")
+    assert done.code == 0 and LAST.fullmatch(done.out[-1])
+    assert "resumed runs/small at iteration 2" in done.err and "changed" not in done.err
+    assert (folder / "metrics.jsonl").read_bytes() == before
+
+
+def test_6_resume_before_the_first_checkpoint(
+    recipe: Path, palaestra: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stops(self: Trainer) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "evaluate", stops)
+        done = palaestra("train", recipe)
+    assert done.code == 130 and "`--resume` goes on" in done.err
+    assert not Path("runs/small/checkpoints").exists()
+    assert palaestra("train", recipe, "--resume").code == 0
+    assert palaestra("train", recipe, "run=runs/whole").code == 0
+    assert Path("runs/small/metrics.jsonl").read_bytes() == Path("runs/whole/metrics.jsonl").read_bytes()
+
+
+def test_7_changed_values(folder: Path, palaestra: Command) -> None:
+    done = palaestra("train", folder, "--resume", "training.iterations=3")
+    assert "changed: training.iterations 2 -> 3" in done.err
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 3
+    assert json.loads((folder / "recipe.json").read_text())["training.iterations"]["value"] == 3
+
+
+def test_8_quiet(recipe: Path, palaestra: Command) -> None:
+    done = palaestra("train", recipe, "--quiet")
+    assert LAST.fullmatch(done.out[-1]) and not done.err
+
+
+def test_9_fewer_iterations_end_with_an_evaluation(folder: Path, palaestra: Command) -> None:
+    lines = (folder / "evaluations.jsonl").read_text().splitlines()
+    (folder / "evaluations.jsonl").write_text(lines[0] + "\n")  # as if it had been stopped before its last evaluation
+    assert palaestra("train", folder, "--resume").code == 0
+    assert (folder / "evaluations.jsonl").read_text().splitlines() == lines

@@ -1,0 +1,87 @@
+"""The command line itself: (1) exit codes: 0, 2 for faults of the user, 130 for Ctrl-C; (2) no traceback for them
+unless PALAESTRA_TRACEBACK is set; (3) mistakes of our own are never hidden; (4) usage faults name the help.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+import palaestra
+from palaestra import cli
+from palaestra.errors import RecipeError
+
+
+def leave(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["palaestra", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    return int(stop.value.code or 0)
+
+
+def fails_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def command(module: str, **arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "_command", command)
+
+
+FAULT = RecipeError(where="a.yaml:3", what="it is wrong.", options=["right"], remedy="Mend it.")
+
+
+def test_1_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert leave(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out.strip() == palaestra.__version__
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [("train", "the same command with `--resume`"), ("compare", "goes on where it stopped"), ("doctor", "stopped\n")],
+)
+def test_1_control_c(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, message: str
+) -> None:
+    fails_with(monkeypatch, KeyboardInterrupt())
+    assert leave(monkeypatch, command, *(["a", "b"] if command != "doctor" else [])) == 130
+    assert message in capsys.readouterr().err
+
+
+def test_2_message_without_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    fails_with(monkeypatch, FAULT)
+    assert leave(monkeypatch, "doctor") == 2
+    assert capsys.readouterr().err == "\na.yaml:3\n\n  it is wrong.\n  Candidates: right.\n\n  Mend it.\n\n"
+
+
+def test_2_traceback_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    fails_with(monkeypatch, FAULT)
+    monkeypatch.setenv("PALAESTRA_TRACEBACK", "1")
+    monkeypatch.setattr(sys, "argv", ["palaestra", "doctor"])
+    with pytest.raises(RecipeError):
+        cli.main()
+
+
+def test_3_own_mistakes_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    fails_with(monkeypatch, ZeroDivisionError())
+    monkeypatch.setattr(sys, "argv", ["palaestra", "doctor"])
+    with pytest.raises(ZeroDivisionError):
+        cli.main()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("train",), "Missing argument"),
+        (("fly",), "No such command 'fly'"),
+        (("train", "a.yaml", "--fast"), "No such option"),
+        (("train", "absent.yaml"), "no recipe file is called so"),
+    ],
+)
+def test_4_usage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    assert leave(monkeypatch, *arguments) == 2
+    err = capsys.readouterr().err
+    assert message in err and "Traceback" not in err
+    if "recipe file" not in message:
+        assert "--help` shows how it is used" in err

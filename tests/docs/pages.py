@@ -1,0 +1,74 @@
+"""Pages: the written documentation, its code blocks and the commands it names.
+
+Knows Markdown and which files are generated. Knows nothing of recipes or of the command line.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"# ([\w./-]+\.(?:py|yaml))\b")  # first line of a block that is to be a file
+SHELL = ("", "bash", "sh", "console")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One code block. `file` is the name that its first line gives it."""
+
+    language: str
+    text: str
+    line: int
+
+    @property
+    def file(self) -> str | None:
+        found = FILE.match(self.text)
+        return found[1] if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page that somebody wrote."""
+
+    path: Path
+    text: str
+
+    @property
+    def name(self) -> str:
+        return self.path.relative_to(ROOT).as_posix()
+
+    def blocks(self, *languages: str) -> list[Block]:
+        """The blocks in these languages, in order."""
+        return [
+            Block(found[1], found[2], self.text.count("\n", 0, found.start()) + 2)
+            for found in BLOCK.finditer(self.text)
+            if found[1] in languages
+        ]
+
+    def write_files(self, folder: Path) -> None:
+        """Put every block with a file name into a folder."""
+        for block in self.blocks("python", "yaml"):
+            if block.file is not None:
+                (folder / block.file).write_text(block.text, encoding="utf-8")
+
+    def commands(self) -> list[list[str]]:
+        """Words after `palaestra` of every command line, in blocks and in the text."""
+        blocks = "\n".join(block.text for block in self.blocks(*SHELL)).replace("\\\n", " ")
+        lines = re.findall(r"^(?:\$ )?palaestra +(\S.*)$", blocks, re.MULTILINE)
+        lines += re.findall(r"`palaestra ([^`]+)`", BLOCK.sub("", self.text))
+        return [shlex.split(line, comments=True) for line in lines]
+
+    def overrides(self) -> list[str]:
+        """First cells of tables that are overrides, `rollout.group=16`."""
+        return [shlex.split(cell)[0] for cell in re.findall(r"^\| `([^`(=]+=[^`]+)` \|", self.text, re.MULTILINE)]
+
+
+def pages() -> list[Page]:
+    """The README and every page of docs/ that is not generated."""
+    paths = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    found = [Page(path, path.read_text(encoding="utf-8")) for path in paths]
+    return [page for page in found if not page.text.startswith("<!-- generated")]

@@ -1,0 +1,129 @@
+"""What the documentation shows works: (1) the Python blocks of a page run, one after the other, beside the files that
+the page names; (2) its YAML blocks are recipes, complete or laid over the page's first one; (3) its tables of
+overrides are accepted; (4) its command lines fit the command line, and the recipes in them resolve; (5) every page can
+be reached.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from palaestra import registry
+from palaestra.cli import app
+from palaestra.recipe import load, split_arguments
+from tests.docs.pages import ROOT, Block, Page, pages
+
+PAGES = {page.name: page for page in pages()}
+RECIPES = [(page, block) for page in PAGES.values() for block in page.blocks("yaml")]
+OVERRIDES = [(page, override) for page in PAGES.values() for override in page.overrides()]
+COMMANDS = [(page, words) for page in PAGES.values() for words in page.commands()]
+CLI: Any = typer.main.get_command(app)
+
+
+def ids(pairs: list[tuple[Page, Any]]) -> list[str]:
+    return [f"{page.name}:{getattr(what, 'line', what)}" for page, what in pairs]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The working folder of one page; what is imported from it is forgotten afterwards."""
+    before = set(sys.modules)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    registry._from_file.cache_clear()  # two pages may have files of one name
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("name", [name for name, page in PAGES.items() if page.blocks("python")])
+def test_python_blocks_run(name: str, folder: Path) -> None:  # rule 1
+    page = PAGES[name]
+    page.write_files(folder)
+    names: dict[str, Any] = {"__name__": "page"}
+    for block in page.blocks("python"):
+        if block.file is None:
+            exec(compile("\n" * (block.line - 1) + block.text, name, "exec"), names)
+        else:
+            compile(block.text, f"{name}: {block.file}", "exec")
+
+
+def complete(block: Block) -> bool:
+    return {"environment", "policies"} <= set(yaml.safe_load(block.text))
+
+
+def first_recipe(page: Page, folder: Path) -> Path:
+    """The page's first complete recipe, as a file."""
+    path = folder / "first.yaml"
+    path.write_text(next(block.text for block in page.blocks("yaml") if complete(block)), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(("page", "block"), RECIPES, ids=ids(RECIPES))
+def test_yaml_blocks_are_recipes(page: Page, block: Block, folder: Path) -> None:  # rule 2
+    page.write_files(folder)
+    (folder / "block.yaml").write_text(block.text, encoding="utf-8")
+    below = [] if complete(block) else [first_recipe(page, folder)]
+    assert "block.yaml:" in load([*below, folder / "block.yaml"]).explain()
+
+
+@pytest.mark.parametrize(("page", "override"), OVERRIDES, ids=ids(OVERRIDES))
+def test_overrides_are_accepted(page: Page, override: str, folder: Path) -> None:  # rule 3
+    first = ["regularizers=entropy"] if override.startswith("regularizers.0") else []
+    assert "command line" in load([first_recipe(page, folder)], [*first, override]).explain()
+
+
+@pytest.mark.parametrize(("page", "words"), COMMANDS, ids=ids(COMMANDS))
+def test_command_lines_fit(page: Page, words: list[str], folder: Path) -> None:  # rule 4
+    page.write_files(folder)
+    name, *arguments = words
+    if name.startswith("-"):
+        assert name in ("--help", "--version")
+        return
+    command = CLI.commands[name]
+    if not arguments or "…" in words:  # a mention, not a call
+        known = {option for parameter in command.params for option in parameter.opts}
+        assert {word for word in arguments if word.startswith("--")} <= known
+        return
+    given = command.make_context(name, list(arguments)).params
+    if name == "compare":
+        methods, overrides = split_arguments(given["methods"])
+        for method in methods:
+            load([given["setup"], method], overrides)
+    elif name in ("play", "envs"):
+        check_environment_arguments(given)
+    else:
+        check_recipe_arguments(given.get("recipe") or [])
+
+
+def check_recipe_arguments(arguments: list[str]) -> None:
+    """Recipe files and overrides resolve. A run folder, which is not there yet, stands for any recipe."""
+    files, overrides = split_arguments(arguments)
+    if files:
+        load(["quickstart.yaml" if file.startswith("runs/") else file for file in files], overrides)
+
+
+def check_environment_arguments(given: dict[str, Any]) -> None:
+    """The environment has these options."""
+    name = given["environment"] if "environment" in given else given["check"]
+    if name and not name.startswith("runs/"):
+        recipe = {"environment": {name: {}}, "policies": {"main": {"policy": "random", "trainable": False}}}
+        load([recipe], [f"environment.{name}.{override}" for override in given["overrides"] or ()])
+
+
+def test_something_was_found() -> None:
+    assert len(PAGES) >= 10 and len(RECIPES) >= 12 and len(OVERRIDES) >= 8 and len(COMMANDS) >= 30
+
+
+def test_every_page_can_be_reached() -> None:  # rule 5
+    navigation = str(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"])
+    written = [name.removeprefix("docs/") for name in PAGES if name.startswith("docs/")]
+    assert not [name for name in written if f"'{name}'" not in navigation]

@@ -18,7 +18,6 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from palaestra.data import Action, StepResult, Task
-from palaestra.errors import EpisodeFailure
 from palaestra.rollout.hosts import failure, hung, no_expert
 
 DEPTH = 4  # messages on their way to one worker: with more, both sides of a full pipe could wait for each other
@@ -27,6 +26,10 @@ READY = -1  # in place of an environment's number: the process has imported ever
 
 class Hung(Exception):
     """A call did not return in time."""
+
+
+class Restarted(Exception):
+    """The process was replaced for another episode's fault."""
 
 
 def _serve(make: Callable[[], Any], pipe: Connection) -> None:
@@ -108,7 +111,8 @@ class Worker:
         try:
             number, fine, result = self._pipe.recv()
         except (EOFError, OSError):
-            self.restart(RuntimeError("its worker process died"))
+            self._blame_first(RuntimeError("its worker process died"))
+            self.restart()
             return
         assert self._loop is not None
         self._answered = self._loop.time()
@@ -158,8 +162,15 @@ class Worker:
         """Whether no other call that somebody still waits for comes before."""
         return next((n for n, future in self._waiting.items() if not future.done()), number) == number
 
-    def restart(self, reason: Exception) -> None:
-        """Kill the process; whatever waits for it fails with `reason`."""
+    def _blame_first(self, error: Exception) -> None:
+        """Whatever the process was working on fails with `error`."""
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(error)
+                return
+
+    def restart(self) -> None:
+        """Kill the process; whatever waits for it is `Restarted`."""
         loop = self._loop
         self.detach()
         self._process.kill()
@@ -168,7 +179,7 @@ class Worker:
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():
-                future.set_exception(reason)
+                future.set_exception(Restarted())
         self._start()
         if loop is not None:
             self.attach(loop)
@@ -216,10 +227,15 @@ class WorkerPool:
 
 
 class ProcessHost:
-    """One environment in a worker process."""
+    """One environment in a worker process.
+
+    When the process is replaced because another environment hung or crashed in it, this one is made again and
+    its calls are repeated: the same task and the same actions lead to the same state.
+    """
 
     def __init__(self, name: str, worker: Worker, number: int, seconds: float | None) -> None:
         self._name, self._worker, self._number, self._seconds = name, worker, number, seconds
+        self._past: list[tuple[str, tuple[Any, ...]]] = []
         self._life = worker.lives
         self.agents: tuple[str, ...] = ()
 
@@ -228,21 +244,28 @@ class ProcessHost:
 
         Raises: EpisodeFailure, boundary `environment`.
         """
+        self._past.append((call, arguments))
         try:
-            return await self._worker.call(self._number, call, *arguments, seconds=self._seconds)
+            while True:
+                try:
+                    return await self._answer()
+                except Restarted:
+                    continue
         except Hung:
-            self._worker.restart(
-                EpisodeFailure(
-                    boundary="environment",
-                    where=f"environment {self._name}",
-                    what="its worker process was restarted because another episode's environment hung in it.",
-                )
-            )
+            self._worker.restart()
             raise hung(self._name, call, self._seconds or 0.0) from None
         except asyncio.CancelledError:
             raise
         except Exception as error:
             raise failure(self._name, call, error) from error
+
+    async def _answer(self) -> Any:
+        """The answer to the last call; in a new process, after all calls before it."""
+        known = len(self._past) - 1 if self._life == self._worker.lives else 0
+        self._life = self._worker.lives
+        for call, arguments in self._past[known:]:
+            answer = await self._worker.call(self._number, call, *arguments, seconds=self._seconds)
+        return answer
 
     async def reset(self, task: Task) -> StepResult:
         return await self.ask("reset", task)  # type: ignore[no-any-return]

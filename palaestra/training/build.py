@@ -81,7 +81,7 @@ def build_world(settings: RunSettings) -> World:
         seed=derive(settings.seed, "weights") % 2**31,
         vector_size=getattr(source, "vector_size", None),
         action_count=getattr(source, "action_count", None),
-        texts=lambda: transcripts(use, make, source, settings.seed),
+        texts=lambda: transcripts(use, make, source, settings.rollout, settings.seed),
         device=settings.device,
     )
     policies = {name: _policy(name, chosen, setting) for name, chosen in settings.policies.items()}
@@ -135,8 +135,8 @@ def _roles(settings: RunSettings, agents: Sequence[str], policies: Mapping[str, 
     return roles
 
 
-def transcripts(use: Use, make: Callable[[], Any], source: Any, seed: int) -> list[str]:
-    """What expert (else random) play reads and writes: texts for a tokenizer."""
+def transcripts(use: Use, make: Callable[[], Any], source: Any, rollout: RolloutSettings, seed: int) -> list[str]:
+    """What expert (else random) play reads and writes: texts for a tokenizer. Runs in the run's own workers."""
     kind = "expert" if isinstance(source, HasExpert) else "random"
     setting = Setting(seed=seed, action_count=getattr(source, "action_count", None))
     player = part("policy", kind).target(kind, setting)
@@ -150,7 +150,13 @@ def transcripts(use: Use, make: Callable[[], Any], source: Any, seed: int) -> li
     tasks: list[Task] = source.tasks("train", TRANSCRIPTS, derive(seed, "transcripts"))
     plays = [Play(task=t, group="transcripts", sample=i, seed=derive(seed, i)) for i, t in enumerate(tasks)]
     texts: list[str] = []
-    for trajectory in part("rollout", "episodes").target(stage, RolloutSettings(max_turns=64)).collect(plays):
+    workers = rollout.model_dump(include={"workers", "worker_kind", "step_seconds", "in_flight"})
+    runner = part("rollout", "episodes").target(stage, RolloutSettings(max_turns=64, **workers))
+    try:
+        played = runner.collect(plays)
+    finally:
+        runner.close()
+    for trajectory in played:
         for step in trajectory.steps:
             texts += [step.observation.text or "", step.action.text or ""]
             texts += [str(choice) for choice in step.observation.legal or ()]

@@ -22,10 +22,10 @@ class Guard:
     def finished(self, played: Sequence[Trajectory]) -> list[Trajectory]:
         """Episodes that did not fail and have steps; failed ones are kept out of the update.
 
-        Raises: PalaestraError, if more than `training.max_failed` of them failed.
+        Raises: PalaestraError, if all of them, or more than `training.max_failed`, failed.
         """
         failed = [t for t in played if t.stop is StopReason.ERROR]
-        if failed and len(failed) > self._settings.max_failed * len(played):
+        if failed and (len(failed) == len(played) or len(failed) > self._settings.max_failed * len(played)):
             first = failed[0].error
             raise PalaestraError(
                 where=f"rollout, task {failed[0].task.content_hash}",

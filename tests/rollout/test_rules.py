@@ -8,7 +8,8 @@
 5.  Wall time stops it with `timeout`.
 6.  An environment that raises fails its episode only, with boundary `environment`.
 7.  A reward that is not finite does the same.
-8.  A step that hangs fails its episode after `step_seconds`, in threads and in processes; others go on.
+8.  A step that hangs fails its episode after `step_seconds`, in threads and in processes; others go on, in the
+    same process too; so does a crash of the process, and a full pipe locks nothing.
 9.  A program's own mistake has boundary `part`.
 10. Results come in the order of the plays and do not depend on how many are in flight or where
     environments run.
@@ -19,11 +20,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 
 import pytest
 
-from palaestra.data import StopReason, Trajectory
+from palaestra.data import Action, StepResult, StopReason, Trajectory
 from palaestra.rollout.programs import play
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
@@ -115,6 +117,44 @@ def test_8_step_hangs(kind: str) -> None:
     hung = [t for t in played if t.stop is StopReason.ERROR]
     assert 0 < len(hung) < 12
     assert any("it did not return within 0.5 s (rollout.step_seconds)" in t.error.message for t in hung)  # type: ignore[union-attr]
+
+
+def test_8_others_in_the_process_go_on() -> None:
+    on = stage(turns=3, hang_at=1, every=4, hang_seconds=60.0)
+    played = run(on, count=12, workers=1, worker_kind="process", step_seconds=0.5)
+    hung = [t for t in played if t.task.seed // 2 % 4 == 0]
+    assert 0 < len(hung) < 12
+    assert all(t.stop is StopReason.ERROR and "it did not return" in t.error.message for t in hung)  # type: ignore[union-attr]
+    assert all(t.outcome == 1.0 and len(t.steps) == 3 for t in played if t not in hung)
+
+
+class Crashing:
+    """Takes its process with it where the echo environment would raise."""
+
+    def __init__(self, **options: int) -> None:
+        self.echo = EchoEnvironment(**options)
+        self.agents, self.reset, self.close = self.echo.agents, self.echo.reset, self.echo.close
+
+    def step(self, actions: Mapping[str, Action]) -> StepResult:
+        try:
+            return self.echo.step(actions)
+        except ValueError:
+            os._exit(1)
+
+
+def test_8_a_crash_is_of_one_episode() -> None:
+    on = stage()
+    on.make_environment = functools.partial(Crashing, turns=2, raise_at=1, every=4)
+    played = run(on, count=12, workers=1, worker_kind="process")
+    crashed = [t for t in played if t.task.seed // 2 % 4 == 0]
+    assert 0 < len(crashed) < 12
+    assert all(t.error is not None and "its worker process died" in t.error.message for t in crashed)
+    assert all(t.outcome == 1.0 for t in played if t not in crashed)
+
+
+def test_8_many_long_messages_lock_nothing() -> None:
+    played = run(stage(turns=2, padding=2000), count=300, workers=1, worker_kind="process")
+    assert all(t.outcome == 1.0 for t in played)
 
 
 def test_9_program_fails() -> None:

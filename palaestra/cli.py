@@ -73,7 +73,7 @@ def play(
         str | None, typer.Option(help="human, random or expert; default the run folder's policy, else human.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Which task.")] = 0,
-    episodes: Annotated[int, typer.Option(help="How many.")] = 1,
+    episodes: Annotated[int, typer.Option(help="How many.", min=1)] = 1,
 ) -> None:
     """Play an environment in the terminal, yourself or by a policy."""
     _command("play", environment=environment, overrides=overrides or [], policy=policy, seed=seed, episodes=episodes)
@@ -83,9 +83,9 @@ def play(
 def compare(
     setup: Annotated[str, typer.Argument(help="The recipe that all arms share.")],
     methods: Annotated[list[str], typer.Argument(help="Method recipes, one arm each, and overrides for all arms.")],
-    seeds: Annotated[int, typer.Option(help="Seeds of each arm.")] = 5,
+    seeds: Annotated[int, typer.Option(help="Seeds of each arm.", min=1)] = 5,
     out: Annotated[str, typer.Option(help="Folder for runs, JSON, table and plot.")] = "runs/compare",
-    parallel: Annotated[int, typer.Option(help="Runs at the same time.")] = 1,
+    parallel: Annotated[int, typer.Option(help="Runs at the same time.", min=1)] = 1,
     reference: Annotated[str | None, typer.Option(help="Arm that differences are taken to; default the first.")] = None,
     metric: Annotated[str, typer.Option(help="success or return.")] = "success",
 ) -> None:
@@ -156,7 +156,7 @@ def main() -> None:
 def _run() -> int:
     """Run the command line; returns its exit code: 0, 2 for faults that a user can mend, 130 for Ctrl-C."""
     try:
-        code = app(standalone_mode=False) or 0  # Typer returns 130 for Ctrl-C
+        code = app(prog_name="palaestra", standalone_mode=False) or 0  # Typer returns 130 for Ctrl-C
     except (KeyboardInterrupt, typer.Abort):
         code = STOPPED
     except Exception as error:

@@ -84,4 +84,4 @@ def test_4_usage(
     err = capsys.readouterr().err
     assert message in err and "Traceback" not in err
     if "recipe file" not in message:
-        assert "--help` shows how it is used" in err
+        assert "`palaestra" in err and "--help` shows how it is used" in err

@@ -31,6 +31,12 @@ def run(
     """Run all arms, then write comparison.json, comparison.txt and comparison.png into `out`."""
     console = Console(stderr=True)
     files, overrides = split_arguments(methods)
+    if not files:
+        raise RecipeError(
+            where="palaestra compare",
+            what="no method file is given.",
+            remedy="Name at least one after the setup, such as methods/grpo.yaml.",
+        )
     arms = {Path(file).stem: file for file in files}
     if len(arms) < len(files):
         raise RecipeError(

@@ -45,8 +45,8 @@ class Watch:
             if not self._beat.is_set():
                 print(
                     f"environment {self._name}: a call has not returned for {self._patience:g} s. If it hangs, stop "
-                    "the run (Ctrl-C) and set rollout.workers=2 rollout.worker_kind=process rollout.step_seconds=10: "
-                    "such episodes then fail and the run goes on.",
+                    "the run (Ctrl-C twice) and set rollout.workers=2 rollout.worker_kind=process "
+                    "rollout.step_seconds=10: such episodes then fail and the run goes on.",
                     file=sys.stderr,
                 )
             self._beat.clear()

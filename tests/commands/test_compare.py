@@ -65,6 +65,19 @@ def test_3_arms_of_the_same_name(methods: None, palaestra: Command) -> None:
     assert done.code == 2 and "two method files have the same name" in done.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("small.yaml", "training.iterations=3"), "no method file is given"),
+        (("small.yaml", "one.yaml", "--parallel", 0), "'--parallel': Input should be greater than or equal to 1"),
+        (("small.yaml", "one.yaml", "--seeds", 0), "'--seeds': Input should be greater than or equal to 1"),
+    ],
+)
+def test_3_nothing_to_do(methods: None, palaestra: Command, arguments: tuple[object, ...], message: str) -> None:
+    done = palaestra("compare", *arguments)
+    assert done.code == 2 and message in done.err
+
+
 @pytest.mark.slow
 def test_4_stopped_in_the_middle(methods: None) -> None:
     root = str(Path(__file__).parents[2])

@@ -51,7 +51,9 @@ class Updater:
             return {}
         samples = experience.samples[name]
         batch = self._batch(experience)
-        recorded = "token_proximal" in experience.table
+        # Another policy's critic may have made the column; what counts is whether this policy's tokens are in it.
+        recorded = bool(torch.isfinite(batch.proximal[torch.from_numpy(samples.token_index)]).all())
+        recorded = recorded and "token_proximal" in experience.table
         which = self._useful(samples, batch)
         if not which:
             return {}

@@ -262,7 +262,7 @@ def part(slot: str, name: str, *, where: str = "") -> Part:
             remedy=f"`palaestra methods --slot {slot}` lists all; a part of your own is `path/to/file.py:function`.",
         )
     found = _load(target or name, where=where)
-    declared = getattr(found, "part", None)
+    declared = vars(found).get("part") if hasattr(found, "__dict__") else None  # never a parent's
     if declared is None:
         return Part(slot=slot, name=name, target=found)
     if declared.slot != slot:

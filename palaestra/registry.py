@@ -56,6 +56,8 @@ SLOTS: dict[str, str] = {
     "optimizer": "parameters to updates",
 }
 
+STAGES = frozenset({"reward", "selection", "advantage", "weights"})  # slots between rollout and loss
+
 P = TypeVar("P", bound=Callable[..., Any])
 
 
@@ -77,12 +79,18 @@ class Part:
 
     @property
     def data(self) -> tuple[str, ...]:
-        """Names of the positional parameters."""
-        return tuple(
+        """Names of the positional parameters; of a part with state, those of its `__call__` but `look`."""
+        names = tuple(
             p.name
-            for p in _parameters(self.target)
+            for p in (_called(self.target) if self.holds_state else _parameters(self.target))
             if p.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         )
+        return tuple(name for name in names if name != "look") if self.holds_state else names
+
+    @property
+    def holds_state(self) -> bool:
+        """Whether a run makes one object of this part and calls that, iteration after iteration."""
+        return self.slot in STAGES and inspect.isclass(self.target)
 
     @property
     def summary(self) -> str:
@@ -164,6 +172,10 @@ def _parameters(target: Callable[..., Any]) -> list[inspect.Parameter]:
     function = target.__init__ if inspect.isclass(target) else target
     parameters = list(inspect.signature(inspect.unwrap(function)).parameters.values())
     return parameters[1:] if inspect.isclass(target) else parameters
+
+
+def _called(cls: Any) -> list[inspect.Parameter]:
+    return list(inspect.signature(cls.__call__).parameters.values())[1:]
 
 
 @functools.cache

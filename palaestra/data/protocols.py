@@ -213,6 +213,55 @@ class TrainablePolicy(Policy, Protocol):
     def save(self, folder: str) -> None: ...
 
 
+# ---- parts with state -------------------------------------------------------------------------------------
+class Look(Protocol):
+    """What a part with state sees of an iteration beside the table.
+
+    Attributes:
+        rows: the steps behind the table's rows, in its order.
+        policies: the trainable policies by name.
+        step: number of the iteration, from 0. seed: of this iteration; derive from it whatever is random.
+        temperature: of the rollout. token_budget: tokens a model should read at once.
+    """
+
+    rows: Sequence[Row]
+    policies: Mapping[str, Any]
+    step: int
+    seed: int
+    temperature: float
+    token_budget: int
+
+    def samples(self, policy: str) -> Samples:
+        """The policy's rows, collated once."""
+        ...
+
+    def logprob(self, model: Any, policy: str) -> Tensor:
+        """Log-probabilities of the tokens that `policy` took, under `model`: (tokens,) of the whole table.
+
+        Args:
+            model: the policy or another one of its kind (a copy with weights of its own).
+
+        Returns: without gradient; NaN on tokens of other policies.
+        """
+        ...
+
+
+class StatefulPart(Protocol):
+    """A part of the slots reward, selection, advantage or weights that learns or remembers: a class.
+
+    A run makes one object of it and calls it in every iteration with what a function of its slot gets, and a
+    `Look`. All methods but `__call__` and the two for checkpoints are optional.
+
+        start(setting, policies)    once, after the warm start, before the first iteration or a checkpoint is read
+        choose(trajectories, look)  which episodes the update learns from; others may come from a memory
+        learn(table, look)          after all advantages are there; returns metrics
+        warming                     True while it wants no update; such iterations do not count as without signal
+    """
+
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
 # ---- making policies --------------------------------------------------------------------------------------
 @dataclass(slots=True, kw_only=True)
 class Setting:

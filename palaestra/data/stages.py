@@ -290,6 +290,11 @@ def whiten(values: Float[Tensor, " units"], *, weight: Tensor | None = None) -> 
     return torch.where(counts, (x - mean) / torch.sqrt(variance + 1e-8), 0.0).float()
 
 
+def whitened(estimate: Estimate) -> Estimate:
+    """The same estimate, its advantages whitened over the units that a critic judges; targets stay as they are."""
+    return Estimate(whiten(estimate.advantage, weight=estimate.target.isfinite()), estimate.target)
+
+
 # ---- pool and modulate ------------------------------------------------------------------------------------
 def pool(values: Float[Tensor, " rows"], *, by: Key) -> Float[Tensor, " rows"]:
     """Equal units share the mean of their values."""
@@ -305,5 +310,5 @@ def modulate(
 
 __all__ = [
     "EPS", "Estimate", "compact", "lambda_return", "modulate", "pool", "reward_to_go", "standardize",
-    "total_return", "whiten",
+    "total_return", "whiten", "whitened",
 ]  # fmt: skip

@@ -13,29 +13,33 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from palaestra.data.columns import (
+    COUNTS,
+    FLAGS,
+    KEYS,
+    LABELS,
+    MAY_BE_MISSING,
+    NUMBERS,
+    PER_TOKEN,
+    REQUIRED,
+    factorize,
+    numbers,
+    numeric,
+    pick,
+)
 from palaestra.data.segments import Key, compact
 from palaestra.data.trajectory import Step, Trajectory
 from palaestra.errors import InvalidData, MissingColumn, nearest
-
-REQUIRED = ("group", "trajectory", "agent", "turn", "reward")
-KEYS = (
-    *("group", "trajectory", "agent", "state_key", "next_key", "action_key"),
-    *("policy", "segment", "invocation", "parent", "team", "stratum"),
-)
-FLAGS = ("terminated", "truncated")
-PER_TOKEN = ("token_logprob", "token_proximal", "token_reference", "token_entropy", "token_value")
-COUNTS = ("turn", "token_count", "version")
-NUMBERS = ("reward", "weight", "outcome", "value", "value_end", "entropy", *PER_TOKEN)
-MAY_BE_MISSING = ("outcome", "value", "value_end", *PER_TOKEN)  # NaN: "not given for this row"
 
 
 class StepTable:
     """One row per step; keyword arguments are columns.
 
     Required: group, trajectory, agent, turn, reward. Optional: state_key, next_key, action_key,
-    token_count, outcome, weight, value, value_end, entropy, terminated, truncated, policy, version,
-    segment, invocation, parent, team, stratum, and per token (flat, sum(token_count)) token_logprob,
-    token_proximal, token_reference, token_entropy, token_value. Any further named column is accepted.
+    token_count, outcome, process, weight, value, value_end, entropy, terminated, truncated, policy, version,
+    segment, invocation, parent, team, stratum, game, task, state_text, and per token (flat,
+    sum(token_count)) token_logprob, token_proximal, token_reference, token_entropy, token_value. Any further
+    named column is accepted.
 
     Columns of names (group, agent, state_key …) may hold strings, numbers or anything hashable; None in
     them means "unlike any other row". `weight` 0 marks padding, which changes no statistic.
@@ -106,9 +110,9 @@ class StepTable:
     def take(self, rows: Int[Tensor, " kept"]) -> StepTable:
         """A table of these rows, in this order."""
         tokens = self._tokens_of(rows)
-        pick = {name: tokens if name in PER_TOKEN else rows for name in self._columns}
+        chosen = {name: tokens if name in PER_TOKEN else rows for name in self._columns}
         raw = {name: self._raw(name) for name in self._columns}
-        return StepTable(**{name: _pick(raw[name], pick[name]) for name in raw})
+        return StepTable(**{name: pick(raw[name], chosen[name]) for name in raw})
 
     def _tokens_of(self, rows: Int[Tensor, " kept"]) -> Int[Tensor, " tokens"]:
         count = self["token_count"]
@@ -129,13 +133,13 @@ class StepTable:
         if length != expected:
             unit = "tokens" if name in PER_TOKEN else "rows"
             raise InvalidData(where=f"column `{name}`", what=f"it has {length} values for {expected} {unit}.")
-        numeric = _numeric(values)
-        if not numeric and name in (*NUMBERS, *COUNTS, *FLAGS):
+        is_number = numeric(values)
+        if not is_number and name in (*NUMBERS, *COUNTS, *FLAGS):
             raise InvalidData(where=f"column `{name}`", what="it holds something else than one number per row.")
-        if name in KEYS or not numeric:
-            self._columns[name], self._labels[name] = _factorize(values)
+        if name in KEYS or not is_number:
+            self._columns[name], self._labels[name] = factorize(values)
         else:
-            self._columns[name] = _numbers(name, values)
+            self._columns[name] = numbers(name, values)
 
     def _check(self) -> None:
         for name, column in self._columns.items():
@@ -153,14 +157,37 @@ class StepTable:
                 what="a row has no response token.",
                 remedy="An action without tokens counts as one token.",
             )
-        first = torch.zeros(self.key("trajectory").size, dtype=torch.int64)
-        first[self["trajectory"]] = self["group"]
-        if not torch.equal(first[self["trajectory"]], self["group"]):
+        if not self._agree("trajectory", "group"):
             raise InvalidData(
                 where="columns `group` and `trajectory`",
                 what="the rows of one trajectory carry different groups.",
                 remedy="Trajectory ids must be unique over the whole table, not only inside a group.",
             )
+        if "task" in self and not self._agree("group", "task"):
+            raise InvalidData(
+                where="columns `task` and `group`",
+                what="the rows of one group belong to different tasks.",
+                remedy="Trajectories of one group must start from the same task; give each task a group of its own.",
+            )
+
+    def refuse_duplicates(self) -> None:
+        """Raises: InvalidData, if an act stands in two rows and no column `weight` says how much each counts."""
+        if "weight" in self:
+            return
+        acts = self.key("trajectory", "agent", "turn").size
+        if acts < self.rows:
+            raise InvalidData(
+                where="StepTable",
+                what=f"{self.rows - acts} rows repeat an act (trajectory, agent and turn) of another row.",
+                remedy="Give a column `weight` that says how much each copy counts, or leave the copies out.",
+            )
+
+    def _agree(self, within: str, column: str) -> bool:
+        """Whether all rows of one `within` have the same `column`."""
+        sets, values = self[within], self[column]
+        first = torch.zeros(int(sets.max()) + 1 if len(sets) else 0, dtype=torch.int64)
+        first[sets] = values
+        return torch.equal(first[sets], values)
 
     # ---- keys and order -----------------------------------------------------------------------------------
     def key(self, *names: str) -> Key:
@@ -244,6 +271,7 @@ class StepTable:
         if not pairs:
             raise InvalidData(where="StepTable.from_trajectories(…)", what="there is no step in these trajectories.")
         steps = [step for _, step in pairs]
+        tasks = {trajectory.id: trajectory.task.content_hash for trajectory in trajectories}
         columns: dict[str, Any] = {
             "group": [t.group for t, _ in pairs],
             "trajectory": [t.id for t, _ in pairs],
@@ -260,13 +288,19 @@ class StepTable:
             "segment": [s.segment for s in steps],
             "invocation": [s.invocation for s in steps],
             "parent": [s.parent for s in steps],
+            "task": [tasks[t.id] for t, _ in pairs],
             "terminated": [s.terminated for s in steps],
             "truncated": [s.truncated for s in steps],
             "token_logprob": _behavior(steps),
         }
         for name in _number_columns(steps):
-            columns.setdefault(name, [float(s.info.get(name, 0.0)) for s in steps])
-        return cls(**columns)
+            absent = np.nan if name in MAY_BE_MISSING else 0.0
+            columns.setdefault(name, [float(s.info.get(name, absent)) for s in steps])
+        for name in LABELS:
+            columns[name] = [s.info.get(name, t.info.get(name)) for t, s in pairs]
+        columns["state_text"] = [s.observation.text for s in steps]
+        unlabeled = [name for name in (*LABELS, "state_text") if all(value is None for value in columns[name])]
+        return cls(**{name: column for name, column in columns.items() if name not in unlabeled})
 
 
 class Row(NamedTuple):
@@ -287,6 +321,11 @@ def rows_of(trajectories: Sequence[Trajectory]) -> list[Row]:
             rows.append(Row(len(rows), trajectory, step, start))
             start += token_count(step)
     return rows
+
+
+def tokens_of(rows: Sequence[Row]) -> int:
+    """Response tokens of all rows of a table."""
+    return rows[-1].start + token_count(rows[-1].step) if rows else 0
 
 
 def token_count(step: Step) -> int:
@@ -322,41 +361,6 @@ def _number_columns(steps: Iterable[Step]) -> list[str]:
 
 def _hashable(value: Any) -> Any:
     return value.tobytes() if isinstance(value, np.ndarray) else value
-
-
-def _pick(values: Any, rows: Tensor) -> Any:
-    return [values[row] for row in rows.tolist()] if isinstance(values, list) else values[rows]
-
-
-def _numeric(values: Any) -> bool:
-    if isinstance(values, Tensor):
-        return True
-    try:
-        return bool(np.asarray(values).dtype.kind in "biuf")
-    except ValueError:  # lists of unequal lengths
-        return False
-
-
-def _numbers(name: str, values: Any) -> Tensor:
-    column = values.detach() if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
-    if column.ndim != 1:
-        raise InvalidData(where=f"column `{name}`", what=f"its shape is {tuple(column.shape)}, not (rows,).")
-    if name in FLAGS:
-        return column.bool()
-    if name not in COUNTS and (column.is_floating_point() or name in NUMBERS):
-        return column.float()
-    return column.long()
-
-
-def _factorize(values: Any) -> tuple[Int[Tensor, " rows"], list[Any]]:
-    """Codes in order of first appearance (None → −1) and the labels."""
-    if isinstance(values, range | Tensor) or (isinstance(values, np.ndarray) and values.dtype.kind in "iub"):
-        labels, codes = np.unique(np.asarray(values), return_inverse=True)
-        return torch.from_numpy(codes.astype(np.int64).reshape(-1)), labels.tolist()
-    seen: dict[Any, int] = {None: -1}
-    found = [seen.setdefault(value, len(seen) - 1) for value in values]
-    del seen[None]
-    return torch.tensor(found, dtype=torch.int64), list(seen)
 
 
 def _refuse_non_finite(name: str, column: Tensor, table: StepTable) -> None:

@@ -192,9 +192,11 @@ class Episode:
             )
         self.seen = {**result.observations, **result.last}
         self.trajectory.info = {**self.trajectory.info, **result.info}
-        for agent in result.info.get("invalid", {}):
-            if agent in self.latest:
-                self.latest[agent].info["invalid"] = 1.0
+        for name, given in result.info.items():
+            if isinstance(given, Mapping):  # {"process": {agent: 0.5}} belongs to the agents' last steps
+                for agent, value in given.items():
+                    if agent in self.latest:
+                        self.latest[agent].info[name] = float(value) if isinstance(value, bool | int | float) else value
 
     # ---- the end ------------------------------------------------------------------------------------------
     def check_limits(self, agent: Agent, observation: Observation) -> None:

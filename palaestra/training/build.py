@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from palaestra.data import Task, derive
-from palaestra.data.protocols import HasExpert, Setting
+from palaestra.data.protocols import HasExpert, Look, Setting
 from palaestra.engines import InProcessEngine
 from palaestra.errors import ContractError, RecipeError
 from palaestra.registry import Part, part
@@ -24,22 +24,37 @@ TRANSCRIPTS = 96  # episodes that a tokenizer is trained on
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A part with its options: call it with its data."""
+    """A part with its options: call it with its data.
+
+    `held` is the one object that a run makes of a part with state; it is called with a `Look` beside the data.
+    """
 
     part: Part
     options: Mapping[str, Any]
+    held: Any = None
 
     def __call__(self, *data: Any) -> Any:
+        if self.held is not None:
+            return self.held(*data)
         return self.part.target(*data, **self.options)
+
+    def looking(self, look: Look) -> Bound:
+        """The same part, called with its data alone in this iteration."""
+        return self if self.held is None else Bound(self.part, self.options, lambda *data: self.held(*data, look))
+
+    def can(self, method: str) -> Any:
+        """This method of the object held, or None."""
+        return getattr(self.held, method, None)
 
 
 def bind(slot: str, use: Use) -> Bound:
-    """The part of this name with checked options.
+    """The part of this name with checked options; of a part with state, a new object.
 
     Raises: UnknownName, RecipeError.
     """
     found = part(slot, use.name)
-    return Bound(found, found.check(use.options, where=f"{slot}: {use.name}"))
+    options = found.check(use.options, where=f"{slot}: {use.name}")
+    return Bound(found, options, found.target(**options) if found.holds_state else None)
 
 
 def bind_all(slot: str, uses: Sequence[Use]) -> list[Bound]:
@@ -54,12 +69,14 @@ class World:
     Attributes:
         source: an environment that is asked for tasks only.
         runner: plays episodes on the stage; `close` it at the end.
+        setting: what policies were made with.
     """
 
     stage: Stage
     source: Any
     runner: Any
     policies: dict[str, Any]
+    setting: Setting
 
 
 def build_world(settings: RunSettings) -> World:
@@ -94,7 +111,7 @@ def build_world(settings: RunSettings) -> World:
         environment_options=environment.options,
     )
     runner = part("rollout", settings.rollout.runner).target(stage, settings.rollout)
-    return World(stage=stage, source=source, runner=runner, policies=policies)
+    return World(stage=stage, source=source, runner=runner, policies=policies, setting=setting)
 
 
 def _policy(name: str, settings: PolicySettings, setting: Setting) -> Any:

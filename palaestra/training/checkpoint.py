@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -25,11 +25,13 @@ STATE = "state.json"
 
 @dataclass(slots=True)
 class RunState:
-    """What a checkpoint holds of a run: policies by name, their references, their updaters."""
+    """What a checkpoint holds of a run: policies by name, their references, their updaters, and by a name of
+    their own other objects with `state_dict`: parts with state, a runner that holds suspended episodes."""
 
     policies: Mapping[str, Any]
     references: dict[str, Any]
     updaters: Mapping[str, Updater]
+    others: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def learners(self) -> dict[str, Any]:
@@ -55,6 +57,8 @@ def save_checkpoint(folder: RunFolder, step: int, state: RunState, *, counters: 
                 "architecture": policy.architecture(),
                 "spoiled": state.updaters[name].spoiled if name in state.updaters else 0,
             }
+        for name, other in state.others.items():
+            torch.save(other.state_dict(), place / f"{name}.state.pt")
         content = {"step": step, "counters": dict(counters), "policies": described}
         (place / STATE).write_text(json.dumps(content, sort_keys=True, indent=1))
     folder.keep_checkpoints(keep)
@@ -74,6 +78,8 @@ def load_checkpoint(place: Path, state: RunState) -> tuple[int, dict[str, float]
             updater = state.updaters[name]
             updater.optimizer.load_state_dict(_read(_load_safely, place / f"{name}.optimizer.pt"))
             updater.spoiled = int(written["policies"][name]["spoiled"])
+    for name, other in state.others.items():
+        other.load_state_dict(_read(_load_safely, place / f"{name}.state.pt"))
     return int(written["step"]), dict(written["counters"])
 
 

@@ -1,6 +1,6 @@
 """Experience: from finished episodes to numbers per token, stage by stage.
 
-    table ─► reward ─► selection ─► what the policies say now ─► advantage ─► weights
+    episodes ─► table ─► reward ─► selection ─► what the policies say now ─► advantage ─► weights ─► what parts learn
 
 Knows bound parts and policies by protocol. Knows no method's name.
 """
@@ -18,6 +18,7 @@ from torch import Tensor
 from palaestra.advantages.pipeline import Credit, chain
 from palaestra.data import Row, StepTable, Trajectory, rows_of
 from palaestra.data.protocols import Samples
+from palaestra.data.table import tokens_of
 from palaestra.training.batches import micro_batches
 from palaestra.training.build import Bound
 from palaestra.weights import combine
@@ -33,11 +34,30 @@ class Parts:
     weights: Sequence[Bound]
 
     @property
+    def all(self) -> tuple[Bound, ...]:
+        """Every part, in the order in which they run."""
+        return (*self.reward, *self.selection, *self.advantage, *self.weights)
+
+    @property
     def reads(self) -> frozenset[str]:
         """Columns that any of them reads."""
-        return frozenset(
-            c for b in (*self.reward, *self.selection, *self.advantage, *self.weights) for c in b.part.reads
-        )
+        return frozenset(c for b in self.all for c in b.part.reads)
+
+    @property
+    def stateful(self) -> dict[str, Any]:
+        """The objects of parts with state, by slot and place: `reward.0`."""
+        slots = ("reward", "selection", "advantage", "weights")
+        return {
+            f"{slot}.{place}": bound.held
+            for slot in slots
+            for place, bound in enumerate(getattr(self, slot))
+            if bound.held is not None
+        }
+
+    @property
+    def warming(self) -> bool:
+        """Whether a part wants no update yet."""
+        return any(getattr(held, "warming", False) for held in self.stateful.values())
 
 
 @dataclass(slots=True, eq=False)
@@ -47,6 +67,7 @@ class Experience:
     Attributes:
         table: all columns; rows: the episodes behind its rows.
         samples: per policy name. credit: advantages. weight: (tokens,).
+        learned: metrics of parts that learned from it.
     """
 
     table: StepTable
@@ -54,10 +75,41 @@ class Experience:
     samples: dict[str, Samples] = field(default_factory=dict)
     credit: Credit | None = None
     weight: Tensor | None = None
+    learned: dict[str, float] = field(default_factory=dict)
 
     def of(self, policy: str) -> list[Row]:
         """Rows that this policy acted in."""
         return [row for row in self.rows if row.step.policy == policy]
+
+
+@dataclass(slots=True, eq=False)
+class Seen:
+    """What parts with state see of an iteration: `data.protocols.Look`."""
+
+    policies: Mapping[str, Any]
+    step: int
+    seed: int
+    temperature: float
+    token_budget: int
+    rows: list[Row] = field(default_factory=list)
+    collated: dict[str, Samples] = field(default_factory=dict)
+
+    def samples(self, policy: str) -> Samples:
+        """The policy's rows, collated once."""
+        if policy not in self.collated:
+            own = [row for row in self.rows if row.step.policy == policy]
+            self.collated[policy] = self.policies[policy].collate(own, temperature=self.temperature)
+        return self.collated[policy]
+
+    def logprob(self, model: Any, policy: str) -> Tensor:
+        """Log-probabilities of the tokens that `policy` took, under `model`: (tokens,), NaN elsewhere."""
+        samples = self.samples(policy)
+        out = torch.full((tokens_of(self.rows),), torch.nan)
+        for which in micro_batches(samples.cost, range(len(samples.cost)), budget=self.token_budget):
+            with torch.no_grad():
+                now = model.forward(samples, which, values=False, entropy=False)
+            out[torch.from_numpy(token_index(samples, which))] = now.logprob
+        return out
 
 
 def prepare(
@@ -69,35 +121,47 @@ def prepare(
     temperature: float,
     token_budget: int,
     proximal: bool,
+    step: int = 0,
+    seed: int = 0,
+    strict: bool = False,
 ) -> Experience:
     """Run every stage between rollout and loss.
 
     Args:
         policies: the trainable ones. references: per policy, its frozen reference, where there is one.
         proximal: recompute log-probabilities before the update (needed for more than one update).
+        step, seed: of the iteration, for parts with state.
+        strict: refuse rows that occur twice without a column `weight`.
     """
+    seen = Seen(policies, step, seed, temperature, token_budget)
+    for bound in parts.all:
+        if (choose := bound.can("choose")) is not None:
+            trajectories = choose(list(trajectories), seen)
+    seen.rows = rows_of(trajectories)
     table = StepTable.from_trajectories(trajectories)
+    if strict:
+        table.refuse_duplicates()
     for reward in parts.reward:
-        table = table.replace(reward=reward(table))
+        found = reward.looking(seen)(table)
+        table = table.replace(**(found if isinstance(found, Mapping) else {"reward": found}))
     for selection in parts.selection:
-        table = table.replace(weight=table.weight * selection(table))
-    experience = Experience(table, rows_of(trajectories))
+        table = table.replace(weight=table.weight * selection.looking(seen)(table))
+    experience = Experience(table, seen.rows)
     look = proximal or "token_proximal" in parts.reads
-    _consult(experience, policies, references, temperature=temperature, budget=token_budget, proximal=look)
-    experience.credit = chain(parts.advantage, experience.table)
-    factors = [experience.table.weight, *(weights(experience.table) for weights in parts.weights)]
-    experience.weight = combine(factors, experience.table)
+    entropy = bool({"entropy", "token_entropy"} & parts.reads)
+    _consult(experience, seen, references, proximal=look, entropy=entropy)
+    table = experience.table
+    experience.credit = chain([bound.looking(seen) for bound in parts.advantage], table)
+    factors = [table.weight, *(weights.looking(seen)(table) for weights in parts.weights)]
+    experience.weight = combine(factors, table)
+    for bound in parts.all:
+        if (learn := bound.can("learn")) is not None:
+            experience.learned |= learn(table, seen)
     return experience
 
 
 def _consult(
-    experience: Experience,
-    policies: Mapping[str, Any],
-    references: Mapping[str, Any],
-    *,
-    temperature: float,
-    budget: int,
-    proximal: bool,
+    experience: Experience, seen: Seen, references: Mapping[str, Any], *, proximal: bool, entropy: bool
 ) -> None:
     """Ask policies, critics and references about the tokens, without gradient; the answers become columns."""
     table = experience.table
@@ -106,31 +170,33 @@ def _consult(
     def put(name: str, index: np.ndarray, values: Tensor, size: int) -> None:
         columns.setdefault(name, torch.full((size,), torch.nan))[torch.from_numpy(index)] = values
 
-    for name, policy in policies.items():
-        rows = experience.of(name)
-        if not rows:
+    for name, policy in seen.policies.items():
+        if not experience.of(name):
             continue
-        samples = experience.samples[name] = policy.collate(rows, temperature=temperature)
+        samples = experience.samples[name] = seen.samples(name)
         critic = bool(policy.has_critic)
-        if proximal or critic:
-            for which in micro_batches(samples.cost, range(len(samples.cost)), budget=budget):
+        if proximal or critic or entropy:
+            for which in micro_batches(samples.cost, range(len(samples.cost)), budget=seen.token_budget):
                 with torch.no_grad():
-                    now = policy.forward(samples, which, values=critic, entropy=False)
+                    now = policy.forward(samples, which, values=critic, entropy=entropy)
                 index = token_index(samples, which)
                 put("token_proximal", index, now.logprob, table.tokens)
                 if now.value is not None:
                     put("token_value", index, now.value, table.tokens)
+                if now.entropy is not None:
+                    put("token_entropy", index, now.entropy, table.tokens)
                 if now.end_value is not None:
                     ends = samples.end_row[which]
                     put("value_end", ends[ends >= 0], now.end_value[torch.from_numpy(ends >= 0)], len(table))
         if name in references:
-            for which in micro_batches(samples.cost, range(len(samples.cost)), budget=budget):
-                with torch.no_grad():
-                    then = references[name].forward(samples, which, values=False, entropy=False)
-                put("token_reference", token_index(samples, which), then.logprob, table.tokens)
+            then = seen.logprob(references[name], name)
+            put("token_reference", np.flatnonzero(~then.isnan().numpy()), then[~then.isnan()], table.tokens)
     if "token_value" in columns:
         first = table["token_count"].cumsum(0) - table["token_count"]
         columns["value"] = columns["token_value"][first]
+    if "token_entropy" in columns:
+        total = torch.zeros(len(table)).index_add_(0, table.token_row, columns["token_entropy"].nan_to_num())
+        columns["entropy"] = total / table["token_count"]
     experience.table = table.replace(**columns) if columns else table
 
 

@@ -68,9 +68,10 @@ class Trainer:
         played = self.world.runner.collect(self.plays())
         collected = time.perf_counter()
         experience = self.credit(self.guard.finished(played))
-        metrics = measure(played, experience, self.world.policies)
+        metrics = measure(played, experience, self.world.policies) | experience.learned
         updated = self.update(experience)
-        self.guard.learned(updated, experience)
+        if not self.parts.warming:
+            self.guard.learned(updated, experience)
         self.step += 1
         self.count(played, updated)
         seconds = {"time/rollout": collected - started, "time/update": time.perf_counter() - collected}
@@ -104,6 +105,9 @@ class Trainer:
             temperature=rollout.temperature,
             token_budget=training.token_budget,
             proximal=training.epochs * training.minibatches > 1,
+            step=self.step,
+            seed=derive(self.settings.seed, "parts", self.step),
+            strict=self.settings.strict,
         )
 
     def update(self, experience: Experience) -> dict[str, float]:

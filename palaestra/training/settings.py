@@ -90,6 +90,7 @@ class RunSettings(Section):
     seed: int = 0
     run: str | None = None  # run folder; default runs/<name>
     device: str = "cpu"
+    strict: bool = False  # refuse what else has a silent default: lone peers, rows that occur twice
     environment: Use
     program: Use = Use(name="play")
     agents: dict[str, RoleSettings] = {"*": RoleSettings()}

@@ -52,6 +52,7 @@ def train(
         try:
             place = folder.latest_checkpoint()
             if place is not None:
+                _start_parts(trainer)
                 trainer.resume(place)
                 progress.note(f"resumed {path} at iteration {trainer.step}")
                 for line in changes(folder.read_json(RECIPE), recipe):
@@ -61,6 +62,7 @@ def train(
                 trainer.log.truncate(-1)
                 trainer.episodes.truncate(-1)
                 _warm(trainer, progress)
+                _start_parts(trainer)
             trainer.run()
         finally:
             trainer.world.runner.close()
@@ -91,7 +93,8 @@ def _trainer(settings: RunSettings, folder: RunFolder, progress: Progress) -> Tr
         for name, policy in world.policies.items()
         if policy.trainable
     }
-    state = RunState(policies=world.policies, references={}, updaters=updaters)
+    others = {**parts.stateful, **({"runner": world.runner} if hasattr(world.runner, "state_dict") else {})}
+    state = RunState(policies=world.policies, references={}, updaters=updaters, others=others)
     if settings.reference is not None:
         state.references.update({name: _frozen(updater.policy) for name, updater in updaters.items()})
     return Trainer(
@@ -135,6 +138,14 @@ def _warm(trainer: Trainer, progress: Progress) -> None:
         warm_start(trainer.world, settings.warm_start, seed=settings.seed, say=progress.stage)
     for name, reference in trainer.state.references.items():
         reference.module.load_state_dict(trainer.world.policies[name].module.state_dict())
+
+
+def _start_parts(trainer: Trainer) -> None:
+    """Tell parts with state that policies are ready. On a resumed run their weights are read afterwards."""
+    learners = {name: updater.policy for name, updater in trainer.state.updaters.items()}
+    for held in trainer.parts.stateful.values():
+        if hasattr(held, "start"):
+            held.start(trainer.world.setting, learners)
 
 
 def closing_line(folder: RunFolder, panel: Panel) -> str:

@@ -1,0 +1,62 @@
+"""Columns: what a table's columns are called, and values of any kind as tensors.
+
+Knows names of columns, numbers and labels. Knows nothing of rows in time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from palaestra.errors import InvalidData
+
+REQUIRED = ("group", "trajectory", "agent", "turn", "reward")
+KEYS = (
+    *("group", "trajectory", "agent", "state_key", "next_key", "action_key"),
+    *("policy", "segment", "invocation", "parent", "team", "stratum", "game", "task", "state_text"),
+)
+LABELS = ("team", "stratum", "game")  # of a step, or of its whole trajectory, in `info`
+FLAGS = ("terminated", "truncated")
+PER_TOKEN = ("token_logprob", "token_proximal", "token_reference", "token_entropy", "token_value")
+COUNTS = ("turn", "token_count", "version")
+NUMBERS = ("reward", "weight", "outcome", "process", "value", "value_end", "entropy", *PER_TOKEN)
+MAY_BE_MISSING = ("outcome", "process", "value", "value_end", *PER_TOKEN)  # NaN: "not given for this row"
+
+
+def pick(values: Any, rows: Tensor) -> Any:
+    return [values[row] for row in rows.tolist()] if isinstance(values, list) else values[rows]
+
+
+def numeric(values: Any) -> bool:
+    if isinstance(values, Tensor):
+        return True
+    try:
+        return bool(np.asarray(values).dtype.kind in "biuf")
+    except ValueError:  # lists of unequal lengths
+        return False
+
+
+def numbers(name: str, values: Any) -> Tensor:
+    column = values.detach() if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
+    if column.ndim != 1:
+        raise InvalidData(where=f"column `{name}`", what=f"its shape is {tuple(column.shape)}, not (rows,).")
+    if name in FLAGS:
+        return column.bool()
+    if name not in COUNTS and (column.is_floating_point() or name in NUMBERS):
+        return column.float()
+    return column.long()
+
+
+def factorize(values: Any) -> tuple[Int[Tensor, " rows"], list[Any]]:
+    """Codes in order of first appearance (None → −1) and the labels."""
+    if isinstance(values, range | Tensor) or (isinstance(values, np.ndarray) and values.dtype.kind in "iub"):
+        labels, codes = np.unique(np.asarray(values), return_inverse=True)
+        return torch.from_numpy(codes.astype(np.int64).reshape(-1)), labels.tolist()
+    seen: dict[Any, int] = {None: -1}
+    found = [seen.setdefault(value, len(seen) - 1) for value in values]
+    del seen[None]
+    return torch.tensor(found, dtype=torch.int64), list(seen)

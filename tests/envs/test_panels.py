@@ -38,6 +38,7 @@ SIZES = {
     "babyai-GoToLocal": 512,
     "rooms": 256,
     "phrase": 256,
+    "twenty_questions": 256,
 }
 
 

@@ -112,6 +112,7 @@ def panel_for(environment: str, options: Mapping[str, Any]) -> str | None:
     Options that a panel does not list, such as limits, make no difference to its tasks.
     """
     chosen = part("environment", environment).check(options, where=f"environment: {environment}")
+    chosen = json.loads(json.dumps(chosen, default=str))  # as the file has them: a tuple is a list there
     for name, entry in panels().items():
         if entry.environment == environment and entry.options.items() <= chosen.items():
             return name

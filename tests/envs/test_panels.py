@@ -38,6 +38,7 @@ SIZES = {
     "babyai-GoToLocal": 512,
     "rooms": 256,
     "phrase": 256,
+    "hopsearch": 256,
     "twenty_questions": 256,
 }
 
@@ -116,6 +117,8 @@ def test_unknown_panels_are_refused():  # rule 4
         ("babyai", {"level": "GoToObj", "max_turns": 16}, "babyai-GoToObj"),
         ("babyai", {"level": "GoToDoor"}, None),
         ("phrase", {"words_min": 3}, "phrase"),
+        ("hopsearch", {"max_turns": 12}, "hopsearch"),
+        ("hopsearch", {"hops": [2, 2]}, None),
     ],
 )
 def test_panels_are_found_by_options(environment, options, name):  # rule 5

@@ -11,6 +11,7 @@ from palaestra.advantages.dr_mas import dr_mas
 from palaestra.advantages.gigpo import gigpo
 from palaestra.advantages.grpo import grpo
 from palaestra.advantages.grpo_process import grpo_process
+from palaestra.advantages.oprl import oprl
 from palaestra.advantages.pipeline import AgentSignal, Credit, Signal, chain, report
 from palaestra.advantages.ppo import ppo
 from palaestra.advantages.reinforce import reinforce
@@ -31,6 +32,7 @@ __all__ = [
     "gigpo",
     "grpo",
     "grpo_process",
+    "oprl",
     "ppo",
     "reinforce",
     "reinforce_plus_plus",

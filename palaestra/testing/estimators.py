@@ -27,7 +27,8 @@ def check_estimator(
     3. The same table gives the same numbers, and the table stays as it was.
     4. The order of rows does not matter: only the column `turn` says what came first.
     5. Rows of weight 0 change nothing for the others and get 0.
-    6. An estimator that compares peers (uses "group") gives 0 everywhere when no reward was given at all.
+    6. An estimator that compares peers (uses "group") gives 0 everywhere when no reward was given at all, nor any
+       step reward in `process`.
 
     Args:
         order: a permutation of the rows; None reverses them.
@@ -45,7 +46,8 @@ def check_estimator(
     check.same(_taken(first, table, permutation), shuffled, table, "4", "another order of rows gives other numbers")
     _check_padding(check, first, table)
     if "group" in getattr(getattr(estimator, "part", None), "uses", ()):
-        nothing = check.run(table.replace(reward=torch.zeros(len(table))))
+        none = {name: torch.zeros(len(table)) for name in ("reward", "process") if name in table}
+        nothing = check.run(table.replace(**none))
         if bool((nothing[0] != 0).any()):
             check.broken("6", "without any reward some advantages are not 0")
 

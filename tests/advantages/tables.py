@@ -57,6 +57,7 @@ def _filled(groups: list[list[int]], seed: int, *, one_token: bool, agents: tupl
     }
     for name in ("token_logprob", "token_proximal", "token_reference"):
         columns[name] = dice.integers(-8, 0, tokens) / 4
+    columns["process"] = dice.integers(0, 5, size) / 4
     state = random.getstate()  # run-time type checks draw from it, which hypothesis would take for ours
     table = StepTable(**columns)
     random.setstate(state)

@@ -39,6 +39,7 @@ def table(**columns: Any) -> StepTable:
         "turn": [0, 0, 0, 0],
         "reward": [1.0, 0.0, 2.0, 2.0],
         "state_key": ["s", "s", "s", "t"],
+        "process": [0.5, 0.0, 0.25, 0.5],
     }
     return StepTable(**{**base, **columns})
 

@@ -93,6 +93,7 @@ def lambda_return(
     gamma_in: float | None = None,
     reward: Tensor | None = None,
     by: tuple[str, ...] = ("trajectory", "agent"),
+    open_end: Literal["error", "last_value"] = "error",
 ) -> Estimate:
     """Generalized advantage estimation over rows or over response tokens.
 
@@ -107,24 +108,27 @@ def lambda_return(
         table: columns value (rows,) at level "row", token_value (tokens,) at level "token"; terminated,
             truncated (rows,); value_end (rows,), read on truncated last rows.
         reward: (units,) in place of the reward column.
+        open_end: what follows the last row of a chain which is neither terminated nor truncated: "error", or
+            "last_value": V of the chain's last unit once more, so that with gamma 1 its δ is its own reward.
 
     Raises: MissingColumn, if values or flags are missing; InvalidData, if the last row of a chain is
-        neither terminated nor truncated, or if a chain has values on some of its rows only.
+        neither terminated nor truncated (open_end "error"), or if a chain has values on some of its rows only.
     """
     order, last = table.timeline(*by)
     value, judged = _values(table, "value" if level == "row" else "token_value", by=by)
-    end = _end_value(table, order, last, judged)
+    end, unfinished = _end_value(table, order, last, judged, open_end=open_end)
     rewards, inner = (table["reward"] if reward is None else reward), gamma
     unit, closes = order, torch.ones(len(order), dtype=torch.bool)
     if level == "token":
         unit, closes, row = _token_timeline(table, order)
         last, end, judged = last[row] & closes, end[row], judged[table.token_row]
+        unfinished = unfinished[row] & closes
         rewards = _on_last_token(table) if reward is None else reward
         inner = gamma if gamma_in is None else gamma_in
     v, r = value[unit], (rewards.double() * judged)[unit]
     g = torch.where(closes, float(gamma), float(inner)).double()
     following = torch.cat([v[1:], v.new_zeros(1)])[: len(v)]
-    delta = r + g * torch.where(last, end, following) - v
+    delta = r + g * torch.where(unfinished, v, torch.where(last, end, following)) - v
     advantage = torch.empty_like(delta)
     advantage[unit] = reverse_scan(delta, torch.where(last, 0.0, g * lam))
     return Estimate(advantage.float(), torch.where(judged, advantage + value, torch.nan).float())
@@ -149,26 +153,31 @@ def _values(table: StepTable, name: str, *, by: tuple[str, ...]) -> tuple[Tensor
     return torch.where(needed, column, 0.0), (table.weight > 0) & has[chain.codes]
 
 
-def _end_value(table: StepTable, order: Tensor, last: Tensor, judged: Tensor) -> Tensor:
-    """V after the last row of each chain: 0 if terminated, value_end if truncated; in timeline order."""
+def _end_value(
+    table: StepTable, order: Tensor, last: Tensor, judged: Tensor, *, open_end: Literal["error", "last_value"]
+) -> tuple[Tensor, Tensor]:
+    """V after the last row of each chain: 0 if terminated, value_end if truncated; and which last rows are neither.
+
+    Both in timeline order.
+    """
     if "terminated" not in table and "truncated" not in table:
         raise MissingColumn(where="lambda_return(…)", what="the table has neither `terminated` nor `truncated`.")
     no = torch.zeros(len(table), dtype=torch.bool)
     terminated = (table["terminated"] if "terminated" in table else no)[order]
     counts = judged[order]
     truncated = (table["truncated"] if "truncated" in table else no)[order] & ~terminated & counts
-    open_end = last & ~terminated & ~truncated & counts
-    if bool(open_end.any()):
-        row = int(order[open_end.nonzero()[0, 0]])
+    unfinished = last & ~terminated & ~truncated & counts
+    if open_end == "error" and bool(unfinished.any()):
+        row = int(order[unfinished.nonzero()[0, 0]])
         raise InvalidData(
             where=f"row {row}, turn {int(table['turn'][row])}",
             what="it is the last of its trajectory and neither terminated nor truncated.",
             remedy="Say how the episode ended: a value of 0 follows a terminated row, `value_end` a truncated one.",
         )
     if not bool((last & truncated).any()):
-        return torch.zeros(len(order), dtype=torch.float64)
+        return torch.zeros(len(order), dtype=torch.float64), unfinished
     end = _values_at(table, (last & truncated), order)
-    return torch.where(last & truncated, end, 0.0)
+    return torch.where(last & truncated, end, 0.0), unfinished
 
 
 def _values_at(table: StepTable, needed: Tensor, order: Tensor) -> Tensor:

@@ -26,12 +26,13 @@ class StopReason(str, Enum):
     CONTEXT_OVERFLOW = "context_overflow"  # the next prompt does not fit the model's context
     PARSE_ERROR = "parse_error"  # too many unreadable actions
     TIMEOUT = "timeout"  # wall time of the episode
+    SUSPENDED = "suspended"  # not over: it goes on in the next iteration
     ERROR = "error"  # see Trajectory.error
 
     @property
     def cut(self) -> bool:
         """Whether the episode was cut off by a limit of ours: its last value does not end here."""
-        return self not in (StopReason.COMPLETED, StopReason.ERROR)
+        return self not in (StopReason.COMPLETED, StopReason.SUSPENDED, StopReason.ERROR)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,7 +94,7 @@ class Trajectory:
         group: trajectories with equal group are compared; one task instance, one group.
         sample: index inside the group.
         steps: in order of `turn`.
-        outcome: the raw result (success 0/1, score), never shaped; None if the environment gave none.
+        outcome: the raw result (success 0/1, score), never shaped; None if the environment gave none, or none yet.
         returns: sum of rewards per agent.
         stop: why it ended; error: the failure, if it failed.
         last: per agent, the observation after its last step, when the episode was cut off.

@@ -210,12 +210,13 @@ class Episode:
             raise Halt(StopReason.TIMEOUT)
 
     def finish(self, reason: StopReason) -> Trajectory:
-        """Close all sessions and mark how each agent's part ended."""
+        """Close all sessions and mark how each agent's part ended; a suspended episode has no end and no outcome."""
         trajectory = self.trajectory
         trajectory.stop = reason
+        over = reason not in (StopReason.ERROR, StopReason.SUSPENDED)
         for name, agent in self.agents.items():
             last = self.latest.get(name)
-            if last is not None and not last.terminated and reason is not StopReason.ERROR:
+            if last is not None and not last.terminated and over:
                 last.truncated = last.truncated or reason.cut
                 last.terminated = not last.truncated
             observation = self.seen.get(name) if last is not None and last.truncated else None
@@ -224,7 +225,7 @@ class Episode:
                 trajectory.last[name] = observation
             if tail is not None:
                 trajectory.tail[name] = tail
-        trajectory.outcome = _outcome(trajectory)
+        trajectory.outcome = None if reason is StopReason.SUSPENDED else _outcome(trajectory)
         return trajectory
 
 

@@ -18,6 +18,7 @@ class RolloutSettings(Section):
     max_turns: PositiveInt = 32
     max_tokens: PositiveInt | None = None  # sampled tokens of a whole episode
     max_seconds: Positive | None = None  # wall time of an episode
+    window: PositiveInt | None = None  # of runner `windows`: sampled tokens of an episode in one iteration; None: all
     response_tokens: PositiveInt = 16  # of one generation
     temperature: NonNegative = 1.0
     top_k: Annotated[int, pydantic.Field(ge=0)] = 0

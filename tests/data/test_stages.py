@@ -1,6 +1,6 @@
 """The stages equal plain loops: (1) returns and rewards to go, by row, by turn and by token; (2) lambda returns over
 rows and tokens, with ends; (3) baselines and scales over peers, with every unit; (4) whitening, pooling, modulation;
-(5) half weights weigh statistics but not returns.
+(5) half weights weigh statistics but not returns; (6) a chain without an end is refused, or goes on with its last value.
 """
 
 from __future__ import annotations
@@ -106,6 +106,21 @@ def test_lambda_returns(level: Any, table: StepTable) -> None:  # rule 2
             after = delta + (0.0 if ends else discount * lam * after)
             assert float(found.advantage[unit]) == pytest.approx(after, abs=1e-5)
             assert float(found.target[unit]) == pytest.approx(after + value[unit], abs=1e-5)
+
+
+@pytest.mark.parametrize("level", ["row", "token"])
+@quick
+@given(table=tables())
+def test_open_ends(level: Any, table: StepTable) -> None:  # rule 6
+    ends = table["terminated"] | table["truncated"]
+    opened = ends & (table["trajectory"] % 2 == 0)
+    table = table.replace(terminated=table["terminated"] & ~opened, truncated=table["truncated"] & ~opened)
+    own = table["value"] if level == "row" else table["token_value"][table["token_count"].cumsum(0) - 1]
+    cut = table.replace(truncated=table["truncated"] | opened, value_end=torch.where(opened, own, table["value_end"]))
+    found, expected = (lambda_return(t, gamma=0.9, lam=0.8, level=level, open_end="last_value") for t in (table, cut))
+    assert torch.equal(found.advantage, expected.advantage) and torch.equal(found.target, expected.target)
+    with pytest.raises(InvalidData, match="neither terminated nor truncated"):
+        lambda_return(table, gamma=0.9, lam=0.8, level=level)
 
 
 UNITS = ["row", "trajectory", "token", "agent"]

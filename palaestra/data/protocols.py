@@ -5,7 +5,7 @@ Override these: Environment (or AsyncEnvironment). The rest is for authors of ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -233,6 +233,10 @@ class Look(Protocol):
 
     def samples(self, policy: str) -> Samples:
         """The policy's rows, collated once."""
+        ...
+
+    def batches(self, policy: str) -> Iterator[tuple[Sequence[int], Tensor]]:
+        """The policy's samples in cuts of at most `token_budget`, each with the places of its tokens in the table."""
         ...
 
     def logprob(self, model: Any, policy: str) -> Tensor:

@@ -7,7 +7,7 @@ Knows bound parts and policies by protocol. Knows no method's name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,14 +101,19 @@ class Seen:
             self.collated[policy] = self.policies[policy].collate(own, temperature=self.temperature)
         return self.collated[policy]
 
+    def batches(self, policy: str) -> Iterator[tuple[list[int], Tensor]]:
+        """The policy's samples in cuts of at most `token_budget`, each with the places of its tokens in the table."""
+        samples = self.samples(policy)
+        for which in micro_batches(samples.cost, range(len(samples.cost)), budget=self.token_budget):
+            yield which, torch.from_numpy(token_index(samples, which))
+
     def logprob(self, model: Any, policy: str) -> Tensor:
         """Log-probabilities of the tokens that `policy` took, under `model`: (tokens,), NaN elsewhere."""
-        samples = self.samples(policy)
         out = torch.full((tokens_of(self.rows),), torch.nan)
-        for which in micro_batches(samples.cost, range(len(samples.cost)), budget=self.token_budget):
+        for which, places in self.batches(policy):
             with torch.no_grad():
-                now = model.forward(samples, which, values=False, entropy=False)
-            out[torch.from_numpy(token_index(samples, which))] = now.logprob
+                now = model.forward(self.samples(policy), which, values=False, entropy=False)
+            out[places] = now.logprob
         return out
 
 

@@ -101,17 +101,20 @@ class Relevance:
 
     def __init__(self, questions: tuple[Question, ...]) -> None:
         self._questions = questions
-        self._reached = [[{question.start}, *(set[Entity]() for _ in question.relations)] for question in questions]
-        self._made: set[tuple[Entity, Relation]] = set()
+        self._found: dict[tuple[Entity, Relation], set[Entity]] = {}
 
     def take(self, entity: Entity, relation: Relation, found: Entity) -> bool:
         """Whether this query was relevant; what it found is remembered."""
-        leads = False
-        for question, reached in zip(self._questions, self._reached, strict=True):
-            for hop, due in enumerate(question.relations):
-                if relation == due and entity in reached[hop]:
-                    reached[hop + 1].add(found)
-                    leads = True
-        new = (entity, relation) not in self._made
-        self._made.add((entity, relation))
-        return leads and new
+        query = (entity, relation)
+        leads = query not in self._found and any(query in self._due(question) for question in self._questions)
+        self._found.setdefault(query, set()).add(found)
+        return leads
+
+    def _due(self, question: Question) -> set[tuple[Entity, Relation]]:
+        """The queries along a question, as far as searches led."""
+        due, reached = set(), {question.start}
+        for relation in question.relations:
+            queries = {(entity, relation) for entity in reached}
+            due |= queries
+            reached = {found for query in queries for found in self._found.get(query, ())}
+        return due

@@ -82,7 +82,12 @@ def play(
 @app.command()
 def compare(
     setup: Annotated[str, typer.Argument(help="The recipe that all arms share.")],
-    methods: Annotated[list[str], typer.Argument(help="Method recipes, one arm each, and overrides for all arms.")],
+    methods: Annotated[
+        list[str] | None, typer.Argument(help="Method recipes, one arm each, and overrides for all arms.")
+    ] = None,
+    arm: Annotated[
+        list[str] | None, typer.Option(help='A further arm, "name: method.yaml key=value …"; may be repeated.')
+    ] = None,
     seeds: Annotated[int, typer.Option(help="Seeds of each arm.", min=1)] = 5,
     out: Annotated[str, typer.Option(help="Folder for runs, JSON, table and plot.")] = "runs/compare",
     parallel: Annotated[int, typer.Option(help="Runs at the same time.", min=1)] = 1,
@@ -91,8 +96,8 @@ def compare(
 ) -> None:
     """Compare methods on one setup at equal budget, several seeds, with intervals. Resumable."""
     _command(
-        "compare", setup=setup, methods=methods, seeds=seeds, out=out, parallel=parallel, reference=reference,
-        metric=metric,
+        "compare", setup=setup, methods=methods or [], arms=arm or [], seeds=seeds, out=out, parallel=parallel,
+        reference=reference, metric=metric,
     )  # fmt: skip
 
 

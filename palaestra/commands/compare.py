@@ -22,50 +22,79 @@ def run(
     *,
     setup: str,
     methods: Sequence[str],
+    arms: Sequence[str] = (),
     seeds: int,
     out: str,
     parallel: int,
     reference: str | None,
     metric: str,
 ) -> None:
-    """Run all arms, then write comparison.json, comparison.txt and comparison.png into `out`."""
+    """Run all arms, then write comparison.json, comparison.txt and comparison.png into `out`.
+
+    Args:
+        methods: files, each an arm of its own, and overrides for all arms.
+        arms: further ones, `name: file key=value …`.
+    """
     console = Console(stderr=True)
     files, overrides = split_arguments(methods)
-    if not files:
-        raise RecipeError(
-            where="palaestra compare",
-            what="no method file is given.",
-            remedy="Name at least one after the setup, such as methods/grpo.yaml.",
-        )
-    arms = {Path(file).stem: file for file in files}
-    if len(arms) < len(files):
-        raise RecipeError(
-            where="palaestra compare",
-            what="two method files have the same name.",
-            remedy="An arm is named by its file.",
-        )
-    recipes = {arm: load([setup, file], overrides) for arm, file in arms.items()}  # checked before the first starts
+    named = _arms(files, arms)
+    recipes = {  # checked before the first starts
+        arm: load([setup, *layers], [*overrides, *own]) for arm, (layers, own) in named.items()
+    }
     runs = [
         ArmRun(
             arm=arm,
             seed=seed,
             folder=Path(out) / "runs" / arm / f"seed-{seed}",
-            arguments=(setup, file, *overrides),
+            arguments=(setup, *layers, *overrides, *own),
         )
         for seed in range(1, seeds + 1)
-        for arm, file in arms.items()
+        for arm, (layers, own) in named.items()
     ]
     for run in runs:
         _check_same(run, recipes[run.arm])
     run_all(runs, parallel=parallel, say=lambda line: console.print(line, highlight=False))
-    loaded = [_load(arm, [r for r in runs if r.arm == arm]) for arm in arms]
-    name = next(iter(recipes.values())).settings.environment.name
+    loaded = [_load(arm, [r for r in runs if r.arm == arm]) for arm in named]
+    settings = next(iter(recipes.values())).settings
+    name = (settings.evaluation.environment or settings.environment).name
     result = compare(loaded, metric=f"eval/{name}/{metric}", reference=reference)
     folder = Path(out)
     write_atomic(folder / "comparison.json", json.dumps(result.to_json(), indent=1, sort_keys=True) + "\n")
     write_atomic(folder / "comparison.txt", result.text())
     plot(result, folder / "comparison.png")
     tables.console().print(result.table())
+
+
+def _arms(files: Sequence[str], arms: Sequence[str]) -> dict[str, tuple[list[str], list[str]]]:
+    """Arm → its files and its own overrides.
+
+    Raises: RecipeError, if there is none, one has no name or file, or two have the same name.
+    """
+    found = [(Path(file).stem, [file], []) for file in files]
+    for text in arms:
+        name, colon, rest = text.partition(":")
+        layers, own = split_arguments(rest.split())
+        if not (colon and name.strip() and layers):
+            raise RecipeError(
+                where=f"palaestra compare --arm {text!r}",
+                what="an arm has a name and at least one method file.",
+                remedy='Write --arm "half: methods/gigpo.yaml advantage.gigpo.step_weight=0.5".',
+            )
+        found.append((name.strip(), layers, own))
+    names = [name for name, _, _ in found]
+    if not names:
+        raise RecipeError(
+            where="palaestra compare",
+            what="no method file is given.",
+            remedy="Name at least one after the setup, such as methods/grpo.yaml.",
+        )
+    if len(set(names)) < len(names):
+        raise RecipeError(
+            where="palaestra compare",
+            what="two method files have the same name.",
+            remedy='An arm is named by its file; `--arm "name: file"` gives another name.',
+        )
+    return {name: (layers, own) for name, layers, own in found}
 
 
 def _check_same(run: ArmRun, recipe: Recipe) -> None:

@@ -185,6 +185,7 @@ class Current:
     end_value: Tensor | None = None
 
 
+@runtime_checkable
 class Samples(Protocol):
     """Training samples of one policy, ready to be cut into batches. A sample is one model input.
 
@@ -207,6 +208,9 @@ class TrainablePolicy(Policy, Protocol):
     module: Module
     has_critic: bool
 
+    def respond(
+        self, rows: Sequence[Row], seeds: Sequence[int], *, temperature: float, max_tokens: int
+    ) -> list[Action]: ...
     def collate(self, rows: Sequence[Row], *, temperature: float) -> Samples: ...
     def forward(self, samples: Any, which: Sequence[int], *, values: bool, entropy: bool) -> Current: ...
     def weights_changed(self, version: int) -> None: ...
@@ -214,6 +218,7 @@ class TrainablePolicy(Policy, Protocol):
 
 
 # ---- parts with state -------------------------------------------------------------------------------------
+@runtime_checkable
 class Look(Protocol):
     """What a part with state sees of an iteration beside the table.
 

@@ -40,7 +40,8 @@ class TokenBatch:
         reference: under the reference policy.
         entropy, value: of the policy in training; value_old: before the update; value_target: its aim.
         weight: product of all token weights; 0 is masked.
-        row, sequence, trajectory, group: int64 codes; a sequence is one training sample.
+        row, sequence, trajectory, group, agent: int64 codes; a sequence is one training sample.
+        invocation: int64 codes; one call of one agent in one trajectory.
         whole: which of these units this batch holds completely.
     """
 
@@ -52,6 +53,8 @@ class TokenBatch:
     sequence: Int[Tensor, " tokens"]
     trajectory: Int[Tensor, " tokens"]
     group: Int[Tensor, " tokens"] | None = None
+    agent: Int[Tensor, " tokens"] | None = None
+    invocation: Int[Tensor, " tokens"] | None = None
     behavior: Float[Tensor, " tokens"] | None = None
     reference: Float[Tensor, " tokens"] | None = None
     entropy: Float[Tensor, " tokens"] | None = None

@@ -19,29 +19,42 @@ from palaestra.registry import NonNegative, register
 
 Low = Annotated[float, pydantic.Field(ge=0, lt=1)]
 Dual = Annotated[float, pydantic.Field(gt=1)]
-Ratio = Literal["token", "turn", "trajectory"]
+Ratio = Literal["token", "turn", "invocation", "trajectory"]
+Form = Literal["additive", "multiplicative"]
 LARGEST = 20.0  # of a log-ratio's size: exp(20) is far outside any clip and still finite
 
 
-@register("loss", "ppo_clip", source="arXiv 1707.06347; separate bounds arXiv 2503.14476; dual clip arXiv 1912.09729")
+@register(
+    "loss",
+    "ppo_clip",
+    source="arXiv 1707.06347; separate bounds 2503.14476; dual clip 1912.09729; multiplicative 2502.01600",
+)
 def ppo_clip(
-    batch: TokenBatch, *, low: Low = 0.2, high: NonNegative = 0.2, dual: Dual | None = None, ratio: Ratio = "token"
+    batch: TokenBatch,
+    *,
+    low: Low = 0.2,
+    high: NonNegative = 0.2,
+    dual: Dual | None = None,
+    ratio: Ratio = "token",
+    form: Form = "additive",
 ) -> tuple[Float[Tensor, " tokens"], dict[str, Tensor]]:
     """−min(ρ A, clip(ρ, 1 − low, 1 + high) A) per token.
 
-        token        ρ_u = exp(logprob_u − proximal_u)
-        turn         ρ = the product of ρ_u over the tokens of a row; likewise "trajectory"
-        dual         where A < 0, the loss is at most −dual · A
+        token           ρ_u = exp(logprob_u − proximal_u)
+        turn            ρ = the product of ρ_u over the tokens of a row; likewise "invocation", "trajectory"
+        dual            where A < 0, the loss is at most −dual · A
+        multiplicative  clip(ρ, 1/(1 + low), 1 + high), symmetric in the log-ratio where low = high
 
-    A turn's or trajectory's loss is spread evenly over its tokens, so that at ρ = 1 the gradient is that of
-    REINFORCE at every level.
+    The loss of a turn, call or trajectory is spread evenly over its tokens, so that at ρ = 1 the gradient is
+    that of REINFORCE at every level.
 
     Args:
         batch: columns advantage, logprob, proximal, weight, row, trajectory, each (tokens,).
         low: in [0, 1). Higher: actions may become rarer faster. Usual: 0.2.
         high: ≥ 0. Higher: rare good actions may grow faster, entropy stays higher. Usual: 0.2–0.28.
         dual: > 1, bounds the loss of bad actions that became likely. Usual: 3–10, or none.
-        ratio: over what ρ runs.
+        ratio: over what ρ runs; an invocation is one call of one agent in one trajectory.
+        form: how `low` bounds ρ from below.
 
     Returns: loss (tokens,) and, per token, policy/clip_fraction (…_high, …_low), policy/kl (k3 to the
         proximal policy) and policy/ratio.
@@ -54,11 +67,12 @@ def ppo_clip(
         difference, share = _over_units(difference, batch, counts, ratio)
     rho = torch.exp(difference.clamp(-LARGEST, LARGEST))
     advantage = batch.advantage
-    loss = -torch.minimum(rho * advantage, rho.clamp(1 - low, 1 + high) * advantage)
+    floor = 1 - low if form == "additive" else 1 / (1 + low)
+    loss = -torch.minimum(rho * advantage, rho.clamp(floor, 1 + high) * advantage)
     if dual is not None:
         loss = torch.where(advantage < 0, torch.minimum(loss, -dual * advantage), loss)
     risen = (advantage > 0) & (rho > 1 + high)
-    fallen = (advantage < 0) & (rho < 1 - low)
+    fallen = (advantage < 0) & (rho < floor)
     metrics = {
         "policy/clip_fraction": (risen | fallen),
         "policy/clip_fraction_high": risen,
@@ -71,14 +85,14 @@ def ppo_clip(
 
 def _over_units(difference: Tensor, batch: TokenBatch, counts: Tensor, ratio: Ratio) -> tuple[Tensor, Tensor]:
     """Log-ratio of each token's turn or trajectory, and one over the number of its tokens that count."""
-    unit = {"turn": "row", "trajectory": "trajectory"}[ratio]
+    unit = "row" if ratio == "turn" else ratio
     if unit not in batch.whole:
         raise ContractError(
             where=f"loss: ppo_clip, ratio: {ratio}",
             what=f"this batch may hold a part of a {unit} only.",
             remedy="Use ratio: token or turn, or batches that hold whole trajectories.",
         )
-    key = Key(*compact(getattr(batch, unit)), weight=counts.double())
+    key = Key(*compact(batch.need(unit, where=f"loss: ppo_clip, ratio: {ratio}")), weight=counts.double())
     total = difference.new_zeros(key.size).index_add(0, key.codes, difference)
     size = segment_count(by=key).clamp_min(1.0).to(difference.dtype)
     return total[key.codes], 1 / size[key.codes]

@@ -19,7 +19,8 @@ def value(
     With `clip`, V may leave V_old by that much at a time: the larger of the plain and the clipped error counts.
 
     Args:
-        batch: columns value, value_target, weight, value_weight (None: 1), and value_old with clip, each (tokens,).
+        batch: columns value, value_target, value_weight (None: where weight > 0), and value_old with clip, each
+            (tokens,). Weights of the policy's loss change nothing here.
         coefficient: ≥ 0. Higher: the critic learns faster and, in a shared body, at the policy's cost. Usual: 0.5.
         clip: > 0. Usual: none, or 0.2 for returns of size one.
 
@@ -28,9 +29,7 @@ def value(
     """
     now = batch.need("value", where="regularizer: value")
     target = batch.need("value_target", where="regularizer: value")
-    stands = batch.weight > 0
-    if batch.value_weight is not None:
-        stands = stands & (batch.value_weight > 0)
+    stands = (batch.weight if batch.value_weight is None else batch.value_weight) > 0
     error = torch.where(stands, now - target, 0.0).square()
     if clip is not None:
         old = batch.need("value_old", where="regularizer: value")

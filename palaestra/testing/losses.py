@@ -31,7 +31,7 @@ def check_loss(
     1. It gives a loss (tokens,) and metrics (tokens,), all finite; metrics carry no gradient.
     2. The gradient is finite.
     3. If the advantage changes the gradient at all, then an advantage of 0 gives no gradient.
-    4. Masked tokens (weight 0) change neither value nor gradient, whatever stands in their columns.
+    4. Masked tokens (weight 0, and with it value_weight 0) change neither value nor gradient, whatever stands in their columns.
     5. Cutting the batch between trajectories does not change value or gradient, with coefficients of the whole.
     6. The gradient is the one that finite differences show.
 
@@ -105,7 +105,9 @@ def _wide(batch: TokenBatch) -> TokenBatch:
     for name in LEAVES:
         if filled[name] is None:
             filled[name] = torch.zeros(len(batch))
-    whole = batch.whole | {"row", "sequence", "trajectory"}
+    if filled["value_weight"] is not None:
+        filled["value_weight"] = filled["value_weight"] * (batch.weight > 0)
+    whole = batch.whole | {"row", "sequence", "invocation", "trajectory"}
     return batch.replace(whole=whole, **{n: v.detach().double() for n, v in filled.items() if v is not None})
 
 

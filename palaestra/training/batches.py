@@ -7,22 +7,38 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def micro_batches(cost: np.ndarray, which: Sequence[int], *, budget: int) -> list[list[int]]:
+def micro_batches(
+    cost: np.ndarray, which: Sequence[int], *, budget: int, together: np.ndarray | None = None
+) -> list[list[int]]:
     """`which` cut so that (samples × longest sample) stays within `budget`, similar lengths together.
 
-    A sample longer than the budget stands alone. Deterministic; every sample appears once.
+    Samples with one code in `together` (samples,) stay in one batch. A unit larger than the budget stands
+    alone. Deterministic; every sample appears once.
     """
-    order = sorted(which, key=lambda i: (int(cost[i]), i))
+    units = sorted(_units(which, together), key=lambda unit: (max(int(cost[i]) for i in unit), unit[0]))
     batches: list[list[int]] = []
-    for i in order:
-        if batches and (len(batches[-1]) + 1) * int(cost[i]) <= budget:
-            batches[-1].append(i)
+    for unit in units:
+        longest = max(int(cost[i]) for i in unit)
+        if batches and (len(batches[-1]) + len(unit)) * longest <= budget:
+            batches[-1] += unit
         else:
-            batches.append([i])
+            batches.append(list(unit))
     return batches
 
 
-def mini_batches(which: Sequence[int], count: int, *, seed: int) -> list[list[int]]:
-    """`which` shuffled and cut into `count` parts of nearly equal number; empty parts are left out."""
-    order = np.random.default_rng(seed).permutation(np.asarray(which, np.int64))
-    return [part.tolist() for part in np.array_split(order, count) if len(part)]
+def mini_batches(which: Sequence[int], count: int, *, seed: int, together: np.ndarray | None = None) -> list[list[int]]:
+    """`which` shuffled and cut into `count` parts of nearly equal number; empty parts are left out.
+
+    Samples with one code in `together` (samples,) stay in one part.
+    """
+    units = _units(which, together)
+    order = np.random.default_rng(seed).permutation(len(units))
+    return [[i for place in part for i in units[place]] for part in np.array_split(order, count) if len(part)]
+
+
+def _units(which: Sequence[int], together: np.ndarray | None) -> list[list[int]]:
+    """Samples that stay together, in order of their first sample."""
+    found: dict[int, list[int]] = {}
+    for i in which:
+        found.setdefault(int(i) if together is None else int(together[i]), []).append(int(i))
+    return list(found.values())

@@ -6,12 +6,13 @@ Knows how the pieces are put together. Knows no part by name.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from palaestra.evaluation.report import write_report
+from palaestra.registry import part
 from palaestra.store.folder import RECIPE, RunFolder
 from palaestra.store.metrics import MetricsLog
 from palaestra.training.build import bind, bind_all, build_world
@@ -20,7 +21,7 @@ from palaestra.training.evaluate import Panel
 from palaestra.training.experience import Parts
 from palaestra.training.loop import Trainer
 from palaestra.training.progress import Progress
-from palaestra.training.settings import PolicySettings, RunSettings
+from palaestra.training.settings import PolicySettings, RunSettings, Use
 from palaestra.training.updates import Updater
 from palaestra.training.warm_start import warm_start
 
@@ -84,7 +85,7 @@ def _trainer(settings: RunSettings, folder: RunFolder, progress: Progress) -> Tr
     parts = Parts(
         reward=bind_all("reward", settings.reward),
         selection=bind_all("selection", settings.selection),
-        advantage=bind_all("advantage", settings.advantage),
+        advantage=bind_all("advantage", _strictly(settings.advantage) if settings.strict else settings.advantage),
         weights=bind_all("weights", settings.weights),
     )
     world = build_world(settings)
@@ -109,6 +110,16 @@ def _trainer(settings: RunSettings, folder: RunFolder, progress: Progress) -> Tr
     )
 
 
+def _strictly(uses: Sequence[Use]) -> list[Use]:
+    """Estimators for which a lone peer is an error, unless the recipe says what it gets."""
+    return [
+        Use(name=use.name, options={"singleton": "error", **use.options})
+        if "singleton" in part("advantage", use.name).options.model_fields
+        else use
+        for use in uses
+    ]
+
+
 def _updater(settings: RunSettings, own: PolicySettings, policy: Any) -> Updater:
     training = settings.training
     optimizer = bind("optimizer", own.optimizer or settings.optimizer)
@@ -122,6 +133,7 @@ def _updater(settings: RunSettings, own: PolicySettings, policy: Any) -> Updater
         epochs=training.epochs,
         minibatches=training.minibatches,
         token_budget=training.token_budget,
+        agent_gradients=training.agent_gradients,
     )
 
 

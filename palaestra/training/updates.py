@@ -21,6 +21,7 @@ from palaestra.training.batches import micro_batches, mini_batches
 from palaestra.training.build import Bound
 from palaestra.training.experience import Experience, token_index
 
+WHOLE = {"trajectory", "invocation"}  # ratios for which a trajectory must stay in one batch
 PATIENCE = 3  # updates in a row whose gradient is not finite
 
 
@@ -31,6 +32,7 @@ class Updater:
     Attributes:
         optimizer: as parts of the slot give it: step, zero, lr, state_dict, load_state_dict.
         how, constant: aggregation of per-token losses.
+        agent_gradients: measure the gradient norm of each agent's share of the loss; costs a pass per agent.
     """
 
     policy: Any
@@ -42,6 +44,8 @@ class Updater:
     epochs: int
     minibatches: int
     token_budget: int
+    agent_gradients: bool = False
+    agents: Sequence[str] = ()
     spoiled: int = 0
 
     def update(self, experience: Experience, *, seed: int) -> dict[str, float]:
@@ -51,6 +55,8 @@ class Updater:
             return {}
         samples = experience.samples[name]
         batch = self._batch(experience)
+        self.agents = [str(label) for label in experience.table.labels("agent")]
+        together = _trajectories(samples, batch) if "trajectory" in batch.whole else None
         # Another policy's critic may have made the column; what counts is whether this policy's tokens are in it.
         recorded = bool(torch.isfinite(batch.proximal[torch.from_numpy(samples.token_index)]).all())
         recorded = recorded and "token_proximal" in experience.table
@@ -59,8 +65,8 @@ class Updater:
             return {}
         totals: dict[str, list[float]] = defaultdict(list)
         for epoch in range(self.epochs):
-            for mini in mini_batches(which, self.minibatches, seed=derive(seed, name, epoch)):
-                for key, value in self._step(samples, batch, mini, recorded=recorded).items():
+            for mini in mini_batches(which, self.minibatches, seed=derive(seed, name, epoch), together=together):
+                for key, value in self._step(samples, batch, mini, recorded=recorded, together=together).items():
                     totals[key].append(value)
         return {key: float(np.mean(values)) for key, values in totals.items()}
 
@@ -69,7 +75,13 @@ class Updater:
         signal = batch.weight * (batch.advantage != 0)
         if not bool(signal.any()) and not self.regularizers:
             return []
-        keep = (batch.weight > 0) if self.regularizers else (signal > 0)
+        keep = signal > 0
+        if self.regularizers:
+            keep = batch.weight > 0
+            if batch.value_weight is not None:
+                keep = keep | (batch.value_weight > 0)
+        if "trajectory" in batch.whole:
+            keep = torch.isin(batch.trajectory, batch.trajectory[keep])
         start, index = samples.token_start, samples.token_index
         return [i for i in range(len(start) - 1) if bool(keep[index[start[i] : start[i + 1]]].any())]
 
@@ -84,6 +96,9 @@ class Updater:
 
         nothing = torch.zeros(table.tokens)
         proximal = column("token_proximal")
+        calls = table.key("trajectory", "agent", *(("invocation",) if "invocation" in table else ()))
+        counts = table.per_token(table.weight) > 0
+        whole = {"row", "sequence"} | (WHOLE if self.loss.options.get("ratio") in WHOLE else set())
         return TokenBatch(
             advantage=credit.advantage,
             logprob=nothing,
@@ -93,33 +108,42 @@ class Updater:
             sequence=row,
             trajectory=table["trajectory"][row],
             group=table["group"][row],
+            agent=table["agent"][row],
+            invocation=calls.codes[row],
             behavior=column("token_logprob"),
             reference=column("token_reference"),
             value_old=column("token_value"),
             value_target=credit.target,
-            value_weight=credit.target_weight,
+            value_weight=None if credit.target_weight is None else credit.target_weight * counts,
+            whole=frozenset(whole),
         )
 
-    def _step(self, samples: Any, whole: TokenBatch, mini: Sequence[int], *, recorded: bool) -> dict[str, float]:
+    def _step(
+        self, samples: Any, whole: TokenBatch, mini: Sequence[int], *, recorded: bool, together: np.ndarray | None
+    ) -> dict[str, float]:
         """One optimizer step on one mini-batch."""
-        order = [i for micro in micro_batches(samples.cost, mini, budget=self.token_budget) for i in micro]
+        micros = micro_batches(samples.cost, mini, budget=self.token_budget, together=together)
+        order = [i for micro in micros for i in micro]
         batch = whole.take(torch.from_numpy(token_index(samples, order)))
         even = coefficients(batch, how="token-mean").float()
         policy_share = coefficients(batch, how=self.how, constant=self.constant).float() * batch.weight  # type: ignore[arg-type]
         value_share = _share(batch.value_weight, batch.weight)
+        norms = _AgentNorms(self.policy.module, batch.agent) if self.agent_gradients else None
         metrics: dict[str, float] = defaultdict(float)
         self.optimizer.zero()
         start = 0
-        for micro in micro_batches(samples.cost, mini, budget=self.token_budget):
+        for micro in micros:
             length = int(sum(samples.token_start[i + 1] - samples.token_start[i] for i in micro))
             cut = torch.arange(start, start + length)
             start += length
             tokens = self._forward(samples, micro, batch.take(cut), recorded=recorded)
             loss = self._loss(tokens, policy_share[cut], value_share[cut], even[cut], metrics)
+            if norms is not None:
+                norms.add(tokens, policy_share[cut] * self.loss(tokens)[0])
             if loss.requires_grad:
                 loss.backward()
             metrics["loss"] += float(loss.detach())
-        return self._finish(metrics)
+        return self._finish(metrics) | ({} if norms is None else norms.metrics(self.agents))
 
     def _forward(self, samples: Any, micro: Sequence[int], tokens: TokenBatch, *, recorded: bool) -> TokenBatch:
         wants = {use for regularizer in self.regularizers for use in regularizer.part.uses}
@@ -160,11 +184,45 @@ class Updater:
         return out | {"policy/grad_norm": norm, "policy/lr": rate, "policy/skipped": 0.0 if finite else 1.0}
 
 
+def _trajectories(samples: Any, batch: TokenBatch) -> np.ndarray:
+    """The trajectory of each sample; a sample without response tokens (a tail) is by itself."""
+    start, index = samples.token_start, torch.from_numpy(samples.token_index)
+    codes = batch.trajectory[index].numpy()
+    alone = len(batch.trajectory) + np.arange(len(start) - 1)
+    return np.array([codes[start[i]] if start[i + 1] > start[i] else alone[i] for i in range(len(start) - 1)], np.int64)
+
+
+class _AgentNorms:
+    """Gradient norm of each agent's share of the policy loss, summed over micro-batches."""
+
+    def __init__(self, module: torch.nn.Module, agent: Tensor | None) -> None:
+        assert agent is not None
+        self._parameters = [p for p in module.parameters() if p.requires_grad]
+        self._sums = {int(code): [torch.zeros_like(p) for p in self._parameters] for code in agent.unique()}
+
+    def add(self, tokens: TokenBatch, loss: Tensor) -> None:
+        """Add one micro-batch's per-token loss."""
+        assert tokens.agent is not None
+        for code, sums in self._sums.items():
+            own = loss[tokens.agent == code].sum()
+            if own.requires_grad:
+                found = torch.autograd.grad(own, self._parameters, retain_graph=True, allow_unused=True)
+                for total, gradient in zip(sums, found, strict=True):
+                    if gradient is not None:
+                        total += gradient
+
+    def metrics(self, names: Sequence[str]) -> dict[str, float]:
+        """`policy/agent/<name>/grad_norm`."""
+        return {
+            f"policy/agent/{names[code]}/grad_norm": float(torch.sqrt(sum(s.square().sum() for s in sums)))  # type: ignore[arg-type]
+            for code, sums in self._sums.items()
+        }
+
+
 def _share(value_weight: Tensor | None, weight: Tensor) -> Tensor:
     if value_weight is None:
         return torch.zeros_like(weight)
-    counts = value_weight * (weight > 0)
-    return counts / counts.sum().clamp_min(1e-12)
+    return value_weight / value_weight.sum().clamp_min(1e-12)
 
 
 def _mismatch(tokens: TokenBatch) -> dict[str, Tensor]:

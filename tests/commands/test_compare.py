@@ -1,6 +1,6 @@
 """`palaestra compare`: (1) complete runs are not run again, and JSON, text and plot are written; (2) runs of another
 recipe are refused; (3) an arm that cannot run stops everything before the start; (4) stopped in the middle and started
-again, in processes of their own.
+again, in processes of their own; (5) an arm may have a name and overrides of its own.
 """
 
 from __future__ import annotations
@@ -92,3 +92,16 @@ def test_4_stopped_in_the_middle(methods: None) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert len(list(Path("out/runs").glob("*/seed-*/report.html"))) == 4
+
+
+def test_5_named_arms(methods: None, palaestra: Command) -> None:
+    arms = ("--arm", "row: one.yaml advantage.grpo.unit=row", "--arm", "one: one.yaml")
+    for name, own in (("row", ["advantage.grpo.unit=row"]), ("one", [])):
+        folder = f"out/runs/{name}/seed-1"
+        assert palaestra("train", "small.yaml", "one.yaml", *own, "seed=1", f"run={folder}", "--quiet").code == 0
+    done = palaestra("compare", "small.yaml", *arms, "--seeds", 1, "--out", "out")
+    assert done.code == 0 and "2 of 2 runs are complete" in done.err
+    assert set(json.loads(Path("out/comparison.json").read_text())["arms"]) == {"row", "one"}
+    assert "has a name" in palaestra("compare", "small.yaml", "--arm", "one.yaml").err
+    assert "same name" in palaestra("compare", "small.yaml", "one.yaml", "--arm", "one: two.yaml").err
+    assert "no method file" in palaestra("compare", "small.yaml").err

@@ -43,10 +43,12 @@ def filled(rows: list[list[int]], seed: int, *, on_policy: bool = False) -> Toke
         sequence=torch.tensor(row),
         trajectory=torch.tensor(trajectory),
         group=torch.tensor(trajectory) // 2,
+        agent=torch.tensor(row) % 2,
+        invocation=2 * torch.tensor(trajectory) + torch.tensor(row) % 2,
         entropy=normal().abs(),
         value=normal(),
         value_old=normal(),
         value_target=normal(),
         value_weight=(torch.rand(tokens, generator=dice) > 0.3).double(),
-        whole=frozenset({"row", "sequence", "trajectory"}),
+        whole=frozenset({"row", "sequence", "invocation", "trajectory"}),
     )

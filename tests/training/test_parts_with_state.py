@@ -1,0 +1,211 @@
+"""Parts with state, and what the update asks of whole trajectories.
+
+(1) A run makes one object of a part with state, starts it with the trained policies and calls it with a look at
+the episodes; (2) what it remembers is in the checkpoint: a stopped and resumed run is the same byte for byte;
+(3) it may choose which episodes the update learns from; (4) while it warms up, iterations without an update do not
+stop the run; (5) its columns reach the estimator; (6) a ratio over trajectories keeps them in one mini-batch, and
+with one update all ratios agree; (7) gradient norms per agent; (8) strict refuses lone peers and repeated rows;
+(9) the value loss reaches rows whose policy weight is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from palaestra.data import StepTable
+from palaestra.errors import InvalidData, NoSignal
+from palaestra.registry import register
+from palaestra.training.batches import micro_batches, mini_batches
+from palaestra.training.build import bind
+from palaestra.training.loop import Trainer
+from palaestra.training.settings import Use
+from tests.training.conftest import curve, final_weights
+
+Run = Callable[..., Path]
+HERE = f"{Path(__file__).resolve()}"
+
+
+@register("reward", "counting")
+class Counting:
+    """Adds the number of rows it has ever seen to a column of its own."""
+
+    def __init__(self, *, scale: float = 1.0) -> None:
+        self.scale, self.total, self.policies = scale, torch.zeros(1), {}
+
+    def start(self, setting: Any, policies: Mapping[str, Any]) -> None:
+        self.policies = dict(policies)
+
+    def __call__(self, table: StepTable, look: Any) -> dict[str, Tensor]:
+        assert len(look.rows) == len(table) and set(look.policies) == set(self.policies) == {"main"}
+        assert torch.isfinite(look.logprob(look.policies["main"], "main")).all()
+        self.total = self.total + len(table)
+        return {"process": torch.full((len(table),), float(self.total) * self.scale)}
+
+    def learn(self, table: StepTable, look: Any) -> dict[str, float]:
+        return {"counting/total": float(self.total), "counting/column": float(table["process"].mean())}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"total": self.total}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.total = state["total"]
+
+
+class Latest:
+    """An estimator that learns from the first half of the episodes, after a warm-up."""
+
+    def __init__(self, *, warm: int = 0) -> None:
+        self.warm, self.seen = warm, 0
+
+    @property
+    def warming(self) -> bool:
+        return self.seen <= self.warm
+
+    def choose(self, trajectories: list[Any], look: Any) -> list[Any]:
+        self.seen += 1
+        return trajectories[: len(trajectories) // 2]
+
+    def __call__(self, table: StepTable, look: Any) -> Tensor:
+        return torch.zeros(len(table)) if self.warming else table["reward"] - table["reward"].mean()
+
+    def learn(self, table: StepTable, look: Any) -> dict[str, float]:
+        return {"latest/rows": float(len(table))}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.seen = state["seen"]
+
+
+COUNTED = {"reward": [{f"{HERE}:Counting": {"scale": 2.0}}]}
+
+
+def test_1_made_once_and_called(echo: Run) -> None:
+    lines = curve(echo("a", layers=COUNTED))
+    totals = [line["counting/total"] for line in lines]
+    assert totals == sorted(totals) and totals[0] == 32 and totals[-1] > 64
+    assert lines[0]["counting/column"] == 64.0
+
+
+def test_2_resumes(echo: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, plain = echo("whole", layers=COUNTED), Trainer.iterate
+
+    def stops(self: Trainer) -> dict[str, float]:
+        if self.step == 3:
+            raise KeyboardInterrupt
+        return plain(self)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Trainer, "iterate", stops)
+        echo("parts", layers=COUNTED)
+    parts = echo("parts", layers=COUNTED, resume=True)
+    assert (parts / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    assert final_weights(parts) == final_weights(whole)
+
+
+def test_3_chooses(echo: Run) -> None:
+    lines = curve(echo("a", layers={"advantage": [{f"{HERE}:Latest": {}}]}))
+    assert [line["latest/rows"] for line in lines] == [16.0] * 4
+
+
+def test_4_warms_up(echo: Run) -> None:
+    layers = {"advantage": [{f"{HERE}:Latest": {"warm": 3}}]}
+    lines = curve(echo("a", "training.max_empty=2", layers=layers))
+    assert ["policy/loss" in line for line in lines] == [False, False, False, True]
+    never = {"advantage": [{f"{Path(__file__).resolve()}:nothing": {}}]}
+    with pytest.raises(NoSignal):
+        echo("b", "training.max_empty=2", layers=never)
+
+
+def nothing(table: StepTable) -> Tensor:
+    return torch.zeros(len(table))
+
+
+def same_process(table: StepTable) -> Tensor:
+    return table["process"]
+
+
+def test_5_columns_reach_the_estimator(echo: Run) -> None:
+    lines = curve(echo("a", layers=COUNTED | {"advantage": [{f"{HERE}:same_process": {}}]}))
+    assert [line["advantage/mean"] for line in lines] == [line["counting/column"] for line in lines]
+
+
+@pytest.mark.parametrize("ratio", ["invocation", "trajectory"])
+def test_6_whole_trajectories(echo: Run, ratio: str) -> None:
+    several = ("training.epochs=2", "training.minibatches=3", "training.token_budget=64")
+    whole = echo(ratio, f"loss.ppo_clip.ratio={ratio}", *several, layers={"loss": {"ppo_clip": {}}})
+    token = echo("token", *several)
+    assert curve(whole)[0]["policy/grad_norm"] != curve(token)[0]["policy/grad_norm"]
+    once = [
+        echo(f"{r}-once", f"loss.ppo_clip.ratio={r}", "training.iterations=1", layers={"loss": {"ppo_clip": {}}})
+        for r in ("token", ratio)
+    ]
+    norms = [curve(folder)[0]["policy/grad_norm"] for folder in once]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-4)
+
+
+def test_6_batches_keep_units_together() -> None:
+    cost, together = np.array([3, 1, 4, 1, 5, 9]), np.array([7, 8, 7, 9, 8, 9])
+    for batches in (
+        micro_batches(cost, range(6), budget=8, together=together),
+        mini_batches(range(6), 2, seed=1, together=together),
+    ):
+        assert sorted(i for batch in batches for i in batch) == list(range(6))
+        for code in (7, 8, 9):
+            assert sum(bool({i for i in batch if together[i] == code}) for batch in batches) == 1
+
+
+def test_7_agent_gradients(echo: Run) -> None:
+    line = curve(echo("a", "environment.echo.agents=[a,b]", "training.agent_gradients=true"))[0]
+    norms = [line[f"policy/agent/{name}/grad_norm"] for name in ("a", "b")]
+    assert all(norm > 0 for norm in norms) and norms[0] != norms[1]
+    assert sum(norms) >= line["policy/grad_norm"] * 0.99  # triangle inequality: the shares sum to the whole
+    alone = curve(echo("b", "training.agent_gradients=true"))[0]
+    (name,) = [key for key in alone if key.startswith("policy/agent/")]
+    assert alone[name] == pytest.approx(alone["policy/grad_norm"], rel=1e-3)
+
+
+def test_8_strict_refuses_lone_peers(echo: Run) -> None:
+    assert bind("advantage", Use(name="gigpo")).options["singleton"] == "zero"
+    lone = {"advantage": {"grpo": {"by": ["group", "turn", "trajectory"], "unit": "row"}}}
+    with pytest.raises(InvalidData, match="single member"):
+        echo("strict", "strict=true", layers=lone)
+
+
+def test_8_strict_refuses_repeated_rows() -> None:
+    columns: dict[str, Any] = {"group": ["g"] * 3, "trajectory": ["a", "a", "b"], "agent": ["x"] * 3}
+    table = StepTable(**columns, turn=[0, 0, 0], reward=[1, 1, 0])
+    with pytest.raises(InvalidData, match="1 rows repeat an act"):
+        table.refuse_duplicates()
+    table.replace(weight=[0.5, 0.5, 1.0]).refuse_duplicates()
+
+
+def test_8_groups_hold_one_task() -> None:
+    with pytest.raises(InvalidData, match="different tasks"):
+        StepTable(
+            group=["g", "g"], trajectory=["a", "b"], agent=["x"] * 2, turn=[0, 0], reward=[1, 0], task=["t1", "t2"]
+        )
+
+
+def half(table: StepTable) -> Tensor:
+    return (table["turn"] > 0).float()
+
+
+def test_9_values_learn_where_the_policy_does_not(echo: Run) -> None:
+    layers = {
+        "advantage": "ppo",
+        "weights": [f"{HERE}:half"],
+        "regularizers": [{"value": {}}],
+        "policies": {"main": {"policy": {"language": {"value_head": True}}}},
+    }
+    masked = curve(echo("masked", "training.iterations=1", layers=layers))[0]
+    plain = curve(echo("plain", "training.iterations=1", layers=layers | {"weights": []}))[0]
+    assert masked["value/loss"] == pytest.approx(plain["value/loss"], rel=1e-5)

@@ -4,40 +4,74 @@ An estimator reads a table: `gigpo(table, gamma=0.95)`. A filter reads a table a
 one estimator and then filters.
 """
 
+from palaestra.advantages.adca_grpo import adca_grpo
 from palaestra.advantages.center import center
 from palaestra.advantages.clip_advantage import clip_advantage
+from palaestra.advantages.critic_warmup import CriticWarmup
 from palaestra.advantages.dr_grpo import dr_grpo
 from palaestra.advantages.dr_mas import dr_mas
+from palaestra.advantages.egae import egae
+from palaestra.advantages.empg import empg
+from palaestra.advantages.flow_grpo import flow_grpo
 from palaestra.advantages.gigpo import gigpo
 from palaestra.advantages.grpo import grpo
 from palaestra.advantages.grpo_process import grpo_process
+from palaestra.advantages.hrpo import hrpo
+from palaestra.advantages.loop import loop
+from palaestra.advantages.m_grpo import m_grpo
+from palaestra.advantages.ntpo import ntpo
 from palaestra.advantages.oprl import oprl
 from palaestra.advantages.pipeline import AgentSignal, Credit, Signal, chain, report
+from palaestra.advantages.poad import poad
 from palaestra.advantages.ppo import ppo
+from palaestra.advantages.ppo_max import ppo_max
+from palaestra.advantages.ppr import ppr
 from palaestra.advantages.reinforce import reinforce
 from palaestra.advantages.reinforce_plus_plus import reinforce_plus_plus
 from palaestra.advantages.reinforce_plus_plus_baseline import reinforce_plus_plus_baseline
 from palaestra.advantages.rloo import rloo
+from palaestra.advantages.salt import salt
+from palaestra.advantages.srgpo import srgpo
+from palaestra.advantages.stratified_grpo import stratified_grpo
+from palaestra.advantages.turn_gae import turn_gae
+from palaestra.advantages.vl_dac import vl_dac
 from palaestra.advantages.whiten import whiten
 
 __all__ = [
     "AgentSignal",
     "Credit",
+    "CriticWarmup",
     "Signal",
+    "adca_grpo",
     "center",
     "chain",
     "clip_advantage",
     "dr_grpo",
     "dr_mas",
+    "egae",
+    "empg",
+    "flow_grpo",
     "gigpo",
     "grpo",
     "grpo_process",
+    "hrpo",
+    "loop",
+    "m_grpo",
+    "ntpo",
     "oprl",
+    "poad",
     "ppo",
+    "ppo_max",
+    "ppr",
     "reinforce",
     "reinforce_plus_plus",
     "reinforce_plus_plus_baseline",
     "report",
     "rloo",
+    "salt",
+    "srgpo",
+    "stratified_grpo",
+    "turn_gae",
+    "vl_dac",
     "whiten",
 ]

@@ -1,5 +1,6 @@
 """The types every room shares: tasks, interaction, trajectories, tables, stages. Floor 1."""
 
+from palaestra.data.draws import row_draws
 from palaestra.data.interaction import Action, FinishReason, Observation, StepResult, ToolCall
 from palaestra.data.seeds import derive
 from palaestra.data.segments import (
@@ -12,6 +13,7 @@ from palaestra.data.segments import (
     segment_std,
     segment_sum,
 )
+from palaestra.data.similarity import similar_texts
 from palaestra.data.stages import (
     Estimate,
     lambda_return,
@@ -21,6 +23,7 @@ from palaestra.data.stages import (
     standardize,
     total_return,
     whiten,
+    whitened,
 )
 from palaestra.data.table import Row, StepTable, rows_of
 from palaestra.data.task import Task, panel_hash
@@ -55,6 +58,7 @@ __all__ = [
     "pool",
     "reverse_scan",
     "reward_to_go",
+    "row_draws",
     "rows_of",
     "segment_count",
     "segment_mean",
@@ -62,7 +66,9 @@ __all__ = [
     "segment_rank",
     "segment_std",
     "segment_sum",
+    "similar_texts",
     "standardize",
     "total_return",
     "whiten",
+    "whitened",
 ]

@@ -4,7 +4,16 @@ from palaestra.losses.behavior_cloning import behavior_cloning
 from palaestra.losses.entropy import entropy
 from palaestra.losses.kl import kl
 from palaestra.losses.ppo_clip import ppo_clip
+from palaestra.losses.ppo_clip_guarded import ppo_clip_guarded
 from palaestra.losses.reinforce import reinforce
 from palaestra.losses.value import value
 
-__all__ = ["behavior_cloning", "entropy", "kl", "ppo_clip", "reinforce", "value"]
+__all__ = [
+    "behavior_cloning",
+    "entropy",
+    "kl",
+    "ppo_clip",
+    "ppo_clip_guarded",
+    "reinforce",
+    "value",
+]

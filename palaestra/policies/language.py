@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from palaestra.contexts import Context, ContextFull, Conversation, FullHistory, renderer_for
+from palaestra.contexts import Context, ContextFull, Conversation, FullHistory, Prompt, renderer_for
 from palaestra.data import Action, Observation, Row, Tail
 from palaestra.data.protocols import Acted, Current, Engine, Request, Sampling, Setting
 from palaestra.errors import EpisodeFailure, PalaestraError
 from palaestra.models.causal_lm import load_causal_lm, make_causal_lm
 from palaestra.models.heads import ValueHead
 from palaestra.models.tokenizer import load_tokenizer, train_tokenizer
+from palaestra.policies.responses import responses
 from palaestra.policies.sequences import Sequences, collate
 from palaestra.registry import PositiveInt, register
 
@@ -46,6 +47,8 @@ class LanguagePolicy:
         context: PositiveInt = 512,
         vocabulary: PositiveInt = 1024,
         value_head: bool = False,
+        value_layers: tuple[PositiveInt, ...] = (),
+        critic_gradient: bool = True,
     ) -> None:
         """
         Args:
@@ -55,6 +58,8 @@ class LanguagePolicy:
             layers, heads, context: of the model; context is the longest prompt plus response.
             vocabulary: most tokens of the trained tokenizer.
             value_head: learn V of each response token's position (a critic).
+            value_layers: widths of the layers in the value head. Usual: none, or (hidden,) without critic_gradient.
+            critic_gradient: let the value loss move the model. False: it moves the value head alone.
         """
         self.name, self.trainable, self.version, self.has_critic = name, True, 0, value_head
         if model is None:
@@ -74,8 +79,9 @@ class LanguagePolicy:
         self.limit = int(getattr(causal.config, "max_position_embeddings", context))
         parts: dict[str, nn.Module] = {"model": causal}
         if value_head:
-            parts["value"] = ValueHead(causal.config.hidden_size)
+            parts["value"] = ValueHead(causal.config.hidden_size, widths=value_layers, seed=setting.seed)
         self.module = nn.ModuleDict(parts).to(setting.device)
+        self.critic_gradient, self.value_layers = critic_gradient, value_layers
         self.renderer = renderer_for(self.tokenizer)
         self.engine: Engine | None = None
         if model is not None and value_head and (Path(model) / "value_head.safetensors").exists():
@@ -101,6 +107,42 @@ class LanguagePolicy:
         if self.engine is not None:
             self.engine.weights_changed(self.name, version)  # type: ignore[attr-defined]
 
+    def respond(
+        self, rows: Sequence[Row], seeds: Sequence[int], *, temperature: float, max_tokens: int = 32
+    ) -> list[Action]:
+        """What this policy would say now where these rows were acted; for the time between rollouts.
+
+        Args:
+            rows: steps of episodes that this policy (of any version) has played. seeds: one decides each draw.
+            max_tokens: most response tokens, as far as the model's context has room.
+
+        Raises: EpisodeFailure, if a prompt leaves no room; PalaestraError, without an engine.
+        """
+        prompts = [row.trajectory.prompt_of(row.step) for row in rows]
+        requests = [
+            Request(
+                policy=self.name,
+                session=("respond", place),
+                prompt=prompt,
+                seed=int(seed),
+                max_tokens=min(max_tokens, self.limit - len(prompt)),
+                temperature=temperature,
+                stop=self.renderer.stop,
+            )
+            for place, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))
+        ]
+        return responses(self.connected(), requests, text=self.renderer.text)
+
+    def connected(self) -> Engine:
+        """The engine that generates. Raises: PalaestraError, if there is none."""
+        if self.engine is None:
+            raise PalaestraError(
+                where=f"policy {self.name}",
+                what="it has no engine to generate with.",
+                remedy="Set `policy.engine = InProcessEngine(models={policy.name: policy.model})`.",
+            )
+        return self.engine
+
     # ---- training -----------------------------------------------------------------------------------------
     def collate(self, rows: Sequence[Row], *, temperature: float) -> Sequences:
         """Rows of this policy as token sequences: one per segment, steps merged where ids are an exact prefix."""
@@ -120,8 +162,9 @@ class LanguagePolicy:
         if entropy:
             out.entropy = -(logprobs.exp() * logprobs).sum(-1)
         if values and self.has_critic:
-            out.value = self.module["value"](at).float()
-            out.end_value = self._end_values(hidden, batch.ends)
+            seen, judged = (hidden, at) if self.critic_gradient else (hidden.detach(), at.detach())
+            out.value = self.module["value"](judged).float()
+            out.end_value = self._end_values(seen, batch.ends)
         return out
 
     def _hidden(self, ids: Tensor) -> Tensor:
@@ -155,7 +198,7 @@ class LanguagePolicy:
             "hidden": config.hidden_size,
             "layers": config.num_hidden_layers,
             "vocabulary": config.vocab_size,
-            "value_head": self.has_critic,
+            "value_head": list(self.value_layers) or self.has_critic,
             "tokenizer": hashlib.sha256(self.tokenizer.backend_tokenizer.to_str().encode()).hexdigest()[:16],
         }
 
@@ -169,6 +212,7 @@ class LanguageSession:
     sampling: Sampling
     key: Hashable
     segment: int = -1
+    unread: list[np.ndarray] = field(default_factory=list)  # recorded ids of this segment, new to the engine
 
     async def act(self, observation: Observation, *, seed: int) -> Acted:
         """Sample a response.
@@ -176,19 +220,17 @@ class LanguageSession:
         Raises: ContextFull, when a grown history leaves no room; EpisodeFailure, when the very first
             prompt does not fit.
         """
-        engine = self._engine()
+        engine = self.policy.connected()
         prompt = self.conversation.observe(observation)
         room = self.policy.limit - self.conversation.length
         if room < 1:
             self._overflow(first=prompt.fresh and self.segment < 0)
-        if prompt.fresh:
-            self._forget()
-            self.segment = prompt.segment
+        self._enter(prompt)
         generation = await engine.generate(
             Request(
                 policy=self.policy.name,
                 session=(self.key, prompt.segment),
-                prompt=prompt.ids,
+                prompt=np.concatenate([*self.unread, prompt.ids]),
                 seed=seed,
                 max_tokens=min(self.sampling.max_tokens, room),
                 temperature=self.sampling.temperature,
@@ -198,6 +240,7 @@ class LanguageSession:
                 entropy=self.sampling.entropy,
             )
         )
+        self.unread = []
         self.conversation.respond(generation.tokens)
         action = Action(
             text=self.policy.renderer.text(generation.tokens),
@@ -210,14 +253,18 @@ class LanguageSession:
 
     def record(self, observation: Observation, action: Action) -> Acted:
         """Take a given action: its text becomes the response ids."""
-        prompt = self.conversation.observe(observation)
         ids = self.policy.renderer.action(action.text or str(action.value))
-        if self.conversation.length + len(ids) > self.policy.limit:
+        return self.replay(observation, Action(text=action.text, value=action.value, tokens=ids, finish=action.finish))
+
+    def replay(self, observation: Observation, action: Action) -> Acted:
+        """Take an action of this very policy again: its ids are the response, whatever its text would give."""
+        prompt = self.conversation.observe(observation)
+        if self.conversation.length + len(action.tokens) > self.policy.limit:
             self._overflow(first=prompt.fresh and self.segment < 0)
-        self.segment = prompt.segment
-        self.conversation.respond(ids)
-        taken = Action(text=action.text, value=action.value, tokens=ids, finish=action.finish)
-        return Acted(action=taken, prompt=prompt.ids, segment=prompt.segment, version=self.policy.version)
+        self._enter(prompt)
+        self.conversation.respond(action.tokens)
+        self.unread += [prompt.ids, action.tokens]  # the engine reads them when the next response is asked for
+        return Acted(action=action, prompt=prompt.ids, segment=prompt.segment, version=self.policy.version)
 
     def end(self, observation: Observation | None) -> Tail | None:
         """Free the engine's memory; the prompt ids that `observation` would have had, if they fit."""
@@ -227,18 +274,15 @@ class LanguageSession:
         prompt = self.conversation.observe(observation)
         return Tail(prompt.ids, prompt.segment) if self.conversation.length <= self.policy.limit else None
 
+    def _enter(self, prompt: Prompt) -> None:
+        """Where a segment starts, the one before it is forgotten."""
+        if prompt.fresh:
+            self._forget()
+            self.segment, self.unread = prompt.segment, []
+
     def _forget(self) -> None:
         if self.policy.engine is not None and self.segment >= 0:
             self.policy.engine.close((self.key, self.segment))
-
-    def _engine(self) -> Engine:
-        if self.policy.engine is None:
-            raise PalaestraError(
-                where=f"policy {self.policy.name}",
-                what="it has no engine to generate with.",
-                remedy="Set `policy.engine = InProcessEngine(models={policy.name: policy.model})`.",
-            )
-        return self.policy.engine
 
     def _overflow(self, *, first: bool) -> None:
         length, limit = self.conversation.length, self.policy.limit

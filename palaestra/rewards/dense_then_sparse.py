@@ -1,0 +1,86 @@
+"""A reward for progress that is taken away once the policy has learned to make some.
+
+Knows progress, unreadable actions, outcomes and the number of the iteration. Knows nothing of what progress is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from palaestra.data import StepTable
+from palaestra.data.protocols import Look
+from palaestra.errors import InvalidData
+from palaestra.registry import NonNegative, PositiveInt, register
+
+
+@register("reward", "dense_then_sparse", reads=("progress", "outcome"), source="arXiv 2510.12693, public code")
+class DenseThenSparse:
+    """Pay for new progress and for success at first, and for success alone later.
+
+        r_k = success · [last row] · outcome                                   always
+            + progress · [progress_k above all earlier of the trajectory]      before iteration `dense`
+            − invalid · [action k could not be read]                           before iteration `dense`
+
+    A trajectory's progress starts from 0.
+
+    Args:
+        dense: > 0, iterations with the dense terms. Higher: easier beginnings, and habits that serve progress only.
+            Usual: 22.
+        success: ≥ 0, for an outcome of 1. Usual: 3.
+        progress: ≥ 0, for each step that reaches a new highest progress. Usual: 1.
+        invalid: ≥ 0, price of an unreadable action. Usual: 0.5.
+    """
+
+    def __init__(
+        self,
+        *,
+        dense: PositiveInt = 22,
+        success: NonNegative = 3.0,
+        progress: NonNegative = 1.0,
+        invalid: NonNegative = 0.5,
+    ) -> None:
+        self.dense, self.success, self.progress, self.invalid = dense, success, progress, invalid
+        self.step = 0
+
+    def __call__(self, table: StepTable, look: Look) -> Float[Tensor, " rows"]:
+        self.step = look.step
+        order, last = table.timeline("trajectory")
+        ends = torch.zeros(len(table), dtype=torch.bool).index_copy_(0, order, last) & (table.weight > 0)
+        outcome = table["outcome"].double()
+        if not bool(outcome[ends].isfinite().all()):
+            raise InvalidData(
+                where="reward: dense_then_sparse",
+                what=f"{int((~outcome[ends].isfinite()).sum())} of {int(ends.sum())} trajectories have no outcome.",
+                remedy="Give `success` in the environment's last `info`.",
+            )
+        reward = torch.where(ends, self.success * outcome, 0.0)
+        if look.step < self.dense:
+            reward = reward + self.progress * _advances(table, order)
+            if "invalid" in table:
+                reward = reward - self.invalid * table["invalid"].double()
+        return torch.where(table.weight > 0, reward, 0.0).float()
+
+    def learn(self, table: StepTable, look: Look) -> dict[str, float]:
+        return {"reward/dense": float(self.step < self.dense)}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+def _advances(table: StepTable, order: Int[Tensor, " rows"]) -> Float[Tensor, " rows"]:
+    """1 where a row's progress is above 0 and above that of all earlier rows of its trajectory."""
+    _, last = table.timeline("trajectory")
+    place = torch.cat([last.new_zeros(1), last[:-1]]).cumsum(0)  # which trajectory, in timeline order
+    progress = table["progress"].double()[order].clamp_min(0.0)
+    floor = place * (progress.max() + 1)  # lifts each trajectory above all before it, so that one maximum serves all
+    lifted = progress + floor
+    earlier = torch.cat([floor[:1], lifted.cummax(0).values[:-1]])
+    new = lifted > torch.maximum(earlier, floor)
+    return torch.zeros(len(table), dtype=torch.float64).index_copy_(0, order, new.double())

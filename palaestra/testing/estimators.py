@@ -28,7 +28,7 @@ def check_estimator(
     4. The order of rows does not matter: only the column `turn` says what came first.
     5. Rows of weight 0 change nothing for the others and get 0.
     6. An estimator that compares peers (uses "group") gives 0 everywhere when no reward was given at all, nor any
-       step reward in `process`.
+       step reward in `process`. A judge's flags (it reads "good") are a signal of their own.
 
     Args:
         order: a permutation of the rows; None reverses them.
@@ -45,7 +45,8 @@ def check_estimator(
     shuffled = check.run(table.take(permutation))
     check.same(_taken(first, table, permutation), shuffled, table, "4", "another order of rows gives other numbers")
     _check_padding(check, first, table)
-    if "group" in getattr(getattr(estimator, "part", None), "uses", ()):
+    declared = getattr(estimator, "part", None)
+    if declared is not None and "group" in declared.uses and "good" not in declared.reads:
         none = {name: torch.zeros(len(table)) for name in ("reward", "process") if name in table}
         nothing = check.run(table.replace(**none))
         if bool((nothing[0] != 0).any()):

@@ -57,11 +57,31 @@ def _filled(groups: list[list[int]], seed: int, *, one_token: bool, agents: tupl
     }
     for name in ("token_logprob", "token_proximal", "token_reference"):
         columns[name] = dice.integers(-8, 0, tokens) / 4
+    columns["parent"] = _callers(trajectory, agent)
+    columns["invocation"] = [caller or 0 for caller in columns["parent"]]
     columns["process"] = dice.integers(0, 5, size) / 4
+    for name, choices in {"action_key": ("go", "take"), "next_key": ("hall", "door")}.items():
+        columns[name] = dice.choice(choices, size).tolist()
+    columns["entropy"] = dice.integers(0, 9, size) / 4
+    columns["good"] = dice.integers(0, 2, size).astype(float)
+    calls = {name: f"{dice.integers(0, 3)} calls" for name in won}
+    columns["stratum"] = [calls[name] for name in trajectory]
     state = random.getstate()  # run-time type checks draw from it, which hypothesis would take for ours
     table = StepTable(**columns)
     random.setstate(state)
     return table
+
+
+def _callers(trajectory: list[str], agent: list[str]) -> list[int | None]:
+    """Who is not M was called by the latest act of M in its trajectory, if there is one."""
+    callers: list[int | None] = []
+    latest: dict[str, int] = {}
+    start = {name: place for place, name in reversed(list(enumerate(trajectory)))}
+    for place, (name, who) in enumerate(zip(trajectory, agent, strict=True)):
+        callers.append(None if who == "M" else latest.get(name))
+        if who == "M":
+            latest[name] = place - start[name]
+    return callers
 
 
 def _ends(trajectory: list[str], agent: list[str], flag: str) -> dict[str, list[bool]]:

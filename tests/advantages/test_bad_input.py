@@ -40,6 +40,8 @@ def table(**columns: Any) -> StepTable:
         "reward": [1.0, 0.0, 2.0, 2.0],
         "state_key": ["s", "s", "s", "t"],
         "process": [0.5, 0.0, 0.25, 0.5],
+        "good": [1.0, 0.0, 1.0, 0.0],
+        "stratum": ["few", "few", "few", "many"],
     }
     return StepTable(**{**base, **columns})
 

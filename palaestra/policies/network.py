@@ -129,6 +129,33 @@ class NetworkPolicy:
         drawn.memory = None if after is None else after[:rows]
         return drawn
 
+    def respond(
+        self, rows: Sequence[Row], seeds: Sequence[int], *, temperature: float, max_tokens: int = 1
+    ) -> list[Action]:
+        """What this policy would do now where these rows were acted; for the time between rollouts.
+
+        Args:
+            rows: steps with vectors. seeds: one decides each draw.
+            max_tokens: not read: an act is one token.
+
+        Raises: RecipeError, for a policy with memory; EpisodeFailure, if the logits are not finite.
+        """
+        if self.module.start(1) is not None:
+            raise RecipeError(
+                where=f"policy {self.name}",
+                what="its memory needs a whole episode, and single steps are asked for.",
+                remedy="Use `body: mlp`, with vectors that say all that matters.",
+            )
+        choice = self.act_batch(
+            np.stack([self.vector(row.step.observation) for row in rows]),
+            seeds,
+            temperature=temperature,
+            legal=stack_legal([self.legal(row.step.observation) for row in rows], self.actions),
+        )
+        if not choice.finite.all():
+            raise self._not_finite()
+        return [choice.action(row) for row in range(len(rows))]
+
     def answer(self, questions: Sequence[Question]) -> list[Action | EpisodeFailure]:
         """Act for all who ask, together; their sessions' memories move on."""
         memories = [question.session.memory for question in questions if question.session.memory is not None]

@@ -1,0 +1,39 @@
+"""Filtered cloning: imitate the episodes that succeeded.
+
+Knows outcomes. Knows nothing of groups, values or tokens.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from palaestra.data import StepTable
+from palaestra.errors import InvalidData
+from palaestra.registry import register
+
+
+@register("advantage", "filtered", reads=("outcome",), source="maximum likelihood on chosen episodes")
+def filtered(table: StepTable, *, threshold: float = 0.5) -> Float[Tensor, " rows"]:
+    """Credit every step of an episode alike: 1 if its outcome is above a threshold, else 0.
+
+        A = 1 if outcome > threshold, else 0
+
+    With the loss `reinforce` this is maximum likelihood on the chosen episodes.
+
+    Args:
+        table: columns outcome (rows,).
+        threshold: an episode must be better than this. Higher: fewer, better examples. Usual: 0.5 for success 0/1.
+
+    Returns: float32 (rows,).
+    Raises: InvalidData, if a row that counts has no outcome.
+    """
+    counts = table.weight > 0
+    if bool(table["outcome"][counts].isnan().any()):
+        raise InvalidData(
+            where="column `outcome`",
+            what="an episode has no outcome, so nobody knows whether to imitate it.",
+            remedy='Let the environment give `info["success"]` at the end of each episode.',
+        )
+    return torch.where(counts, (table["outcome"] > threshold).float(), 0.0)

@@ -1,0 +1,144 @@
+"""The replay buffer: the newest transitions of one policy, drawn again by seed.
+
+Knows transitions. Knows nothing of what is learned from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from palaestra.data import Trajectory
+from palaestra.errors import CheckpointError, InvalidData
+from palaestra.registry import PositiveInt
+from palaestra.replay.transitions import Transition, transitions
+
+
+class ReplayBuffer:
+    """A ring of transitions: when it is full, the oldest gives way.
+
+    Args:
+        capacity: most transitions. Higher: more varied and older experience, larger checkpoints. Usual: 100000.
+        policy: whose acts it keeps.
+
+    Attributes:
+        longest: most tokens of an utterance that was ever added.
+    """
+
+    def __init__(self, *, capacity: PositiveInt, policy: str) -> None:
+        self.capacity, self.policy, self.longest = capacity, policy, 0
+        self._held: list[Transition] = []
+        self._oldest = 0  # place of the oldest once the ring is full
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def add(self, trajectories: Sequence[Trajectory]) -> int:
+        """Keep the transitions of the policy's acts. Returns how many there were.
+
+        Raises: InvalidData, as `transitions` does; or if vectors and prompt ids were mixed.
+        """
+        found = transitions(trajectories, policy=self.policy)
+        kinds = {one.observation.dtype for one in (*self._held[:1], *found)}
+        if len(kinds) > 1:
+            raise InvalidData(
+                where=f"replay buffer of policy {self.policy}",
+                what=f"observations of different kinds: {sorted(str(kind) for kind in kinds)}.",
+                remedy="Keep vectors (float32) and prompt ids (int32) in buffers of their own.",
+            )
+        for one in found:
+            self._put(one)
+        return len(found)
+
+    def _put(self, one: Transition) -> None:
+        self.longest = max(self.longest, len(one.utterance))
+        if len(self._held) < self.capacity:
+            self._held.append(one)
+            return
+        self._held[self._oldest] = one
+        self._oldest = (self._oldest + 1) % self.capacity
+
+    def sample(self, n: int, *, seed: int) -> list[Transition]:
+        """`n` different transitions, all equally likely; the same seed and content give the same ones.
+
+        Raises: InvalidData, if it holds fewer.
+        """
+        if n > len(self._held):
+            raise InvalidData(
+                where=f"replay buffer of policy {self.policy}",
+                what=f"{n} transitions were asked for, and it holds {len(self._held)} of at most {self.capacity}.",
+                remedy="Play more episodes an iteration (rollout.tasks, rollout.group), or draw smaller batches.",
+            )
+        drawn = np.random.default_rng(seed).choice(len(self._held), n, replace=False)
+        return [self._held[place] for place in drawn.tolist()]
+
+    # ---- checkpoints --------------------------------------------------------------------------------------
+    def state_dict(self) -> dict[str, Any]:
+        """All transitions as a few flat tensors."""
+        held = self._held
+        names = sorted({one.agent for one in held})
+        return {
+            "oldest": self._oldest,
+            "longest": self.longest,
+            "observation": _packed([one.observation for one in held]),
+            "utterance": _packed([one.utterance for one in held]),
+            "following": _packed([one.following for one in held]),
+            "legal": _packed([one.legal for one in held]),
+            "reward": torch.tensor([one.reward for one in held], dtype=torch.float64),
+            "done": torch.tensor([one.done for one in held], dtype=torch.bool),
+            "agent": torch.tensor([names.index(one.agent) for one in held], dtype=torch.int64),
+            "agents": names,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with what was saved.
+
+        Raises: CheckpointError, if it does not fit the capacity.
+        """
+        size = len(state["reward"])
+        if size > self.capacity or (size < self.capacity and state["oldest"]):
+            raise CheckpointError(
+                where=f"replay buffer of policy {self.policy}",
+                what=f"{size} transitions were saved, and its capacity is {self.capacity} now.",
+                remedy="Resume with the capacity it was saved with, or start a new run.",
+            )
+        columns = zip(
+            *(_unpacked(state[name]) for name in ("observation", "utterance", "following", "legal")),
+            state["reward"].tolist(),
+            state["done"].tolist(),
+            state["agent"].tolist(),
+            strict=True,
+        )
+        self._held = [
+            Transition(
+                observation=observation,
+                utterance=utterance,
+                reward=reward,
+                following=following,
+                done=done,
+                legal=legal,
+                agent=state["agents"][agent],
+                policy=self.policy,
+            )
+            for observation, utterance, following, legal, reward, done, agent in columns
+        ]
+        self._oldest, self.longest = int(state["oldest"]), int(state["longest"])
+
+
+def _packed(arrays: Sequence[np.ndarray | None]) -> dict[str, Tensor]:
+    """Arrays of one dtype as one flat tensor and their lengths; −1 for None."""
+    whole = [array for array in arrays if array is not None]
+    lengths = torch.tensor([-1 if array is None else len(array) for array in arrays], dtype=torch.int64)
+    return {"flat": torch.from_numpy(np.concatenate(whole)) if whole else torch.zeros(0), "lengths": lengths}
+
+
+def _unpacked(packed: dict[str, Tensor]) -> list[Any]:
+    flat, lengths = packed["flat"].numpy(), packed["lengths"]
+    ends = lengths.clamp_min(0).cumsum(0).tolist()
+    return [
+        None if length < 0 else flat[end - length : end] for length, end in zip(lengths.tolist(), ends, strict=True)
+    ]

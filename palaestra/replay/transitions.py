@@ -1,0 +1,146 @@
+"""Transitions: an episode cut into what was seen, what was done, what came of it and what was seen next.
+
+Knows trajectories and arrays. Knows no policy, no model and no estimator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from palaestra.data import Action, Observation, Step, Task, Trajectory
+from palaestra.errors import InvalidData
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Transition:
+    """One act of one agent with what came after it.
+
+    Attributes:
+        observation: float32 (size,) the vector, or int32 (m,) the ids of the whole prompt, as the policy read it.
+        utterance: int32 (n,) its response tokens; of a network policy the index of its action.
+        reward: until the agent's next act.
+        following: what the agent saw next, like `observation`; None where the episode ended for it.
+        done: whether it ended there.
+        legal: int64 (k,) indices of the actions that were allowed; None: all.
+        agent, policy: names.
+    """
+
+    observation: np.ndarray
+    utterance: np.ndarray
+    reward: float
+    following: np.ndarray | None
+    done: bool
+    legal: np.ndarray | None = None
+    agent: str
+    policy: str
+
+
+def transitions(trajectories: Sequence[Trajectory], *, policy: str) -> list[Transition]:
+    """The acts of `policy`, agent by agent, in the order of the trajectories and in time.
+
+    Raises: InvalidData, for an act without tokens, an agent whose last act is neither terminated nor truncated,
+        and one that was cut off without saying what it would have seen next.
+    """
+    return [found for trajectory in trajectories for found in _of(trajectory, policy)]
+
+
+def _of(trajectory: Trajectory, policy: str) -> Iterator[Transition]:
+    for agent in dict.fromkeys(step.agent for step in trajectory.steps):
+        own = [step for step in sorted(trajectory.steps, key=lambda s: s.turn) if step.agent == agent]
+        for step, after in zip(own, [*own[1:], None], strict=True):
+            if step.policy != policy:
+                continue
+            if not len(step.action.tokens):
+                raise InvalidData(
+                    where=_place(trajectory, step),
+                    what="its utterance is empty: the action has no token.",
+                    remedy="Record acts through the policy that learns from them.",
+                )
+            yield Transition(
+                observation=seen_before(trajectory, step),
+                utterance=np.asarray(step.action.tokens, np.int32),
+                reward=float(step.reward),
+                following=_following(trajectory, step, after),
+                done=after is None and step.terminated,
+                legal=_indices(step.observation),
+                agent=agent,
+                policy=policy,
+            )
+
+
+def seen_before(trajectory: Trajectory, step: Step) -> np.ndarray:
+    """What the policy read before a step: int32 ids of the whole prompt, or the float32 vector.
+
+    Raises: InvalidData, if there is neither.
+    """
+    if len(step.prompt):  # every step of a policy that reads ids adds some
+        return trajectory.prompt_of(step).astype(np.int32)
+    return _vector(step.observation, _place(trajectory, step))
+
+
+def _following(trajectory: Trajectory, step: Step, after: Step | None) -> np.ndarray | None:
+    if after is not None:
+        return seen_before(trajectory, after)
+    if step.terminated:
+        return None
+    where = _place(trajectory, step)
+    if not step.truncated:
+        raise InvalidData(
+            where=where,
+            what="it is the agent's last and neither terminated nor truncated, so nothing says what follows.",
+            remedy="Let the environment name the agent in `terminated` or `truncated` when its episode ends.",
+        )
+    tail, last = trajectory.tail.get(step.agent), trajectory.last.get(step.agent)
+    if tail is not None:
+        before = trajectory.sequence(step.agent, tail.segment)
+        return np.concatenate([before, tail.ids]).astype(np.int32)
+    if last is not None and not len(step.prompt):
+        return _vector(last, where)
+    raise InvalidData(
+        where=where,
+        what="the episode was cut off here and there is no next observation.",
+        remedy="Let the environment give `StepResult.last`; a language policy reads it if it has a value head\n"
+        "(policies.….policy.language.value_head=true). Or let episodes end by the environment's own rules.",
+    )
+
+
+def _vector(observation: Observation, where: str) -> np.ndarray:
+    if observation.vector is None:
+        raise InvalidData(where=where, what="the observation has neither prompt ids nor a vector.")
+    return np.asarray(observation.vector, np.float32).reshape(-1)
+
+
+def _indices(observation: Observation) -> np.ndarray | None:
+    legal = observation.legal
+    return np.array(legal, np.int64) if legal and isinstance(legal[0], int | np.integer) else None
+
+
+def _place(trajectory: Trajectory, step: Step) -> str:
+    return f"trajectory {trajectory.id}, turn {step.turn}, agent {step.agent}"
+
+
+# ---- back to episodes -------------------------------------------------------------------------------------
+def one_step(transition: Transition, action: Action | None, *, number: int) -> Trajectory:
+    """An episode of one act in the situation of a transition; without `action`, with the recorded one.
+
+    It is a group of its own, called after `number`, and carries no reward.
+    """
+    reads_ids = transition.observation.dtype == np.int32
+    taken = action or Action(value=int(transition.utterance[0]), tokens=transition.utterance)
+    step = Step(
+        agent=transition.agent,
+        turn=0,
+        action=taken,
+        observation=Observation(
+            vector=None if reads_ids else transition.observation,
+            legal=None if transition.legal is None else transition.legal.tolist(),
+        ),
+        policy=transition.policy,
+        terminated=True,
+    )
+    if reads_ids:
+        step.prompt = transition.observation
+    return Trajectory(task=Task(env="replay", seed=number), group=f"replay-{number:06d}", steps=[step])

@@ -37,7 +37,9 @@ SIZES = {
     "babyai-GoToLocalS6N4": 512,
     "babyai-GoToLocal": 512,
     "rooms": 256,
+    "counting": 256,
     "phrase": 256,
+    "navdist": 256,
     "hopsearch": 256,
     "twenty_questions": 256,
 }

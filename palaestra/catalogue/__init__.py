@@ -10,5 +10,19 @@ from palaestra.catalogue.generate import write
 from palaestra.catalogue.methods import Method, methods
 from palaestra.catalogue.places import resource
 from palaestra.catalogue.scan import Declaration, Option, build_index, declarations
+from palaestra.catalogue.studies import IMAGES, RESULTS, Study, studies
 
-__all__ = ["Declaration", "Method", "Option", "build_index", "declarations", "methods", "resource", "write"]
+__all__ = [
+    "IMAGES",
+    "RESULTS",
+    "Declaration",
+    "Method",
+    "Option",
+    "Study",
+    "build_index",
+    "declarations",
+    "methods",
+    "resource",
+    "studies",
+    "write",
+]

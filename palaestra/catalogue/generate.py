@@ -10,10 +10,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+from palaestra.catalogue.evidence import method_page, studies_page
 from palaestra.catalogue.methods import methods
 from palaestra.catalogue.pages import commands_page, methods_page, slot_page
 from palaestra.catalogue.places import checkout
 from palaestra.catalogue.scan import build_index, declarations
+from palaestra.catalogue.studies import result, studies
 from palaestra.registry import SLOTS
 
 
@@ -43,7 +45,13 @@ def generated(root: Path, command: Any = None) -> dict[str, str]:
     texts = {"palaestra/parts.json": json.dumps(build_index(package), indent=2) + "\n"}
     for slot in SLOTS:
         texts[f"docs/parts/{slot}.md"] = slot_page(slot, [part for part in parts if part.slot == slot])
-    texts["docs/methods.md"] = methods_page(methods(root / "catalogue.yaml"))
+    rows = methods(root / "catalogue.yaml")
+    found = [(study, result(root, study)) for study in studies(root)]
+    texts["docs/methods.md"] = methods_page(rows)
+    texts["docs/studies.md"] = studies_page(found)
+    for row in (row for row in rows if row.recipe):
+        own = [(study, numbers) for study, numbers in found if row.name in study.methods]
+        texts[f"docs/methods/{row.name}.md"] = method_page(row, parts, own)
     if command is not None:
         texts["docs/commands.md"] = commands_page(command)
     return texts

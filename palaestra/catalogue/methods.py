@@ -24,9 +24,16 @@ class Method(pydantic.BaseModel):
     title: str
     arxiv: Annotated[str, pydantic.Field(pattern=r"^\d{4}\.\d{4,5}$")] | None = None
     recipe: str | None = None  # below recipes/
+    formula: str | list[str] = []  # LaTeX, one or several lines
+    when: str = ""  # in which situation to take it, and when not
     slots: dict[str, list[str]]  # slot → names of parts; slots that are left out are neutral
     comparison: str | None = None  # committed evidence, from the root of the repository
     status: str  # "built", "compared", or a sentence such as "no gain at our scale, see …"
+
+    @property
+    def formulas(self) -> list[str]:
+        """The formula's lines."""
+        return [self.formula] if isinstance(self.formula, str) else list(self.formula)
 
 
 def methods(path: Path | None = None) -> list[Method]:

@@ -5,10 +5,10 @@ Pure functions from what was read to text. Knows nothing of files.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from palaestra.catalogue.markdown import anchor, code, prose, source, table
 from palaestra.catalogue.methods import Method
 from palaestra.catalogue.scan import Declaration, Option
 from palaestra.registry import SLOTS
@@ -21,7 +21,7 @@ def slot_page(slot: str, parts: Sequence[Declaration]) -> str:
     head = f"{NOTICE}\n# {slot.capitalize()} parts\n\n{SLOTS[slot].capitalize()}.\n"
     if not parts:
         return head + "\nThis slot has no part yet.\n"
-    overview = _table(("part", "summary"), ((f"[`{p.name}`](#{_anchor(p.name)})", _prose(p.summary)) for p in parts))
+    overview = table(("part", "summary"), ((f"[`{p.name}`](#{anchor(p.name)})", prose(p.summary)) for p in parts))
     return "\n".join([head, overview, *(_part_section(part) for part in parts)])
 
 
@@ -29,40 +29,41 @@ def _part_section(part: Declaration) -> str:
     facts = [f"`{part.target}`"]
     facts += [f"reads `{', '.join(part.reads)}`"] if part.reads else []
     facts += [f"uses `{', '.join(part.uses)}`"] if part.uses else []
-    facts += [_source(part.source)] if part.source else []
-    notes = [f"*{heading}:* {_prose(text)}\n" for heading, text in part.notes.items() if text]
+    facts += [source(part.source)] if part.source else []
+    notes = [f"*{heading}:* {prose(text)}\n" for heading, text in part.notes.items() if text]
     body = _body(part.body)
-    rows = [(f"`{o.name}`", _code(o.kind), _default(o), _prose(o.text)) for o in part.options]
-    options = _table(("option", "kind", "default", "meaning"), rows) if rows else "No options.\n"
-    pieces = [f"## {part.name}\n", _prose(part.summary) + "\n", " · ".join(facts) + "\n", body, options, *notes]
+    rows = [(f"`{o.name}`", code(o.kind), _default(o), prose(o.text)) for o in part.options]
+    options = table(("option", "kind", "default", "meaning"), rows) if rows else "No options.\n"
+    pieces = [f"## {part.name}\n", prose(part.summary) + "\n", " · ".join(facts) + "\n", body, options, *notes]
     return "\n".join(piece for piece in pieces if piece)
 
 
 def _default(option: Option) -> str:
-    return "required" if option.default is None else _code(option.default)
+    return "required" if option.default is None else code(option.default)
 
 
 def _body(text: str) -> str:
     """Prose with its indented blocks, which are formulas, kept as they are."""
-    lines = [line if line.startswith("    ") else _prose(line) for line in text.splitlines()]
+    lines = [line if line.startswith("    ") else prose(line) for line in text.splitlines()]
     return "\n".join(lines).strip("\n") + "\n" if text.strip() else ""
 
 
 def methods_page(methods: Iterable[Method]) -> str:
     """The catalogue as one table."""
-    rows = [(_title(m), _composition(m), _recipe(m), _comparison(m), _prose(m.status)) for m in methods]
+    rows = [(_title(m), _composition(m), _recipe(m), _comparison(m), prose(m.status)) for m in methods]
     head = f"{NOTICE.replace('the docstrings', 'catalogue.yaml')}\n# Methods\n"
     text = "A method names one part, or a composition of parts, for some slots and leaves the rest neutral.\n"
-    return "\n".join([head, text, _table(("method", "parts", "recipe", "comparison", "status"), rows)])
+    return "\n".join([head, text, table(("method", "parts", "recipe", "comparison", "status"), rows)])
 
 
 def _title(method: Method) -> str:
-    return f"{method.title} ({_source('arXiv ' + method.arxiv)})" if method.arxiv else method.title
+    name = f"[{method.title}](methods/{method.name}.md)" if method.recipe else method.title
+    return f"{name} ({source('arXiv ' + method.arxiv)})" if method.arxiv else name
 
 
 def _composition(method: Method) -> str:
     links = (
-        f"{slot}: " + ", ".join(f"[`{name}`](parts/{slot}.md#{_anchor(name)})" for name in names)
+        f"{slot}: " + ", ".join(f"[`{name}`](parts/{slot}.md#{anchor(name)})" for name in names)
         for slot, names in method.slots.items()
     )
     return "<br>".join(links)
@@ -87,49 +88,24 @@ def _command(name: str, command: Any) -> str:
     usage = " ".join(p.name.upper() for p in command.params if p.param_type_name == "argument")
     rows = [
         (
-            _code(", ".join([*p.opts, *p.secondary_opts]) if p.param_type_name == "option" else p.name.upper()),
+            code(", ".join([*p.opts, *p.secondary_opts]) if p.param_type_name == "option" else p.name.upper()),
             _meaning(p),
         )
         for p in command.params
         if not getattr(p, "hidden", False) and p.name != "help"
     ]
-    parameters = _table(("parameter", "meaning"), rows) if rows else ""
+    parameters = table(("parameter", "meaning"), rows) if rows else ""
     return "\n".join(
         [f"## palaestra {name}\n", f"    palaestra {name} {usage}".rstrip() + "\n", _help(command), parameters]
     )
 
 
 def _help(command: Any) -> str:
-    return _prose((command.help or "").partition("\f")[0].strip()) + "\n"
+    return prose((command.help or "").partition("\f")[0].strip()) + "\n"
 
 
 def _meaning(parameter: Any) -> str:
-    text = _prose(getattr(parameter, "help", None) or "")
+    text = prose(getattr(parameter, "help", None) or "")
     default = getattr(parameter, "default", None)
     plain = isinstance(default, str | int | float) and not isinstance(default, bool) and default != ""
-    return f"{text} Default: {_code(str(default))}." if plain else text
-
-
-# ---- Markdown ---------------------------------------------------------------------------------------------
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "".join("| " + " | ".join(cell.replace("\n", " ") for cell in line) + " |\n" for line in lines)
-
-
-def _code(text: str) -> str:
-    return "`" + text.replace("|", "\\|") + "`" if text else ""
-
-
-def _prose(text: str) -> str:
-    """Text with Markdown's own signs made harmless outside of backticks."""
-    pieces = text.split("`")
-    plain = [re.sub(r"([*_<|\[\]])", r"\\\1", piece) if i % 2 == 0 else piece for i, piece in enumerate(pieces)]
-    return "`".join(plain)
-
-
-def _source(text: str) -> str:
-    return re.sub(r"arXiv[: ](\d{4}\.\d{4,5})", r"[arXiv \1](https://arxiv.org/abs/\1)", text)
-
-
-def _anchor(name: str) -> str:
-    return re.sub(r"[^\w-]+", "-", name.lower()).strip("-")
+    return f"{text} Default: {code(str(default))}." if plain else text

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from palaestra import advantages, losses, optim, rewards, selection, weights
 from palaestra.data import Estimate, StepTable, TokenBatch, aggregate
+from palaestra.training.experience import Seen
 
 ROOMS: dict[str, ModuleType] = {
     "advantage": advantages,
@@ -59,7 +61,11 @@ def batch_of(columns: dict[str, list[Any]]) -> TokenBatch:
 def on_table(case: dict[str, Any], columns: dict[str, Any]) -> Tensor | Estimate:
     table = StepTable(**{**columns, **case.get("columns", {})})
     data = [torch.tensor(case["advantage"])] if "advantage" in case else []
-    found: Tensor | Estimate = part_of(case["slot"], case["part"])(table, *data, **case.get("options", {}))
+    part, options = part_of(case["slot"], case["part"]), case.get("options", {})
+    if inspect.isclass(part):  # holds state: made once, then called with a look at iteration `step`
+        look = Seen({}, case.get("step", 0), seed=0, temperature=1.0, token_budget=64)
+        part, data, options = part(**options), [*data, look], {}
+    found: Tensor | Estimate = part(table, *data, **options)
     return found
 
 

@@ -5,6 +5,8 @@ one estimator and then filters.
 """
 
 from palaestra.advantages.adca_grpo import adca_grpo
+from palaestra.advantages.adv_evo import public_baseline
+from palaestra.advantages.archer import Archer
 from palaestra.advantages.center import center
 from palaestra.advantages.clip_advantage import clip_advantage
 from palaestra.advantages.critic_warmup import CriticWarmup
@@ -12,6 +14,7 @@ from palaestra.advantages.dr_grpo import dr_grpo
 from palaestra.advantages.dr_mas import dr_mas
 from palaestra.advantages.egae import egae
 from palaestra.advantages.empg import empg
+from palaestra.advantages.filtered import filtered
 from palaestra.advantages.flow_grpo import flow_grpo
 from palaestra.advantages.gigpo import gigpo
 from palaestra.advantages.grpo import grpo
@@ -19,6 +22,7 @@ from palaestra.advantages.grpo_process import grpo_process
 from palaestra.advantages.hrpo import hrpo
 from palaestra.advantages.loop import loop
 from palaestra.advantages.m_grpo import m_grpo
+from palaestra.advantages.mars import mars
 from palaestra.advantages.ntpo import ntpo
 from palaestra.advantages.oprl import oprl
 from palaestra.advantages.pipeline import AgentSignal, Credit, Signal, chain, report
@@ -39,6 +43,7 @@ from palaestra.advantages.whiten import whiten
 
 __all__ = [
     "AgentSignal",
+    "Archer",
     "Credit",
     "CriticWarmup",
     "Signal",
@@ -50,6 +55,7 @@ __all__ = [
     "dr_mas",
     "egae",
     "empg",
+    "filtered",
     "flow_grpo",
     "gigpo",
     "grpo",
@@ -57,12 +63,14 @@ __all__ = [
     "hrpo",
     "loop",
     "m_grpo",
+    "mars",
     "ntpo",
     "oprl",
     "poad",
     "ppo",
     "ppo_max",
     "ppr",
+    "public_baseline",
     "reinforce",
     "reinforce_plus_plus",
     "reinforce_plus_plus_baseline",

@@ -2,20 +2,26 @@
 
 from palaestra.rewards.dense_then_sparse import DenseThenSparse
 from palaestra.rewards.environment import environment
+from palaestra.rewards.equal_split import equal_split
 from palaestra.rewards.hierarchical import hierarchical
+from palaestra.rewards.implicit_process import ImplicitProcess
 from palaestra.rewards.invalid_penalty import invalid_penalty
 from palaestra.rewards.noisy_judge import NoisyJudge
 from palaestra.rewards.outcome import outcome
+from palaestra.rewards.progress import Progress
 from palaestra.rewards.renorm import renorm
 from palaestra.rewards.running_scale import RunningScale
 from palaestra.rewards.step_judge import StepJudge
 
 __all__ = [
     "DenseThenSparse",
+    "ImplicitProcess",
     "NoisyJudge",
+    "Progress",
     "RunningScale",
     "StepJudge",
     "environment",
+    "equal_split",
     "hierarchical",
     "invalid_penalty",
     "outcome",

@@ -196,7 +196,7 @@ class Episode:
             if isinstance(given, Mapping):  # {"process": {agent: 0.5}} belongs to the agents' last steps
                 for agent, value in given.items():
                     if agent in self.latest:
-                        self.latest[agent].info[name] = float(value) if isinstance(value, bool | int | float) else value
+                        _tell(self.latest[agent], name, value)
 
     # ---- the end ------------------------------------------------------------------------------------------
     def check_limits(self, agent: Agent, observation: Observation) -> None:
@@ -227,6 +227,14 @@ class Episode:
                 trajectory.tail[name] = tail
         trajectory.outcome = None if reason is StopReason.SUSPENDED else _outcome(trajectory)
         return trajectory
+
+
+def _tell(step: Step, name: str, value: Any) -> None:
+    """What the environment says of a step: to which call it belongs, or any number or label."""
+    if name in ("invocation", "parent"):
+        setattr(step, name, int(value))
+    else:
+        step.info[name] = float(value) if isinstance(value, bool | int | float) else value
 
 
 def _outcome(trajectory: Trajectory) -> float | None:

@@ -64,6 +64,8 @@ def _filled(groups: list[list[int]], seed: int, *, one_token: bool, agents: tupl
         columns[name] = dice.choice(choices, size).tolist()
     columns["entropy"] = dice.integers(0, 9, size) / 4
     columns["good"] = dice.integers(0, 2, size).astype(float)
+    columns["game"] = [f"game {g % 2}" for g, _, _ in places]
+    columns["team"] = ["blue" if name == "S" else "red" for name in agent]
     calls = {name: f"{dice.integers(0, 3)} calls" for name in won}
     columns["stratum"] = [calls[name] for name in trajectory]
     state = random.getstate()  # run-time type checks draw from it, which hypothesis would take for ours

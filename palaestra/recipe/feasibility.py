@@ -44,6 +44,7 @@ ABILITIES_OF_ENVIRONMENTS = ("expert", "snapshot", "restore", "global_state", "t
 WHY = {
     "state_key": "Without it every step is its own state, and comparing equal states compares nothing.",
     "outcome": "Without it no episode counts as solved or failed.",
+    "fresh": "Only `rollout.runner: windows` plays episodes in windows and says which steps are new in this one.",
     "critic": "Without it there is no value to compare a return with.",
     "reference": "Without it there is nothing to keep the policy near to.",
     "group": "A trajectory that is alone equals its group's mean, so every advantage is 0.",
@@ -142,7 +143,7 @@ def _check_need(
     elif need in used.part.uses or need in GIVEN_BY.values():
         _check_ability(need, used, settings, parts)
     else:
-        _check_column(need, used, parts)
+        _check_column(need, used, settings, parts)
 
 
 _REFERENCE = "set `reference: start` (the weights after the warm start) or a folder of weights"
@@ -159,20 +160,20 @@ def _check_ability(need: str, used: UsedPart, settings: RunSettings, parts: Sequ
             raise _refusal(used, need, fault, way)
 
 
-def _check_column(need: str, used: UsedPart, parts: Sequence[UsedPart]) -> None:
+def _check_column(need: str, used: UsedPart, settings: RunSettings, parts: Sequence[UsedPart]) -> None:
     environment = _environment(parts)
-    provided = [getattr(other.part.target, "provides", None) for other in parts]
+    runner = registry.part("rollout", settings.rollout.runner).target
+    provided = [getattr(target, "provides", None) for target in (runner, *(other.part.target for other in parts))]
     own = getattr(environment.part.target, "provides", None)
     if own is None or any(need in columns for columns in provided if columns is not None):
         return
     source = {"state_key": "`Observation.state_key`", "outcome": "`success`"}.get(need, f"`{need}` in `info`")
-    raise _refusal(
-        used,
-        need,
-        f"the column `{need}`, and environment `{environment.name}` gives none",
-        f"give {source} in `{environment.name}` and name `{need}` in its `provides`",
-        verb="reads",
-    )
+    fault = f"the column `{need}`, and environment `{environment.name}` gives none"
+    way = f"give {source} in `{environment.name}` and name `{need}` in its `provides`"
+    if need == "fresh":
+        fault = f"the column `fresh`, and the runner `{settings.rollout.runner}` gives none"
+        way = "set rollout.runner=windows and rollout.window"
+    raise _refusal(used, need, fault, way, verb="reads")
 
 
 def _policies_of(used: UsedPart, settings: RunSettings) -> set[str]:

@@ -19,7 +19,8 @@ def outcome(table: StepTable, *, by: Columns = ("trajectory",)) -> Float[Tensor,
     """The raw outcome on the last row of each trajectory, 0 elsewhere; replaces the environment's rewards.
 
     Args:
-        table: column outcome (rows,), equal on all rows of a trajectory.
+        table: column outcome (rows,), equal on all rows of a trajectory; terminated, truncated (rows,), if there:
+            a trajectory with neither on its last row is unfinished, and without an outcome it gets 0.
         by: ("trajectory", "agent") puts it on every agent's last row, for estimators that follow each agent.
 
     Returns: float32 (rows,).
@@ -29,6 +30,10 @@ def outcome(table: StepTable, *, by: Columns = ("trajectory",)) -> Float[Tensor,
     ends = order[last]
     ends = ends[table.weight[ends] > 0]
     result = table["outcome"][ends]
+    unfinished = torch.zeros(len(ends), dtype=torch.bool)
+    if "terminated" in table and "truncated" in table:
+        unfinished = ~(table["terminated"] | table["truncated"])[ends]
+    result = torch.where(unfinished & result.isnan(), 0.0, result)
     missing = result.isnan().nonzero()
     if len(missing):
         row = int(ends[missing[0, 0]])

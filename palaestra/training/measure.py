@@ -8,25 +8,26 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.data import StopReason, Trajectory
+from palaestra.data import Step, StopReason, Trajectory
+from palaestra.data.table import token_count
 from palaestra.training.experience import Experience
 
 
 def measure(played: Sequence[Trajectory], experience: Experience, policies: Mapping[str, Any]) -> dict[str, float]:
-    """Rewards, turns, tokens, stop reasons, signal; per agent where there are several."""
+    """Rewards, turns, tokens, stop reasons, signal; per agent where there are several.
+
+    Results are those of episodes that are over: where an iteration ends none, they are left out.
+    """
     whole = [t for t in played if t.stop is not StopReason.ERROR]
-    returns = [sum(t.returns.values()) for t in whole]
+    over = [t for t in whole if t.stop is not StopReason.SUSPENDED]
     metrics = {
-        "reward/mean": float(np.mean(returns)),
-        "reward/std": float(np.std(returns)),
-        "turns/mean": float(np.mean([len(t.steps) for t in whole])),
-        "tokens/mean": float(np.mean([sum(len(s.action.tokens) for s in t.steps) for t in whole])),
-        "invalid/mean": float(np.mean([s.info.get("invalid", 0.0) for t in whole for s in t.steps])),
+        "invalid/mean": float(np.mean([s.info.get("invalid", 0.0) for t in whole for s in generated(t)] or [0.0])),
         "episodes/failed": float(len(played) - len(whole)),
+        "rollout/finished": float(len(over)),
+        "rollout/suspended": float(len(whole) - len(over)),
+        "rollout/longest": float(max(sum(map(token_count, generated(t))) for t in played)),
     }
-    outcomes = [t.outcome for t in whole if t.outcome is not None]
-    if outcomes:
-        metrics["outcome/mean"] = float(np.mean(outcomes))
+    metrics |= _results(over)
     stops = Counter(t.stop.value for t in played)
     metrics |= {f"stop/{reason}": count / len(played) for reason, count in sorted(stops.items())}
     failures = Counter(t.error.boundary for t in played if t.error)
@@ -34,7 +35,32 @@ def measure(played: Sequence[Trajectory], experience: Experience, policies: Mapp
     assert experience.credit is not None
     metrics |= experience.credit.signal.metrics()
     metrics["selection/kept"] = float((experience.table.weight > 0).float().mean())
-    return metrics | _agents(whole) | _versions(whole, policies)
+    return metrics | _agents(over) | _versions(whole, policies)
+
+
+def generated(trajectory: Trajectory) -> list[Step]:
+    """The steps of this iteration: all, unless the episode was suspended in an earlier one."""
+    return [step for step in trajectory.steps if step.info.get("fresh", 1.0)]
+
+
+def spent(played: Sequence[Trajectory]) -> tuple[int, int]:
+    """Environment steps and generated tokens of this iteration, failed episodes included."""
+    steps = [step for trajectory in played for step in generated(trajectory)]
+    return len(steps), sum(len(step.action.tokens) for step in steps)
+
+
+def _results(over: Sequence[Trajectory]) -> dict[str, float]:
+    if not over:
+        return {}
+    returns = [sum(t.returns.values()) for t in over]
+    metrics = {
+        "reward/mean": float(np.mean(returns)),
+        "reward/std": float(np.std(returns)),
+        "turns/mean": float(np.mean([len(t.steps) for t in over])),
+        "tokens/mean": float(np.mean([sum(len(s.action.tokens) for s in t.steps) for t in over])),
+    }
+    outcomes = [t.outcome for t in over if t.outcome is not None]
+    return metrics | ({"outcome/mean": float(np.mean(outcomes))} if outcomes else {})
 
 
 def _agents(whole: Sequence[Trajectory]) -> dict[str, float]:
@@ -55,7 +81,7 @@ def _versions(whole: Sequence[Trajectory], policies: Mapping[str, Any]) -> dict[
     lags = [
         policies[step.policy].version - step.version
         for trajectory in whole
-        for step in trajectory.steps
+        for step in generated(trajectory)
         if step.policy in policies and policies[step.policy].trainable
     ]
     return {"staleness/max": float(max(lags))} if lags else {}

@@ -1,6 +1,6 @@
 """The stages equal plain loops: (1) returns and rewards to go, by row, by turn and by token; (2) lambda returns over
 rows and tokens, with ends; (3) baselines and scales over peers, with every unit; (4) whitening, pooling, modulation;
-(5) half weights weigh statistics but not returns; (6) a chain without an end is refused, or goes on with its last value.
+(5) half weights weigh statistics but not returns; (6) a chain without an end is refused, or ends with its last V.
 """
 
 from __future__ import annotations

@@ -1,0 +1,257 @@
+"""The windows runner: plays a part of each long episode in an iteration, and goes on with it in the next.
+
+Suspended episodes are data, a play and the steps that were recorded, so they survive a checkpoint. To go on, the
+environment is reset with the same task and the program runs anew, every act answered from the record: environment,
+contexts and sessions then hold what really happened, read with the present weights.
+
+Knows episodes, sessions and recorded steps. Knows no method, no model and no environment by name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from palaestra.data import Action, Failure, Observation, Step, StopReason, Tail, Trajectory
+from palaestra.data.protocols import Acted, Policy, Sampling, Session
+from palaestra.errors import EpisodeFailure
+from palaestra.registry import register
+from palaestra.rollout.episode import Halt
+from palaestra.rollout.runner import EpisodeRunner
+from palaestra.rollout.settings import RolloutSettings
+from palaestra.rollout.stage import Play, Program, Role, Stage
+from palaestra.store.episodes import from_json, to_json
+
+
+@register("rollout", "windows")
+class WindowRunner:
+    """Plays every episode for `rollout.window` sampled tokens an iteration, then suspends it (successive batching).
+
+    An episode is suspended before the first act of a turn that finds its window used up, so that its last
+    response may reach beyond it. At most as many episodes are under way as an iteration has plays: those that were
+    suspended go on first, and of the new plays the first ones fill what room is left; the rest is not played.
+
+    Steps carry `info["fresh"]`: 1 if they were generated in this iteration, 0 if in an earlier one. Suspended
+    episodes have the stop reason SUSPENDED and neither an end nor an outcome: credit them by an estimator that
+    knows unfinished trajectories (`egae`), and keep old steps out of the policy's loss (`weights: [fresh]`).
+
+    Evaluations and demonstrations are played whole. `rollout.max_seconds` counts anew in each window.
+    """
+
+    provides = frozenset({"fresh"})  # columns that tables made of its episodes have
+
+    def __init__(self, stage: Stage, settings: RolloutSettings) -> None:
+        self._size = settings.window
+        self._environment = stage.environment_name
+        self._windows: dict[tuple[str, int], Window] = {}  # by group and sample; none outside of `collect`
+        roles = {name: self._windowed(role) for name, role in stage.roles.items()}
+        self._runner = EpisodeRunner(dataclasses.replace(stage, roles=roles), settings)
+        self._suspended: list[Suspended] = []
+
+    def collect(
+        self, plays: Sequence[Play], *, temperature: float | None = None, program: Program | None = None
+    ) -> list[Trajectory]:
+        """One window of each suspended episode, then of as many new ones as there is room for, in this order.
+
+        Args:
+            temperature, program: as for the runner `episodes`; with either, all `plays` are played whole.
+        """
+        if temperature is not None or program is not None:
+            return self._runner.collect(plays, temperature=temperature, program=program)
+        resumed = {place.key: place for place in self._suspended}
+        new = plays[: max(len(plays) - len(resumed), 0)]
+        current = [*(place.play for place in resumed.values()), *new]
+        for play in current:
+            key = (play.group, play.sample)
+            past = resumed[key].steps if key in resumed else []
+            self._windows[key] = Window(self._environment, play, past, self._size)
+        try:
+            played = self._runner.collect(current)
+            for trajectory in played:
+                self._windows[trajectory.group, trajectory.sample].close(trajectory)
+        finally:
+            self._windows.clear()
+        self._suspended = [
+            Suspended(play, trajectory)
+            for play, trajectory in zip(current, played, strict=True)
+            if trajectory.stop is StopReason.SUSPENDED
+        ]
+        return played
+
+    def close(self) -> None:
+        """End worker threads and processes."""
+        self._runner.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The suspended episodes, as JSON values."""
+        return {
+            "suspended": [
+                {"seed": place.play.seed, "trajectory": to_json(place.trajectory)} for place in self._suspended
+            ]
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take suspended episodes over; `collect` goes on with them."""
+        self._suspended = []
+        for entry in state["suspended"]:
+            past = from_json(entry["trajectory"])
+            play = Play(task=past.task, group=past.group, sample=past.sample, seed=int(entry["seed"]))
+            self._suspended.append(Suspended(play, past))
+
+    def _windowed(self, role: Role) -> Role:
+        return dataclasses.replace(role, policy=_WindowedPolicy(role.policy, role.policy.name, self._windows))  # type: ignore[arg-type]
+
+
+@dataclass(slots=True, eq=False)
+class Suspended:
+    """An episode between two windows."""
+
+    play: Play
+    trajectory: Trajectory
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What tells episodes apart."""
+        return self.play.group, self.play.sample
+
+    @property
+    def steps(self) -> list[Step]:
+        """What was recorded."""
+        return self.trajectory.steps
+
+
+class Window:
+    """One episode in one iteration: the acts to repeat, and how many tokens may be sampled after them."""
+
+    def __init__(self, environment: str, play: Play, past: Sequence[Step], size: int | None) -> None:
+        self._environment, self._play = environment, play
+        self._past, self._size, self._used = past, size, 0
+
+    def record(self, agent: str) -> deque[Step]:
+        """The acts of one agent that are to be repeated, in time."""
+        return deque(step for step in self._past if step.agent == agent)
+
+    def check_room(self) -> None:
+        """Raises: Halt, when the window is used up."""
+        if self._size is not None and self._used >= self._size:
+            raise Halt(StopReason.SUSPENDED)
+
+    def count(self, tokens: int) -> None:
+        """A response was sampled; an act without tokens counts as one."""
+        self._used += max(tokens, 1)
+
+    def changed(self, turn: int, what: str) -> EpisodeFailure:
+        """The record does not fit what happens now."""
+        return EpisodeFailure(
+            boundary="environment",
+            where=f"environment {self._environment}, task {self._play.task.content_hash}, turn {turn}",
+            what=f"resumed response whose prefix changed: {what}.",
+            remedy="The runner `windows` goes on with an episode by repeating its actions; it needs an environment "
+            "whose task and actions decide all, and a run resumed with the contexts and limits that it began with. "
+            "`palaestra.testing.check_environment` tests the first (rule 8).",
+        )
+
+    def close(self, trajectory: Trajectory) -> None:
+        """Mark which steps are fresh; an episode whose repetition went another way has failed."""
+        repeated = len(self._past)
+        for place, step in enumerate(trajectory.steps):
+            step.info["fresh"] = float(place >= repeated)
+        if trajectory.stop is StopReason.ERROR:
+            return
+        fault = self._fault(trajectory.steps)
+        if fault is not None:
+            trajectory.stop, trajectory.outcome = StopReason.ERROR, None
+            trajectory.error = Failure(boundary=fault.boundary, message=fault.render())
+
+    def _fault(self, steps: Sequence[Step]) -> EpisodeFailure | None:
+        if len(steps) < len(self._past):
+            return self.changed(len(steps), f"it ended after {len(steps)} of {len(self._past)} recorded steps")
+        last = {step.agent: step.turn for step in self._past}  # what these earned may still have been on its way
+        for before, now in zip(self._past, steps, strict=False):
+            if (before.agent, before.turn) != (now.agent, now.turn):
+                return self.changed(now.turn, f"agent {now.agent} acts where {before.agent} acted")
+            if before.reward != now.reward and before.turn != last[before.agent]:
+                return self.changed(now.turn, f"the reward is {now.reward:g} where it was {before.reward:g}")
+        return None
+
+
+@dataclass(slots=True)
+class _WindowedPolicy:
+    """A policy whose sessions repeat and stop as the windows say; outside of any window they are its own."""
+
+    policy: Policy
+    name: str
+    windows: Mapping[tuple[str, int], Window]
+
+    def session(self, *, context: Any, sampling: Sampling, key: Hashable) -> Any:
+        session = self.policy.session(context=context, sampling=sampling, key=key)
+        group, sample, agent = cast("tuple[str, int, str]", key)  # as episodes give it
+        window = self.windows.get((group, sample))
+        return session if window is None else _WindowedSession(session, window, window.record(agent))
+
+
+@dataclass(slots=True, eq=False)
+class _WindowedSession:
+    """One agent in one window: acts of the record come back as they were, the others are sampled."""
+
+    session: Session
+    window: Window
+    past: deque[Step]
+
+    async def act(self, observation: Observation, *, seed: int) -> Acted:
+        """The next recorded act, else a new one.
+
+        Raises: Halt, when the window is used up; EpisodeFailure, if the record does not fit.
+        """
+        if self.past:
+            return self._repeat(observation, self.past.popleft())
+        self.window.check_room()
+        acted = await self.session.act(observation, seed=seed)
+        self.window.count(len(acted.action.tokens))
+        return acted
+
+    def record(self, observation: Observation, action: Action) -> Acted:
+        """Take a given action: a program that records repeats itself."""
+        if self.past:
+            return self._repeat(observation, self.past.popleft())
+        self.window.check_room()
+        acted = self.session.record(observation, action)
+        self.window.count(len(acted.action.tokens))
+        return acted
+
+    def end(self, observation: Observation | None) -> Tail | None:
+        return self.session.end(observation)
+
+    @property
+    def oracle(self) -> Any:
+        """The environment's expert, where the session asks it (scripted experts)."""
+        return self.session.oracle  # type: ignore[attr-defined]
+
+    @oracle.setter
+    def oracle(self, ask: Any) -> None:
+        self.session.oracle = ask  # type: ignore[attr-defined]
+
+    def _repeat(self, observation: Observation, step: Step) -> Acted:
+        differing = _differences(step.observation, observation)
+        if differing:
+            raise self.window.changed(step.turn, f"the observation has another {' and another '.join(differing)}")
+        repeat = getattr(self.session, "replay", self.session.record)  # token-exact, where responses are tokens
+        acted = repeat(observation, step.action)
+        if acted.segment != step.segment or not np.array_equal(acted.prompt, step.prompt):
+            raise self.window.changed(step.turn, "the prompt has other tokens")
+        return Acted(action=step.action, prompt=step.prompt, segment=step.segment, version=step.version)
+
+
+def _differences(before: Observation, now: Observation) -> list[str]:
+    """Names of what differs."""
+    found = [name for name in ("text", "state_key") if getattr(before, name) != getattr(now, name)]
+    if before.vector is None or now.vector is None:
+        same = before.vector is now.vector
+    else:
+        same = np.array_equal(before.vector, now.vector)
+    return found if same else [*found, "vector"]

@@ -5,13 +5,16 @@ Knows rewards, turns and state keys. Knows nothing of tokens, models or agents.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
+import pydantic
 from jaxtyping import Float
 from torch import Tensor
 
-from palaestra.data import StepTable, reward_to_go, standardize, total_return
+from palaestra.data import StepTable, reward_to_go, similar_texts, standardize, total_return
 from palaestra.registry import Columns, Degrees, Discount, NonNegative, Scale, Singleton, Unit, ZeroVariance, register
+
+Similarity = Annotated[float, pydantic.Field(gt=0, lt=1)]
 
 
 @register("advantage", "gigpo", reads=("state_key",), uses=("group",), source="arXiv 2505.10978")
@@ -22,6 +25,7 @@ def gigpo(
     step_weight: NonNegative = 1.0,
     scale: Scale = "none",
     clock: Literal["row", "turn"] = "row",
+    similarity: Similarity | None = None,
     by: Columns = ("group",),
     unit: Unit = "trajectory",
     ddof: Degrees = 1,
@@ -42,13 +46,17 @@ def gigpo(
         scale: "std" divides E and S by their sample deviation. Safe choice: "none" — in a nearly constant
             state group the deviation is tiny and one wasted turn explodes.
         clock: "row" discounts once per row, "turn" by the difference of turns, for agents that act together.
+        similarity: in (0, 1). States are then observations whose texts (column `state_text`) are alike by at least
+            this difflib ratio, in the order of turns (`similar_texts`); the state key is not read. Higher: only
+            trifles may differ. Usual: 0.9–0.95; None: states are equal keys.
         by: columns that peers agree in; the state key joins them for S. ("group", "agent") for teams.
         unit: what counts once in E. ddof, zero_variance: as in `grpo`, for both parts.
         singleton: what a trajectory without peers gets as E; a state seen once always gives S = 0.
 
     Returns: float32 (rows,); multiply by the row's tokens yourself or let `aggregate` do it.
-    Raises: MissingColumn, if no row has a state key; InvalidData, if no group has two trajectories.
-    Differs from the authors' code: states match exactly; their text-similarity option is `state_key`'s affair.
+    Raises: MissingColumn, if no row has a state key (or text); InvalidData, if no group has two trajectories, or
+        for similarity of what is no text.
+    Differs from the authors' code: clusters of similar texts open in the order of turns, not of rows.
 
     >>> table = StepTable(group=["g"] * 4, trajectory=["a", "a", "b", "b"], agent=["x"] * 4, turn=[1, 2, 1, 2],
     ...                   reward=[0, 1, 0, 0], state_key=["door", "hall", "door", "yard"])
@@ -67,7 +75,7 @@ def gigpo(
     )
     step = standardize(
         reward_to_go(table, gamma=gamma, clock=clock),
-        by=table.key(*by, "state_key"),
+        by=table.key(*by, "state_key") if similarity is None else similar_texts(table, by=by, threshold=similarity),
         scale=scale,
         ddof=ddof,
         zero_variance=zero_variance,

@@ -64,7 +64,7 @@ class Phrase:
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    provides = frozenset({"state_key", "outcome", "progress", "executable"})  # columns that tables made of it have
+    provides = Rooms.provides
 
     def __init__(
         self,

@@ -17,6 +17,7 @@ import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task
+from palaestra.envs.approach import Approach
 from palaestra.envs.panels import seeded_tasks
 from palaestra.errors import ContractError
 from palaestra.registry import PositiveInt, register
@@ -32,6 +33,7 @@ ACTIONS = (*(f"go {direction}" for direction in DIRECTIONS), "take key", "open d
 WAIT = "wait"  # can be read, changes nothing, and is not offered
 LOOPS = 0.4  # share of the remaining walls between neighbors that become passages
 Room = int
+Count = Annotated[int, pydantic.Field(ge=0)]
 
 
 class Key(IntEnum):
@@ -75,6 +77,20 @@ class Maze:
         if beyond is None or self.locked(state, beyond):
             return None
         return State(room=beyond, key=state.key)
+
+    def ways(self) -> tuple[dict[Room, int], dict[Room, int]]:
+        """Distances to the key and to the door from every room but the goal."""
+        door = next(iter(self.exits[self.goal].values()))
+        return _distances(self.exits, self.key, avoid=self.goal), _distances(self.exits, door, avoid=self.goal)
+
+    def left(self, state: State, ways: tuple[dict[Room, int], dict[Room, int]]) -> int:
+        """Turns of a shortest solution from here."""
+        to_key, to_door = ways
+        if state.room == self.goal:
+            return 0
+        if state.key is Key.LYING:
+            return to_key[state.room] + 1 + to_door[self.key] + 2  # take the key, open the door, go through
+        return to_door[state.room] + (2 if state.key is Key.CARRIED else 1)
 
     def legal(self, state: State) -> list[str]:
         """The actions that are possible, in the order of `ACTIONS`."""
@@ -194,14 +210,21 @@ class Rooms:
         mazes: 0 makes a new maze for every seed; k > 0 lets every seed, of every split, play one of k fixed mazes,
             for comparisons on a small set.
         show_actions: end the text with the possible actions.
+        prefix: rooms of a porch before the house, with one way on, which all episodes share. Usual: 0.
+        corridor: steps of a dark corridor before the house, where every action that can be read leads on, so that
+            none deserves credit. Usual: 0. Turns for porch and corridor come on top of `max_turns`.
 
     Reward: 1 for reaching the goal, else 0. An action that is impossible or cannot be read changes nothing but
-    the turn. `actions` lists all actions; an index into it is taken as well as its text. `vector` is one-hot:
-    room, room of the key, room of the goal, way open and way locked per direction, where the key is.
+    the turn, and has `executable` 0. `progress` of a step is 1 once the key is taken, 2 once the door is open;
+    `process` is 1 if the step was one of a shortest solution, else 0.
+    `actions` lists all actions; an index into it is taken as well as its text. `vector` is one-hot: room, room of
+    the key, room of the goal, way open and way locked per direction, where the key is.
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    provides = frozenset({"state_key", "outcome"})  # columns that tables made of it have
+    provides = frozenset(
+        {"state_key", "outcome", "progress", "executable", "process"}
+    )  # columns that tables made of it have
     actions: tuple[str, ...] = ACTIONS
     action_count: int = len(ACTIONS)
 
@@ -210,13 +233,19 @@ class Rooms:
         *,
         rooms: Annotated[int, pydantic.Field(ge=3, le=len(NAMES))] = 12,
         max_turns: PositiveInt = 15,
-        mazes: Annotated[int, pydantic.Field(ge=0)] = 0,
+        mazes: Count = 0,
         show_actions: bool = False,
+        prefix: Count = 0,
+        corridor: Count = 0,
     ) -> None:
-        self._params = {"rooms": rooms, "max_turns": max_turns, "mazes": mazes}
-        self._max_turns, self._show_actions = max_turns, show_actions
-        self.vector_size = 3 * rooms + 2 * len(DIRECTIONS) + len(Key)
+        before = {name: steps for name, steps in (("prefix", prefix), ("corridor", corridor)) if steps}
+        self._params = {"rooms": rooms, "max_turns": max_turns, "mazes": mazes, **before}
+        self._approach = Approach(prefix=prefix, corridor=corridor)
+        self._max_turns, self._show_actions = max_turns + self._approach.length, show_actions
+        self.vector_size = 3 * rooms + 2 * len(DIRECTIONS) + len(Key) + self._approach.length
         self._maze: Maze | None = None
+        self._ways: tuple[dict[Room, int], dict[Room, int]] = ({}, {})
+        self._place, self._seed = 0, 0  # on the approach; of the task
         self._state, self._turn, self._name, self._said = State(room=0, key=Key.LYING), 0, "", ""
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
@@ -228,6 +257,7 @@ class Rooms:
         mazes, turns = world["mazes"], world["max_turns"]
         number = task.seed // 2 % mazes if mazes else task.seed  # the last bit of a seed tells its split
         self._maze = build(world["rooms"], round(0.4 * turns), int(0.75 * turns), number)
+        self._ways, self._place, self._seed = self._maze.ways(), 0, task.seed
         self._state = State(room=self._maze.start, key=Key.LYING)
         self._turn, self._name, self._said = 0, str(number), "you start"
         return StepResult(observations={AGENT: self._observe(self._maze)})
@@ -235,13 +265,16 @@ class Rooms:
     def step(self, actions: Mapping[str, Action]) -> StepResult:
         maze = self._playing()
         action = read(actions[AGENT].value, ACTIONS)
-        after = None if action is None else maze.next(self._state, action)
-        self._said = _result(maze, self._state, action, after)
-        self._state = after or self._state
+        possible, good = self._move(maze, action)
         self._turn += 1
         won = self._state.room == maze.goal
         cut = not won and self._turn >= self._max_turns
-        info: dict[str, Any] = {"success": won} if won or cut else {}
+        info: dict[str, Any] = {
+            "progress": {AGENT: float(self._state.key)},
+            "executable": {AGENT: float(possible)},
+            "process": {AGENT: float(good)},
+            **({"success": won} if won or cut else {}),
+        }
         if action is None:
             info["invalid"] = {AGENT: True}
         seen = {} if won else {AGENT: self._observe(maze)}
@@ -257,17 +290,33 @@ class Rooms:
     def close(self) -> None:
         self._maze = None
 
+    def _move(self, maze: Maze, action: str | None) -> tuple[bool, bool]:
+        """Change the state. Returns: whether the action was possible, and whether it belongs to a shortest solution."""
+        if self._place < self._approach.length:
+            onward = self._approach.leads_on(self._place, action)
+            self._said = "you went on" if onward else "nothing happens" if action else "not understood"
+            self._place += onward
+            return onward, onward
+        before, after = self._state, None if action is None else maze.next(self._state, action)
+        self._said = _result(maze, before, action, after)
+        self._state = after or before
+        return after is not None, maze.left(self._state, self._ways) < maze.left(before, self._ways)
+
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """The first action of a shortest solution."""
-        text = solve(self._playing(), self._state)[0]
+        maze = self._playing()
+        if self._place < self._approach.length:
+            text = self._approach.choose(self._place, ACTIONS, self._seed)
+        else:
+            text = solve(maze, self._state)[0]
         return Action(text=text, value=ACTIONS.index(text))
 
     def snapshot(self) -> Any:
-        return self._maze, self._state, self._turn, self._name, self._said
+        return self._maze, self._ways, self._place, self._seed, self._state, self._turn, self._name, self._said
 
     def restore(self, state: Any) -> None:
-        self._maze, self._state, self._turn, self._name, self._said = state
+        self._maze, self._ways, self._place, self._seed, self._state, self._turn, self._name, self._said = state
 
     # ---- observations -------------------------------------------------------------------------------------
     def _playing(self) -> Maze:
@@ -276,15 +325,18 @@ class Rooms:
         return self._maze
 
     def _observe(self, maze: Maze) -> Observation:
-        legal = maze.legal(self._state)
-        text = f"{self._said}. {_describe(maze, self._state)}"
-        if self._show_actions:
-            text += f" actions: {', '.join(legal)}."
+        approach, house = self._approach, _vector(maze, self._state)
+        if self._place < approach.length:
+            legal, text = approach.legal(self._place, ACTIONS), approach.describe(self._place)
+            house, where = np.zeros_like(house), f"outside {self._place}"
+        else:
+            legal, text, where = maze.legal(self._state), _describe(maze, self._state), NAMES[self._state.room]
+        outside = np.arange(approach.length) == self._place
         return Observation(
-            text=text,
-            vector=_vector(maze, self._state),
+            text=f"{self._said}. {text}" + (f" actions: {', '.join(legal)}." if self._show_actions else ""),
+            vector=np.concatenate([house, outside.astype(np.float32)]),
             legal=legal,
-            state_key=f"{self._name}/{NAMES[self._state.room]}/{self._state.key.name.lower()}",
+            state_key=f"{self._name}/{where}/{self._state.key.name.lower()}",
         )
 
 

@@ -9,6 +9,9 @@
 7. The state key is room and inventory: walking in a circle leads back to it, and it differs between mazes.
 8. The text is short and says room, exits, key and goal; the vector says the same.
 9. `mazes=k` plays k mazes, in training and in evaluation.
+10. `process` is 1 exactly for steps of a shortest solution.
+11. The porch: only east leads on, its turns come on top, and the house behind it is the one without porch.
+12. The corridor: every action that can be read leads on; the expert chooses one in each task, and others in others.
 """
 
 from __future__ import annotations
@@ -42,7 +45,16 @@ def act(env, *texts):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"rooms": 3}, {"rooms": 25, "max_turns": 30}, {"mazes": 4}, {"show_actions": True}]
+    "options",
+    [
+        {},
+        {"rooms": 3},
+        {"rooms": 25, "max_turns": 30},
+        {"mazes": 4},
+        {"show_actions": True},
+        {"prefix": 3},
+        {"corridor": 2},
+    ],
 )
 def test_contract(options):  # rule 1
     check_environment(Rooms(**options), make=lambda: Rooms(**options))
@@ -222,3 +234,60 @@ def test_fixed_mazes_recur_in_every_split():  # rule 9
 def test_step_before_reset_is_refused():
     with pytest.raises(ContractError, match="before `reset`"):
         act(Rooms(), "go north")
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_steps_of_shortest_solutions(seed):  # rule 10
+    env, result = start(seed)
+    one, draw = maze(seed), random.Random(seed)
+    state = State(room=one.start, key=Key.LYING)
+    while result.observations:
+        action = draw.choice([*ACTIONS, "wait", "fly"])
+        after = one.next(state, action) or state
+        result = act(env, action)
+        good = len(solve(one, after)) < len(solve(one, state))
+        assert result.info["process"] == {PLAYER: float(good)}
+        state = after
+
+
+def test_the_porch_has_one_way():  # rule 11
+    plain, first = start(0)
+    env, result = start(0, prefix=3)
+    keys = [result.observations[PLAYER].state_key]
+    for _ in range(3):
+        assert result.observations[PLAYER].legal == ["go east"]
+        stuck = act(env, "go west")
+        assert stuck.observations[PLAYER].state_key == keys[-1]
+        assert stuck.info["process"] == {PLAYER: 0.0}
+        result = act(env, "go east")
+        assert result.info["process"] == {PLAYER: 1.0}
+        keys.append(result.observations[PLAYER].state_key)
+    assert len(set(keys)) == 4
+    inside, house = result.observations[PLAYER], first.observations[PLAYER]
+    assert inside.text.partition(". ")[2] == house.text.partition(". ")[2]
+    assert inside.state_key == house.state_key
+    assert inside.vector.tolist() == [*house.vector, 0, 0, 0]
+    assert env.expert(PLAYER).value == plain.expert(PLAYER).value
+
+
+def test_turns_outside_come_on_top():  # rule 11
+    env, _ = start(0, prefix=1, corridor=1, max_turns=4)
+    act(env, "go east", "take key")
+    assert act(env, *["wait"] * 3).observations
+    assert act(env, "wait").truncated == {PLAYER}
+
+
+def test_the_corridor_leads_on():  # rule 12
+    for action in (*ACTIONS, "wait"):
+        env, result = start(0, corridor=2)
+        assert result.observations[PLAYER].legal == list(ACTIONS)
+        assert "corridor 2" in act(env, action).observations[PLAYER].text
+        assert act(env, "fly").info["invalid"] == {PLAYER: True}
+        assert "exits" in act(env, action).observations[PLAYER].text
+    chosen = [[start(seed, corridor=1)[0].expert(PLAYER).text for _ in range(2)] for seed in range(40)]
+    assert all(first == again for first, again in chosen)
+    assert {first for first, _ in chosen} == set(ACTIONS)
+
+
+def test_a_house_with_an_approach_is_another_task():  # rule 11
+    assert Rooms(prefix=3).tasks("eval", 1, 0)[0].content_hash != Rooms().tasks("eval", 1, 0)[0].content_hash

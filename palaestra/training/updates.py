@@ -157,13 +157,17 @@ class Updater:
     ) -> Tensor:
         values, seen = self.loss(tokens)
         loss = (policy_share * values).sum()
-        for regularizer in self.regularizers:
-            values, more = regularizer(tokens)
-            loss = loss + ((value_share if "critic" in regularizer.part.uses else policy_share) * values).sum()
-            seen = {**seen, **more}
         seen = {**seen, **_mismatch(tokens)}
         if tokens.entropy is not None:
             seen["policy/entropy"] = tokens.entropy
+        for regularizer in self.regularizers:
+            of_values = "critic" in regularizer.part.uses
+            values, more = regularizer(tokens)
+            loss = loss + ((value_share if of_values else policy_share) * values).sum()
+            if of_values:
+                metrics.update({key: metrics[key] + float((value_share * more[key]).sum()) for key in more})
+            else:
+                seen = {**seen, **more}
         for key, value in seen.items():
             metrics[key] += float((even * value.detach()).sum())
         return loss

@@ -10,6 +10,7 @@ from palaestra.advantages.archer import Archer
 from palaestra.advantages.center import center
 from palaestra.advantages.clip_advantage import clip_advantage
 from palaestra.advantages.critic_warmup import CriticWarmup
+from palaestra.advantages.dcpo import dcpo
 from palaestra.advantages.dr_grpo import dr_grpo
 from palaestra.advantages.dr_mas import dr_mas
 from palaestra.advantages.egae import egae
@@ -51,6 +52,7 @@ __all__ = [
     "center",
     "chain",
     "clip_advantage",
+    "dcpo",
     "dr_grpo",
     "dr_mas",
     "egae",

@@ -95,8 +95,10 @@ class HopSearch:
     cannot be read, such as a search for an unknown entity, changes nothing but the turn.
 
     A step's `info` tells `process`, 1 for a relevant query and 0 for others (repeated, leading nowhere, unreadable;
-    nothing for the answer), and `executable`, 0 for what could not be read. The last one tells `calls`, the
-    number of searches, and `stratum`, the same as a text.
+    nothing for the answer), `executable`, 0 for what could not be read, and `calls`, the number of searches so
+    far. The last one tells `stratum`, the number of searches as a text. With several questions each also tells
+    `gist`, what would be worth noting now: `1: birch. 2: cedar owner.`, the answer to the first question and what
+    is left of the second; no policy sees it.
 
     `vector` says, for one question: its relations, the relations followed so far, how many these are, what a
     repeated search said, and the share of turns left.
@@ -166,6 +168,8 @@ class HopSearch:
         else:
             said, relevant = self._search(state, *meant[1:])
             info["process"] = {AGENT: float(relevant)}
+        if not self._single:
+            info["gist"] = {AGENT: _gist(state)}
         return self._result(state, said, right, info)
 
     def close(self) -> None:
@@ -238,9 +242,10 @@ class HopSearch:
 
     def _result(self, state: State, said: str, right: list[bool] | None, info: dict[str, Any]) -> StepResult:
         answered = right is not None
+        info["calls"] = {AGENT: state.calls}
         cut = not answered and state.turn >= self._max_turns
         if answered or cut:
-            info |= {"success": answered and all(right or ()), "stratum": str(state.calls), "calls": state.calls}
+            info |= {"success": answered and all(right or ()), "stratum": str(state.calls)}
         seen = {} if answered else {AGENT: self._observe(state, said)}
         return StepResult(
             observations={} if cut else seen,
@@ -293,17 +298,33 @@ def _spell(graph: Graph, question: Question) -> str:
     return " ".join((graph.entities[question.start], *(graph.relations[r] for r in question.relations)))
 
 
+def _reached(state: State, question: Question) -> tuple[Entity, tuple[Relation, ...]]:
+    """How far searches along a question led: an entity, and the relations that are left."""
+    entity = question.start
+    for hop, relation in enumerate(question.relations):
+        if (entity, relation) not in state.facts:
+            return entity, question.relations[hop:]
+        entity = state.facts[entity, relation]
+    return entity, ()
+
+
 def _next_of_all(state: State) -> str:
     """The next search of the first question that is not worked out, else the answer to all."""
-    names, given = state.graph.entities, []
-    for question in state.questions:
-        entity = question.start
-        for relation in question.relations:
-            if (entity, relation) not in state.facts:
-                return f"search {names[entity]} {state.graph.relations[relation]}"
-            entity = state.facts[entity, relation]
-        given.append(entity)
-    return " ".join((ANSWER, *(names[entity] for entity in given)))
+    names, ends = state.graph.entities, [_reached(state, question) for question in state.questions]
+    for entity, left in ends:
+        if left:
+            return f"search {names[entity]} {state.graph.relations[left[0]]}"
+    return " ".join((ANSWER, *(names[entity] for entity, _ in ends)))
+
+
+def _gist(state: State) -> str:
+    """The questions that searches have changed, with what was found put in."""
+    notes = []
+    for number, question in enumerate(state.questions, start=1):
+        entity, left = _reached(state, question)
+        if left != question.relations:
+            notes.append(f"{number}: {_spell(state.graph, Question(start=entity, relations=left))}.")
+    return " ".join(notes)
 
 
 def _refuse_empty(**ranges: Range) -> None:

@@ -10,6 +10,7 @@ from palaestra.rewards.noisy_judge import NoisyJudge
 from palaestra.rewards.outcome import outcome
 from palaestra.rewards.progress import Progress
 from palaestra.rewards.renorm import renorm
+from palaestra.rewards.resource_penalty import resource_penalty
 from palaestra.rewards.running_scale import RunningScale
 from palaestra.rewards.step_judge import StepJudge
 
@@ -26,4 +27,5 @@ __all__ = [
     "invalid_penalty",
     "outcome",
     "renorm",
+    "resource_penalty",
 ]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from palaestra.data import Action, derive
+from palaestra.data import Action, Observation, derive
 from palaestra.registry import register
 
 if TYPE_CHECKING:
     from palaestra.rollout.episode import Episode
+
+Program = Any  # a program as in `rollout.stage`, with attributes
 
 
 @register("program", "play")
@@ -33,11 +36,32 @@ async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
     while result.observations:
         actions: dict[str, Action] = {}
         for name, seen in result.observations.items():
-            wild = noise > 0 and seen.legal is not None and len(seen.legal) > 0 and draw.random() < noise
-            if wild and seen.legal is not None:
-                choice = seen.legal[int(draw.integers(len(seen.legal)))]
-                chosen = Action(text=str(choice), value=choice)
-            else:
-                chosen = await episode.expert(name)
+            chosen, wild = await expert_or_random(episode, name, seen, noise=noise, draw=draw)
             actions[name] = episode.agents[name].record(seen, chosen, noise=float(wild))
         result = await episode.step(actions)
+
+
+async def expert_or_random(
+    episode: Episode, name: str, seen: Observation, *, noise: float, draw: np.random.Generator
+) -> tuple[Action, bool]:
+    """The expert's action, or with probability `noise` a legal one at random; and whether it is random."""
+    if noise > 0 and seen.legal is not None and len(seen.legal) > 0 and draw.random() < noise:
+        choice = seen.legal[int(draw.integers(len(seen.legal)))]
+        return Action(text=str(choice), value=choice), True
+    return await episode.expert(name), False
+
+
+def demonstrated_by(demonstration: Program) -> Callable[[Program], Program]:
+    """Decorates a program whose acts are not all for the environment: this is how a warm start plays it."""
+
+    def decorate(program: Program) -> Program:
+        program.demonstration = demonstration
+        return program
+
+    return decorate
+
+
+def demonstration_of(program: Any) -> Any:
+    """How a warm start plays this program: its own demonstration, else `demonstrate`."""
+    target = getattr(getattr(program, "part", None), "target", program)
+    return getattr(target, "demonstration", demonstrate)

@@ -98,7 +98,7 @@ def build_world(settings: RunSettings) -> World:
         seed=derive(settings.seed, "weights") % 2**31,
         vector_size=getattr(source, "vector_size", None),
         action_count=getattr(source, "action_count", None),
-        texts=lambda: transcripts(use, make, source, settings.rollout, settings.seed),
+        texts=lambda: [*transcripts(use, make, source, settings.rollout, settings.seed), *phrases(settings)],
         device=settings.device,
     )
     policies = {name: _policy(name, chosen, setting) for name, chosen in settings.policies.items()}
@@ -178,3 +178,9 @@ def transcripts(use: Use, make: Callable[[], Any], source: Any, rollout: Rollout
             texts += [step.observation.text or "", step.action.text or ""]
             texts += [str(choice) for choice in step.observation.legal or ()]
     return [text for text in texts if text]
+
+
+def phrases(settings: RunSettings) -> list[str]:
+    """What contexts themselves put before a policy, beside observations: texts for a tokenizer."""
+    made = [bind("context", role.context)() for role in settings.agents.values()]
+    return [text for context in made for text in getattr(context, "phrases", ())]

@@ -16,7 +16,7 @@ import torch
 from palaestra.data import StopReason, derive, rows_of
 from palaestra.data.protocols import HasExpert
 from palaestra.errors import NoSignal, RecipeError
-from palaestra.rollout.programs import demonstrate
+from palaestra.rollout.programs import demonstration_of
 from palaestra.rollout.stage import Play
 from palaestra.training.batches import micro_batches
 from palaestra.training.build import World, bind
@@ -46,7 +46,8 @@ def warm_start(
         for i, task in enumerate(tasks)
     ]
     say("demonstrations", 0, len(plays))
-    played = world.runner.collect(plays, program=functools.partial(demonstrate, noise=settings.noise))
+    program = functools.partial(demonstration_of(world.stage.program), noise=settings.noise)
+    played = world.runner.collect(plays, program=program)
     whole = [t for t in played if t.stop is not StopReason.ERROR and t.steps]
     if not whole:
         first = next((t.error.message for t in played if t.error), "no episode had a step")

@@ -225,7 +225,7 @@ def test_process_marks_relevant_queries():  # rule 5
     assert marks == [0.0, 0.0, 0.0, 1.0, 0.0, 1.0]
     last = act(env, f"answer {way[2]}").info
     assert "process" not in last
-    assert (last["executable"], last["calls"], last["stratum"]) == ({PLAYER: 1.0}, 4, "4")
+    assert (last["executable"], last["calls"], last["stratum"]) == ({PLAYER: 1.0}, {PLAYER: 4}, "4")
 
 
 @pytest.mark.parametrize(
@@ -279,6 +279,18 @@ def test_the_expert_answers_several_questions():  # rule 8
         assert all(step.info["process"][PLAYER] == 1.0 for step in steps[1:-1])
         counts.add(steps[0].observations[PLAYER].text.count("question"))
     assert counts == {2, 3, 4, 5, 6}
+
+
+def test_the_gist_says_what_searches_changed():  # rule 8
+    env, result = start(3, questions=(3, 3), max_turns=12)
+    asked = [part.split(":")[1].strip(" .").split() for part in result.observations[PLAYER].text.split("question ")[1:]]
+    notes = ["", "", ""]
+    for number, names in enumerate(asked):
+        way = truth(names, 3)
+        for hop, relation in enumerate(names[1:]):
+            gist = act(env, f"search {way[hop]} {relation}").info["gist"][PLAYER]
+            notes[number] = f"{number + 1}: {' '.join([way[hop + 1], *names[hop + 2 :]])}."
+            assert gist == " ".join(note for note in notes if note)
 
 
 def test_fixed_graphs_recur_in_every_split():  # rule 9

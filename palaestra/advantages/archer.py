@@ -17,7 +17,7 @@ from torch import Tensor
 from palaestra.data import Action, Estimate, Row, StepTable, Trajectory, derive
 from palaestra.data.protocols import Look, Setting
 from palaestra.errors import CheckpointError, ContractError, MissingColumn, RecipeError
-from palaestra.models.critics import TwinCritic, frozen_copy, move_towards
+from palaestra.models.critics import TWINS, TwinCritic, frozen_copy, move_towards
 from palaestra.registry import Discount, Positive, PositiveInt, register
 from palaestra.replay import ReplayBuffer, Transition, one_step, seen_before
 
@@ -177,7 +177,7 @@ class Learner:
     def __init__(self, critic: TwinCritic, buffer: ReplayBuffer, *, gamma: float, tau: float, lr: float) -> None:
         self.critic, self.buffer, self.gamma, self.tau = critic, buffer, gamma, tau
         self.target: TwinCritic = frozen_copy(critic)
-        self.optimizer = torch.optim.Adam(critic.parameters(), lr=lr)
+        self.optimizer = torch.optim.Adam(critic.parameters(), lr=lr, fused=True)
 
     def learn(self, look: Look, *, updates: int, batch: int) -> dict[str, float]:
         """Some updates of the critic. Returns the means of losses and values.
@@ -212,7 +212,7 @@ class Learner:
         torch.nn.utils.clip_grad_norm_(self.critic.parameters(), CLIP)
         self.optimizer.step()
         move_towards(self.target, self.critic, tau=self.tau)
-        return {"q_loss": float(q_loss), "v_loss": float(v_loss), "q": float(q.mean())}
+        return {"q_loss": q_loss.item(), "v_loss": v_loss.item(), "q": q.mean().item()}
 
     def losses(self, drawn: Sequence[Transition], proposals: Sequence[np.ndarray]) -> tuple[Tensor, Tensor, Tensor]:
         """Σ_h of the mean squared errors of Q and of V, with gradient; and Q."""
@@ -228,7 +228,7 @@ class Learner:
         """r + gamma · (1 − done) · V'_h(o')."""
         goes_on = [place for place, one in enumerate(drawn) if one.following is not None]
         rewards = torch.tensor([one.reward for one in drawn], device=next(self.target.parameters()).device)
-        goal = rewards.expand(len(self.target.v_heads), -1).clone()
+        goal = rewards.repeat(TWINS, 1)
         if goes_on:
             following = self.target.encode([one.following for one in drawn if one.following is not None])
             goal[:, goes_on] += self.gamma * self.target.v(following)

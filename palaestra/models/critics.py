@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,35 @@ class TokenEncoder(nn.Module):
         return self.situations(arrays)
 
 
+class Heads(nn.Module):
+    """Two networks of two hidden layers over one input, computed together.
+
+    Weights of a layer are uniform in ±1/√(its inputs), biases too.
+
+    Args:
+        inputs: width of the input. hidden: of both layers.
+    """
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__()
+        widths = (inputs, hidden, hidden, 1)
+        self.weights = nn.ParameterList(_uniform((TWINS, a, b), a) for a, b in pairwise(widths))
+        self.biases = nn.ParameterList(_uniform((TWINS, 1, b), a) for a, b in pairwise(widths))
+
+    def forward(self, rows: Float[Tensor, "rows inputs"]) -> Float[Tensor, "heads rows"]:
+        """One number per head and row."""
+        seen = rows.expand(TWINS, -1, -1)
+        *layers, (weight, bias) = zip(self.weights, self.biases, strict=True)
+        for weights, biases in layers:
+            seen = torch.baddbmm(biases, seen, weights).relu()
+        return torch.baddbmm(bias, seen, weight)[:, :, 0]
+
+
+def _uniform(shape: tuple[int, ...], inputs: int) -> nn.Parameter:
+    bound = inputs**-0.5
+    return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
+
+
 class TwinCritic(nn.Module):
     """Two Q heads on situation and utterance, two V heads on the situation; whoever reads them takes the smaller.
 
@@ -98,8 +128,7 @@ class TwinCritic(nn.Module):
             torch.manual_seed(seed)
             self.encoder = _encoder(architecture, hidden)
             seen, both = self.encoder.situation_width, self.encoder.situation_width + self.encoder.utterance_width
-            self.q_heads = nn.ModuleList(_head(both, hidden) for _ in range(TWINS))
-            self.v_heads = nn.ModuleList(_head(seen, hidden) for _ in range(TWINS))
+            self.q_heads, self.v_heads = Heads(both, hidden), Heads(seen, hidden)
 
     def encode(self, situations: Sequence[np.ndarray]) -> Float[Tensor, "rows width"]:
         """Situations encoded once, for several heads.
@@ -116,11 +145,11 @@ class TwinCritic(nn.Module):
         """
         _refuse_empty(utterances, "an utterance")
         both = torch.cat([seen, self.encoder.utterances(utterances)], 1)
-        return torch.stack([head(both)[:, 0] for head in self.q_heads])
+        return self.q_heads(both)  # type: ignore[no-any-return]
 
     def v(self, seen: Float[Tensor, "rows width"]) -> Float[Tensor, "heads rows"]:
         """V of both heads."""
-        return torch.stack([head(seen)[:, 0] for head in self.v_heads])
+        return self.v_heads(seen)  # type: ignore[no-any-return]
 
 
 def frozen_copy(module: nn.Module) -> Any:
@@ -131,8 +160,9 @@ def frozen_copy(module: nn.Module) -> Any:
 def move_towards(target: nn.Module, online: nn.Module, *, tau: float) -> None:
     """target ← (1 − tau) · target + tau · online, weight by weight; tau = 1 copies."""
     with torch.no_grad():
-        for slow, fast in zip(target.parameters(), online.parameters(), strict=True):
-            slow.lerp_(fast, tau) if tau < 1 else slow.copy_(fast)
+        slow: list[Tensor] = list(target.parameters())
+        fast: list[Tensor] = list(online.parameters())
+        torch._foreach_lerp_(slow, fast, tau) if tau < 1 else torch._foreach_copy_(slow, fast)
 
 
 def _encoder(architecture: dict[str, Any], hidden: int) -> Any:
@@ -144,12 +174,6 @@ def _encoder(architecture: dict[str, Any], hidden: int) -> Any:
         where="TwinCritic(…)",
         what=f"a policy of kind `{architecture.get('kind')}` reads neither vectors nor token ids.",
         remedy="Give its `architecture()` the keys `size` and `actions`, or `vocabulary`.",
-    )
-
-
-def _head(inputs: int, hidden: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, 1)
     )
 
 

@@ -13,6 +13,8 @@ import numpy as np
 from palaestra.data import Action, Observation, Step, Task, Trajectory
 from palaestra.errors import InvalidData
 
+NO_TASK = Task(env="replay", seed=0)
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Transition:
@@ -143,4 +145,4 @@ def one_step(transition: Transition, action: Action | None, *, number: int) -> T
     )
     if reads_ids:
         step.prompt = transition.observation
-    return Trajectory(task=Task(env="replay", seed=number), group=f"replay-{number:06d}", steps=[step])
+    return Trajectory(task=NO_TASK, group=f"replay-{number:06d}", steps=[step])

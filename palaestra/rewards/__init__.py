@@ -1,8 +1,10 @@
 """Rewards: a table to a new reward column, one after the other. Floor 2."""
 
+from palaestra.rewards.defense_schedule import DefenseSchedule
 from palaestra.rewards.dense_then_sparse import DenseThenSparse
 from palaestra.rewards.environment import environment
 from palaestra.rewards.equal_split import equal_split
+from palaestra.rewards.game_shaping import game_shaping
 from palaestra.rewards.hierarchical import hierarchical
 from palaestra.rewards.implicit_process import ImplicitProcess
 from palaestra.rewards.invalid_penalty import invalid_penalty
@@ -15,6 +17,7 @@ from palaestra.rewards.running_scale import RunningScale
 from palaestra.rewards.step_judge import StepJudge
 
 __all__ = [
+    "DefenseSchedule",
     "DenseThenSparse",
     "ImplicitProcess",
     "NoisyJudge",
@@ -23,6 +26,7 @@ __all__ = [
     "StepJudge",
     "environment",
     "equal_split",
+    "game_shaping",
     "hierarchical",
     "invalid_penalty",
     "outcome",

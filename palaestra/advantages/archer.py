@@ -88,7 +88,7 @@ class Archer:
         self.batch, self.warmup, self.capacity, self.actor_rows = batch, warmup, capacity, actor_rows
         self.hidden, self.fresh, self.token_baseline = hidden, fresh, token_baseline
         self.warming = warmup > 0
-        self.learners: dict[str, Learner] = {}
+        self.critics: dict[str, UtteranceCritic] = {}
         self._metrics: dict[str, float] = {}
 
     def start(self, setting: Setting, policies: Mapping[str, Any]) -> None:
@@ -98,25 +98,25 @@ class Archer:
         """
         for name, policy in policies.items():
             seed = derive(setting.seed, "archer", name)
-            critic = TwinCritic(policy.architecture(), hidden=self.hidden, seed=seed).to(setting.device)
+            online = TwinCritic(policy.architecture(), hidden=self.hidden, seed=seed).to(setting.device)
             buffer = ReplayBuffer(capacity=self.capacity, policy=name)
-            self.learners[name] = Learner(critic, buffer, gamma=self.gamma, tau=self.tau, lr=self.critic_lr)
+            self.critics[name] = UtteranceCritic(online, buffer, gamma=self.gamma, tau=self.tau, lr=self.critic_lr)
 
     def choose(self, trajectories: list[Trajectory], look: Look) -> list[Trajectory]:
         """Add the episodes, let the critic learn, and give situations of the buffer with what the policy says now."""
-        if not self.learners:
+        if not self.critics:
             raise ContractError(where="advantage: archer", what="`choose` was called before `start`.")
         self.warming, self._metrics = look.step < self.warmup, {}
         replayed: list[Trajectory] = []
-        for name, learner in self.learners.items():
-            added = learner.buffer.add(trajectories)
-            metrics = learner.learn(look, updates=self.critic_updates, batch=self.batch)
-            prefix = "critic" if len(self.learners) == 1 else f"critic/{name}"
+        for name, critic in self.critics.items():
+            added = critic.buffer.add(trajectories)
+            metrics = critic.learn(look, updates=self.critic_updates, batch=self.batch)
+            prefix = "critic" if len(self.critics) == 1 else f"critic/{name}"
             self._metrics |= {f"{prefix}/{key}": value for key, value in metrics.items()}
             rows = self.actor_rows or min(added, self.capacity)
             if rows and not (self.fresh or self.warming):
-                drawn = learner.buffer.sample(rows, seed=derive(look.seed, "actor", name))
-                said = learner.answers(drawn, look, seed=derive(look.seed, "answers", name))
+                drawn = critic.buffer.sample(rows, seed=derive(look.seed, "actor", name))
+                said = critic.answers(drawn, look, seed=derive(look.seed, "answers", name))
                 first = len(replayed)
                 replayed += [one_step(d, a, number=first + i) for i, (d, a) in enumerate(zip(drawn, said, strict=True))]
         return replayed or trajectories
@@ -124,11 +124,11 @@ class Archer:
     def __call__(self, table: StepTable, look: Look) -> Float[Tensor, " rows"] | Estimate:
         """A of each row's utterance; 0 while the critic warms up, on padding, and where other policies acted."""
         found = torch.zeros(len(table))
-        for name, learner in self.learners.items() if not self.warming else ():
+        for name, critic in self.critics.items() if not self.warming else ():
             own = [row for row in look.rows if row.step.policy == name and table.weight[row.index] > 0]
             for start in range(0, len(own), JUDGED_TOGETHER):
                 some = own[start : start + JUDGED_TOGETHER]
-                found[[row.index for row in some]] = self.advantage(*learner.judge(some)).cpu()
+                found[[row.index for row in some]] = self.advantage(*critic.judge(some)).cpu()
         return self._above_baseline(found, table) if self.token_baseline else found
 
     def advantage(self, q: Float[Tensor, "heads rows"], v: Float[Tensor, "heads rows"]) -> Float[Tensor, " rows"]:
@@ -154,30 +154,30 @@ class Archer:
     # ---- checkpoints --------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
         """Buffers, critics, targets and optimizers, by policy."""
-        return {name: learner.state_dict() for name, learner in self.learners.items()}
+        return {name: critic.state_dict() for name, critic in self.critics.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state` was taken.
 
         Raises: CheckpointError, if it is of other policies or another capacity.
         """
-        if state.keys() != self.learners.keys():
+        if state.keys() != self.critics.keys():
             raise CheckpointError(
                 where="advantage: archer",
-                what=f"the saved critics are of the policies {sorted(state)}, the run has {sorted(self.learners)}.",
+                what=f"the saved critics are of the policies {sorted(state)}, the run has {sorted(self.critics)}.",
                 remedy="Resume with the recipe that wrote the checkpoint.",
             )
-        for name, learner in self.learners.items():
-            learner.load_state_dict(state[name])
+        for name, critic in self.critics.items():
+            critic.load_state_dict(state[name])
 
 
-class Learner:
+class UtteranceCritic:
     """One policy's buffer, critic, slow copy of it, and the critic's optimizer."""
 
-    def __init__(self, critic: TwinCritic, buffer: ReplayBuffer, *, gamma: float, tau: float, lr: float) -> None:
-        self.critic, self.buffer, self.gamma, self.tau = critic, buffer, gamma, tau
-        self.target: TwinCritic = frozen_copy(critic)
-        self.optimizer = torch.optim.Adam(critic.parameters(), lr=lr, fused=True)
+    def __init__(self, online: TwinCritic, buffer: ReplayBuffer, *, gamma: float, tau: float, lr: float) -> None:
+        self.online, self.buffer, self.gamma, self.tau = online, buffer, gamma, tau
+        self.target: TwinCritic = frozen_copy(online)
+        self.optimizer = torch.optim.Adam(online.parameters(), lr=lr, fused=True)
 
     def learn(self, look: Look, *, updates: int, batch: int) -> dict[str, float]:
         """Some updates of the critic. Returns the means of losses and values.
@@ -209,9 +209,9 @@ class Learner:
         q_loss, v_loss, q = self.losses(drawn, proposals)
         self.optimizer.zero_grad(set_to_none=True)
         (q_loss + v_loss).backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(self.critic.parameters(), CLIP)
+        torch.nn.utils.clip_grad_norm_(self.online.parameters(), CLIP)
         self.optimizer.step()
-        move_towards(self.target, self.critic, tau=self.tau)
+        move_towards(self.target, self.online, tau=self.tau)
         return {"q_loss": q_loss.item(), "v_loss": v_loss.item(), "q": q.mean().item()}
 
     def losses(self, drawn: Sequence[Transition], proposals: Sequence[np.ndarray]) -> tuple[Tensor, Tensor, Tensor]:
@@ -220,8 +220,8 @@ class Learner:
         with torch.no_grad():
             q_goal = self.q_target(drawn)
             v_goal = self.target.q(self.target.encode(situations), proposals)
-        seen = self.critic.encode(situations)
-        q, v = self.critic.q(seen, [one.utterance for one in drawn]), self.critic.v(seen)
+        seen = self.online.encode(situations)
+        q, v = self.online.q(seen, [one.utterance for one in drawn]), self.online.v(seen)
         return (q - q_goal).square().mean(1).sum(), (v - v_goal).square().mean(1).sum(), q.detach()
 
     def q_target(self, drawn: Sequence[Transition]) -> Float[Tensor, "heads rows"]:
@@ -237,13 +237,13 @@ class Learner:
     def judge(self, rows: Sequence[Row]) -> tuple[Float[Tensor, "heads rows"], Float[Tensor, "heads rows"]]:
         """Q of these rows' utterances and V of their situations, without gradient."""
         with torch.no_grad():
-            seen = self.critic.encode([seen_before(row.trajectory, row.step) for row in rows])
-            return self.critic.q(seen, [row.step.action.tokens for row in rows]), self.critic.v(seen)
+            seen = self.online.encode([seen_before(row.trajectory, row.step) for row in rows])
+            return self.online.q(seen, [row.step.action.tokens for row in rows]), self.online.v(seen)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resumed run needs."""
         return {
-            "critic": self.critic.state_dict(),
+            "online": self.online.state_dict(),
             "target": self.target.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "buffer": self.buffer.state_dict(),
@@ -251,7 +251,7 @@ class Learner:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state` was taken."""
-        self.critic.load_state_dict(state["critic"])
+        self.online.load_state_dict(state["online"])
         self.target.load_state_dict(state["target"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.buffer.load_state_dict(state["buffer"])

@@ -58,6 +58,13 @@ def batch_of(columns: dict[str, list[Any]]) -> TokenBatch:
     return TokenBatch(**{**filled, **places, **numbers, **units}, whole=whole)
 
 
+def method_of(case: dict[str, Any]) -> Tensor:
+    """A formula inside a part with state, which has learned nothing yet: one method on given numbers."""
+    numbers = {name: torch.tensor(given) for name, given in case["numbers"].items()}
+    found: Tensor = getattr(part_of(case["slot"], case["part"])(**case.get("options", {})), case["method"])(**numbers)
+    return found
+
+
 def on_table(case: dict[str, Any], columns: dict[str, Any]) -> Tensor | Estimate:
     table = StepTable(**{**columns, **case.get("columns", {})})
     data = [torch.tensor(case["advantage"])] if "advantage" in case else []
@@ -88,6 +95,8 @@ def result(case: dict[str, Any], columns: dict[str, Any]) -> Tensor | Estimate:
             return aggregate(torch.tensor(case["batch"]["loss"]), batch, how=case["part"], **options)
         case "optimizer":  # rule 4
             return stepped(case)
+        case _ if "method" in case:
+            return method_of(case)
         case _:  # rule 1
             return on_table(case, columns)
 

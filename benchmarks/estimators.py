@@ -2,15 +2,17 @@
 
 Groups of 8 trajectories of 10 to 50 rows, one to three tokens a row, two agents, twenty states a group. Every
 registered estimator runs with its default options on a table that was just made, so that keys and the order in time
-are not yet known; the table's own construction is reported apart. The fastest of `--repeats` runs counts.
+are not yet known, and every filter on such a table and an advantage that is one number a trajectory; the table's own
+construction is reported apart. Seconds are of one processor, so that other programs on the machine matter little; the
+fastest of `--repeats` runs counts. The exponent is the slope of log time over log
+rows between the two largest sizes: 1 is linear.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from machine import describe
 
 from palaestra import advantages
 from palaestra.data import StepTable
@@ -36,18 +39,30 @@ def columns(rows: int, *, seed: int = 0) -> dict[str, Any]:
     turn = np.arange(len(trajectory)) - np.repeat(length.cumsum() - length, length)
     last = turn == np.repeat(length, length) - 1
     size, group = len(trajectory), trajectory // 8
-    count = dice.integers(1, 4, size)
+    count, agent = dice.integers(1, 4, size), np.where(turn == 0, 0, dice.integers(0, 2, size))
+    tokens = int(count.sum())
     return {
         "group": group,
         "trajectory": trajectory,
         "turn": turn,
-        "agent": dice.integers(0, 2, size),
+        "agent": agent,
         "reward": np.where(last, dice.integers(0, 2, size), 0).astype(np.float32),
+        "outcome": np.repeat(dice.integers(0, 2, len(length)), length).astype(np.float32),
         "state_key": dice.integers(0, 20, size),
+        "action_key": dice.integers(0, 5, size),
+        "next_key": dice.integers(0, 20, size),
+        "stratum": np.repeat(dice.integers(0, 4, len(length)), length),
+        "game": group % 3,
+        "team": agent,
+        "process": dice.random(size, np.float32),
+        "good": dice.integers(0, 2, size),
+        "entropy": dice.random(size, np.float32),
+        "parent": np.where(agent == 0, None, 0).tolist(),
         "token_count": count,
         "terminated": np.ones(size, bool),
         "value": dice.random(size, np.float32),
-        "token_value": dice.random(int(count.sum()), np.float32),
+        "token_value": dice.random(tokens, np.float32),
+        **{name: -dice.random(tokens, np.float32) for name in ("token_logprob", "token_proximal", "token_reference")},
     }
 
 
@@ -55,9 +70,9 @@ def seconds(run: Callable[[], Any], repeats: int) -> float:
     """The fastest of some runs."""
     times = []
     for _ in range(repeats):
-        start = time.perf_counter()
+        start = time.process_time()
         run()
-        times.append(time.perf_counter() - start)
+        times.append(time.process_time() - start)
     return min(times)
 
 
@@ -67,19 +82,29 @@ def measure(estimator: Callable[[StepTable], Any], raw: dict[str, Any], repeats:
     return min(seconds(lambda table=table: estimator(table), 1) for table in tables)  # type: ignore[misc]
 
 
-def machine() -> dict[str, Any]:
-    """Where this was measured."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return {
-        "cpu": names[0] if names else platform.processor(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "system": platform.system(),
-    }
+def exponent(times: dict[str, float]) -> float | None:
+    """Slope of log time over log rows between the two largest sizes."""
+    if len(times) < 2:
+        return None
+    (small, first), (large, second) = list(times.items())[-2:]
+    return math.log(second / first) / math.log(int(large) / int(small))
+
+
+def chosen_parts() -> dict[str, Callable[[StepTable], Any]]:
+    """Every estimator and filter without a learned model, and some settings that cost more."""
+    parts = [o for o in vars(advantages).values() if hasattr(o, "part") and not o.part.holds_state]
+    found: dict[str, Callable[[StepTable], Any]] = {}
+    for part in sorted(parts, key=lambda o: o.part.name):
+        if len(part.part.data) == 1:
+            found[part.part.name] = part
+        else:
+            found[f"{part.part.name} (filter)"] = lambda table, part=part: part(table, table["outcome"])
+    found["ppo, level token"] = lambda table: advantages.ppo(table, level="token")
+    found["gigpo, scale std, clock turn"] = lambda table: advantages.gigpo(table, scale="std", clock="turn")
+    found["chain of gigpo, whiten; with report"] = lambda table: advantages.chain(
+        [advantages.gigpo, advantages.whiten], table
+    )
+    return found
 
 
 def main() -> None:
@@ -88,13 +113,8 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
     parser.add_argument("--out", type=Path, default=RESULT)
     options = parser.parse_args()
-    parts = [o for o in vars(advantages).values() if hasattr(o, "part") and len(o.part.data) == 1]
-    chosen = {o.part.name: o for o in sorted(parts, key=lambda o: o.part.name)}
-    chosen["ppo, level token"] = lambda table: advantages.ppo(table, level="token")
-    chosen["gigpo, scale std, clock turn"] = lambda table: advantages.gigpo(table, scale="std", clock="turn")
-    chosen["chain of gigpo, whiten; with report"] = lambda table: advantages.chain(
-        [advantages.gigpo, advantages.whiten], table
-    )
+    torch.set_num_threads(1)
+    chosen = chosen_parts()
     results: dict[str, dict[str, float]] = {name: {} for name in ("table itself", *chosen)}
     for size in options.sizes:
         raw = columns(size)
@@ -102,11 +122,19 @@ def main() -> None:
         for name, estimator in chosen.items():
             results[name][str(size)] = measure(estimator, raw, options.repeats)
     print(f"{'seconds at rows':40}" + "".join(f"{size:>12,}" for size in options.sizes))
+    slopes = {name: exponent(times) for name, times in results.items()}
     for name, times in results.items():
-        print(f"{name:40}" + "".join(f"{times[str(size)]:12.4f}" for size in options.sizes))
+        slope = "" if slopes[name] is None else f"   exponent {slopes[name]:.2f}"
+        print(f"{name:40}" + "".join(f"{times[str(size)]:12.4f}" for size in options.sizes) + slope)
     slowest = max(times[str(options.sizes[-1])] for name, times in results.items() if name in chosen)
     print(f"slowest estimator at {options.sizes[-1]:,} rows: {slowest:.3f} s (limit {LIMIT} s)")
-    content = {"machine": machine(), "limit": LIMIT, "slowest": slowest, "seconds": results}
+    content = {
+        "machine": describe(("numpy",)),
+        "limit": LIMIT,
+        "slowest": slowest,
+        "seconds": results,
+        "exponents": slopes,
+    }
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 

@@ -44,11 +44,14 @@ class EpisodeRunner:
             temperature: in place of the settings' (evaluation).
             program: in place of the stage's (demonstrations).
         """
-        return asyncio.run(self._collect(plays, temperature, program))
+        played: list[Trajectory] = []
+        # Not the coroutine's result: `asyncio.run` ends with a repr of that, which takes longer than some rollouts.
+        asyncio.run(self._collect(plays, temperature, program, played))
+        return played
 
     async def _collect(
-        self, plays: Sequence[Play], temperature: float | None, program: Program | None
-    ) -> list[Trajectory]:
+        self, plays: Sequence[Play], temperature: float | None, program: Program | None, played: list[Trajectory]
+    ) -> None:
         gate = asyncio.Semaphore(self._settings.in_flight)
         sampling = self._sampling(temperature)
 
@@ -60,7 +63,7 @@ class EpisodeRunner:
             self._workers.attach(asyncio.get_running_loop())
         try:
             with Watch(self._stage.environment_name, idle=not self._settings.workers):
-                return list(await asyncio.gather(*(one(play) for play in plays)))
+                played += await asyncio.gather(*(one(play) for play in plays))
         finally:
             if self._workers is not None:
                 self._workers.detach()

@@ -46,6 +46,7 @@ class WarmStartSettings(Section):
     epochs: PositiveInt = 2
     batch_tokens: PositiveInt = 4096
     noise: Fraction = 0.0  # share of expert actions exchanged for a random legal one in the environment
+    frozen: bool = False  # clone policies too that are not trained afterwards
     optimizer: Use = Use(name="adamw", options={"lr": 1e-3})
 
 

@@ -26,7 +26,7 @@ from palaestra.training.settings import WarmStartSettings
 def warm_start(
     world: World, settings: WarmStartSettings, *, seed: int, say: Callable[[str, int, int], None]
 ) -> dict[str, float]:
-    """Behavior cloning of every trainable policy that acts in demonstrations.
+    """Behavior cloning of every trainable policy that acts in demonstrations; of frozen ones too, if asked.
 
     Args:
         say: told (what, done, of) as it goes.
@@ -55,7 +55,7 @@ def warm_start(
     metrics: dict[str, float] = {"warm_start/demonstrations": float(len(whole))}
     for name, policy in world.policies.items():
         rows = [row for row in rows_of(whole) if row.step.policy == name]
-        if policy.trainable and rows:
+        if rows and (policy.trainable or (settings.frozen and hasattr(policy, "module"))):
             found = _clone(policy, rows, settings, seed=derive(seed, "cloning", name), say=say)
             metrics |= {f"warm_start/{name}/{key}": value for key, value in found.items()}
             policy.weights_changed(policy.version + 1)

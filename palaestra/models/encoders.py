@@ -1,0 +1,91 @@
+"""Encoders: episodes of steps to one number per step, for parts that judge steps.
+
+Knows vectors, token ids and lengths. Knows nothing of policies, tables or what the numbers are for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+# An episode as encoders read it: its inputs, and how many of them each step has: int64 (steps,). Inputs are
+# float32 (steps, size) for vectors, one a step, or int64 (tokens,) for ids.
+Episode = tuple[Tensor, Tensor]
+
+
+class VectorReader(nn.Module):
+    """tanh of a linear layer: one vector a step."""
+
+    def __init__(self, size: int, hidden: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(size, hidden)
+
+    def forward(self, inputs: Float[Tensor, "steps size"], widths: Int[Tensor, " steps"]) -> Tensor:
+        """(steps, hidden)."""
+        return torch.tanh(self.layer(inputs))
+
+
+class TokenReader(nn.Module):
+    """A GRU over the tokens of each step, by itself; its last state stands for the step."""
+
+    def __init__(self, vocabulary: int, hidden: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, hidden)
+        self.memory = nn.GRU(hidden, hidden, batch_first=True)
+
+    def forward(self, inputs: Int[Tensor, " tokens"], widths: Int[Tensor, " steps"]) -> Tensor:
+        """(steps, hidden)."""
+        seen = self.memory(padded(self.embedding(inputs), widths))[0]
+        return seen[torch.arange(len(widths)), widths - 1]
+
+
+class StepEstimator(nn.Module):
+    """One number c_k per step, from everything up to that step.
+
+        h_k = GRU(reader(step k), h_{k−1}),  h_0 = 0          c_k = w · [reader(step k), h_k] + b
+
+    w and b are 0 before training. Initial weights depend on `seed` alone; the global random state is left as it was.
+
+    Args:
+        size: length of a step's vector; or vocabulary: number of token ids. One of the two.
+        hidden: widths. Higher: learns more, slower. Usual: 32 to 64 for small environments.
+        memory: False leaves the GRU out, so that c_k depends on step k alone.
+    """
+
+    def __init__(
+        self, *, size: int | None = None, vocabulary: int | None = None, hidden: int, memory: bool = True, seed: int = 0
+    ) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.reader = VectorReader(size or 0, hidden) if vocabulary is None else TokenReader(vocabulary, hidden)
+            self.memory = nn.GRU(hidden, hidden, batch_first=True) if memory else None
+            self.head = nn.Linear(hidden * (2 if memory else 1), 1)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, episodes: Sequence[Episode]) -> Float[Tensor, " steps"]:
+        """c of all steps, episode after episode."""
+        turns = torch.tensor([len(widths) for _, widths in episodes])
+        read = self.reader(torch.cat([inputs for inputs, _ in episodes]), torch.cat([widths for _, widths in episodes]))
+        if self.memory is not None:
+            row, column = places(turns)
+            read = torch.cat([read, self.memory(padded(read, turns))[0][row, column]], 1)
+        return self.head(read)[:, 0]  # type: ignore[no-any-return]
+
+
+def padded(values: Float[Tensor, "units hidden"], lengths: Int[Tensor, " rows"]) -> Tensor:
+    """Consecutive units as rows of these lengths, zeros behind each: (rows, longest, hidden)."""
+    row, column = places(lengths)
+    out = values.new_zeros(len(lengths), int(lengths.max()), values.shape[1])
+    out[row, column] = values
+    return out
+
+
+def places(lengths: Int[Tensor, " rows"]) -> tuple[Tensor, Tensor]:
+    """Row and place inside the row of each unit."""
+    row = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+    return row, torch.arange(len(row)) - (lengths.cumsum(0) - lengths)[row]

@@ -93,7 +93,7 @@ class EditableMemory:
             return Prompt(self._task, 0, True)
         notice = f"{NOTICE} " if self._notice and self.full else ""
         self._given += 1
-        labeled = replace(observation, text=f"{notice}{self._given}: {observation.text}")
+        labeled = replace(observation, text=f"{notice}{self._given}) {observation.text}")
         ids = self._renderer.observation(labeled, first=False)
         before = [self._task, *(record.ids for record in self._records), self._call]
         fresh, self._edited = self._edited, False
@@ -115,11 +115,11 @@ class EditableMemory:
         """
         missing = [number for number in ids if number not in self.ids]
         if missing or not ids:
-            what = f"memory has no output {' '.join(map(str, missing))}" if missing else "no output is named"
             raise InvalidData(
                 where="context: editable",
-                what=f"{what}; it has {' '.join(map(str, self.ids)) or 'none'}.",
-                remedy="Prune ids that are shown before outputs in memory: `prune 1 2: what to keep of them`.",
+                what=f"memory has no {' '.join(map(str, missing)) or 'output without an id'}.",
+                remedy="Prune by ids that are shown before outputs: `prune 1 2: what to keep of them`. In memory: "
+                f"{' '.join(map(str, self.ids)) or 'none'}.",
             )
         self._records = [record for record in self._records if record.id not in ids]
         self._edited = True
@@ -143,7 +143,7 @@ class Editable:
     @property
     def phrases(self) -> tuple[str, ...]:
         """Words of its own, for a tokenizer."""
-        return tuple(f"{NOTICE} {number}: prune {number}: {PRUNED}" for number in range(1, 33))
+        return tuple(f"{NOTICE} {number}) prune {number}: {PRUNED}" for number in range(1, 33))
 
     def start(self, renderer: Renderer) -> EditableMemory:
         return EditableMemory(renderer, self._full, self._notice)

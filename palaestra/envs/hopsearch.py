@@ -6,6 +6,7 @@ Knows texts, actions and rewards of the game. Graphs, questions and the search i
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -74,7 +75,8 @@ class HopSearch:
 
     `question: amber maker owner.` asks for the owner of the maker of amber. `search amber maker` finds
     `amber maker birch.`; `search birch owner` finds the answer; `answer ENTITY` ends the episode. Several
-    questions are all stated at the start and answered together, in their order: `answer ENTITY ENTITY …`.
+    questions are all stated at the start and answered together, in their order: `answer ENTITY ENTITY …`, or
+    `answer 1: ENTITY. 2: ENTITY. …`, which is what the expert says.
 
     With one question there is a fixed set of actions too, for policies that choose by index or short text: they
     go on from the entity that was found last. `follow RELATION` searches there, `repeat` makes the last search
@@ -89,6 +91,8 @@ class HopSearch:
         noise: probability that a search finds a wrong entity; searching again may find another one.
         graphs: 0 makes a new graph for every seed; k > 0 lets every seed, of every split, ask about one of k
             fixed graphs.
+        in_turn: state each of several questions only when the one before is worked out, and ask for all answers
+            at the end: `cedar owner dune. 2: dune. question 3: elm rival.` Who forgot the first finding cannot answer.
         max_turns: turns until the episode is cut off.
 
     Reward: the share of right answers, so 1 or 0 for one question; `success`: all are right. An action that
@@ -97,8 +101,8 @@ class HopSearch:
     A step's `info` tells `process`, 1 for a relevant query and 0 for others (repeated, leading nowhere, unreadable;
     nothing for the answer), `executable`, 0 for what could not be read, and `calls`, the number of searches so
     far. The last one tells `stratum`, the number of searches as a text. With several questions each also tells
-    `gist`, what would be worth noting now: `1: birch. 2: cedar owner.`, the answer to the first question and what
-    is left of the second; no policy sees it.
+    `gist`, what would be worth noting now: `1: birch. question 2: cedar owner.`, the answer to the first question
+    and what is left of the second; no policy sees it.
 
     `vector` says, for one question: its relations, the relations followed so far, how many these are, what a
     repeated search said, and the share of turns left.
@@ -116,6 +120,7 @@ class HopSearch:
         questions: Range = (1, 1),
         noise: Fraction = 0.1,
         graphs: Annotated[int, pydantic.Field(ge=0)] = 0,
+        in_turn: bool = False,
         max_turns: PositiveInt = 8,
     ) -> None:
         _refuse_empty(hops=hops, questions=questions)
@@ -127,6 +132,7 @@ class HopSearch:
             "noise": noise,
             "graphs": graphs,
         }
+        self._in_turn = in_turn and questions[1] > 1
         self._max_turns, self._hops, self._single = max_turns, hops[1], questions[1] == 1
         self.actions = (*(f"follow {name}" for name in RELATIONS[:relations]), REPEAT, RESTART, ANSWER)
         self.action_count = len(self.actions) if self._single else None
@@ -147,7 +153,9 @@ class HopSearch:
         asked = tuple(ask(graph, tuple(world["hops"]), derive(task.seed, k)) for k in range(count))
         name = f"{number}/{' '.join(_spell(graph, question) for question in asked)}"
         self._state = State(graph, asked, Relevance(asked), task.seed, world["noise"], name, asked[0].start)
-        return StepResult(observations={AGENT: self._observe(self._state, _state_questions(graph, asked))})
+        said = _state_question(self._state, 0) if self._in_turn else _state_questions(graph, asked)
+        seen = self._observe(self._state, said)
+        return StepResult(observations={AGENT: seen}, info={"success": False})
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
         state = self._playing()
@@ -166,10 +174,13 @@ class HopSearch:
             said = f"back to {state.graph.entities[state.current]}."
             info["process"] = {AGENT: 0.0}
         else:
+            before = _present(state)
             said, relevant = self._search(state, *meant[1:])
             info["process"] = {AGENT: float(relevant)}
+            if self._in_turn and (now := _present(state)) > before:
+                said += f" {now}: {state.graph.entities[state.current]}. {_state_question(state, now)}"
         if not self._single:
-            info["gist"] = {AGENT: _gist(state)}
+            info["gist"] = {AGENT: _gist(state, in_turn=self._in_turn)}
         return self._result(state, said, right, info)
 
     def close(self) -> None:
@@ -222,8 +233,11 @@ class HopSearch:
                 return (RESTART,)
             case ["answer"] if self._single:
                 return ANSWER, state.current
-            case ["answer", *given] if len(given) == len(state.questions) and set(given) <= set(entities):
-                return ANSWER, *(entities.index(entity) for entity in given)
+            case ["answer", *words]:
+                # Numbers and dots are for the reader's convenience.
+                given = [word.rstrip(".") for word in words if not re.fullmatch(r"\d+:", word)]
+                if len(given) == len(state.questions) and set(given) <= set(entities):
+                    return ANSWER, *(entities.index(entity) for entity in given)
         return None
 
     def _search(self, state: State, entity: Entity, relation: Relation) -> tuple[str, bool]:
@@ -244,8 +258,9 @@ class HopSearch:
         answered = right is not None
         info["calls"] = {AGENT: state.calls}
         cut = not answered and state.turn >= self._max_turns
+        info["success"] = answered and all(right or ())  # from the start, for episodes that another limit cuts off
         if answered or cut:
-            info |= {"success": answered and all(right or ()), "stratum": str(state.calls)}
+            info["stratum"] = str(state.calls)
         seen = {} if answered else {AGENT: self._observe(state, said)}
         return StepResult(
             observations={} if cut else seen,
@@ -294,6 +309,13 @@ def _state_questions(graph: Graph, questions: Sequence[Question]) -> str:
     return " ".join(f"question {k}: {_spell(graph, question)}." for k, question in enumerate(questions, start=1))
 
 
+def _state_question(state: State, number: int) -> str:
+    """The question of this number, from 0; behind the last one, the wish for answers."""
+    if number == len(state.questions):
+        return "answer all."
+    return f"question {number + 1}: {_spell(state.graph, state.questions[number])}."
+
+
 def _spell(graph: Graph, question: Question) -> str:
     return " ".join((graph.entities[question.start], *(graph.relations[r] for r in question.relations)))
 
@@ -310,20 +332,28 @@ def _reached(state: State, question: Question) -> tuple[Entity, tuple[Relation, 
 
 def _next_of_all(state: State) -> str:
     """The next search of the first question that is not worked out, else the answer to all."""
-    names, ends = state.graph.entities, [_reached(state, question) for question in state.questions]
-    for entity, left in ends:
-        if left:
-            return f"search {names[entity]} {state.graph.relations[left[0]]}"
-    return " ".join((ANSWER, *(names[entity] for entity, _ in ends)))
+    present = _present(state)
+    if present == len(state.questions):
+        return f"{ANSWER} {_gist(state, in_turn=False)}"
+    entity, left = _reached(state, state.questions[present])
+    return f"search {state.graph.entities[entity]} {state.graph.relations[left[0]]}"
 
 
-def _gist(state: State) -> str:
-    """The questions that searches have changed, with what was found put in."""
+def _present(state: State) -> int:
+    """The number of the first question that is not worked out, from 0."""
+    left = (number for number, question in enumerate(state.questions) if _reached(state, question)[1])
+    return next(left, len(state.questions))
+
+
+def _gist(state: State, *, in_turn: bool) -> str:
+    """What searches found of each question, `1: birch.`, and what is left to find, `question 2: cedar owner.`"""
     notes = []
-    for number, question in enumerate(state.questions, start=1):
+    for number, question in enumerate(state.questions):
         entity, left = _reached(state, question)
-        if left != question.relations:
-            notes.append(f"{number}: {_spell(state.graph, Question(start=entity, relations=left))}.")
+        if not left:
+            notes.append(f"{number + 1}: {state.graph.entities[entity]}.")
+        elif left != question.relations or (in_turn and number == _present(state)):
+            notes.append(f"question {number + 1}: {_spell(state.graph, Question(start=entity, relations=left))}.")
     return " ".join(notes)
 
 

@@ -13,7 +13,7 @@ from palaestra.errors import ContractError
 
 
 class _Letters:
-    """A renderer whose ids can be read: 1 opens an observation, 2 asks for an action."""
+    """A renderer whose ids can be read: 1 opens an observation, 2 asks for an action, 3 ends it."""
 
     stop = (3,)
 
@@ -27,17 +27,35 @@ class _Letters:
         return "".join(chr(i) for i in ids if i > 3)
 
 
+class _Recording:
+    """A renderer that keeps what it rendered last: what a prompt adds to what was there before."""
+
+    def __init__(self, renderer: Any) -> None:
+        self._renderer, self.stop, self.last = renderer, renderer.stop, np.zeros(0, np.int32)
+
+    def observation(self, observation: Observation, *, first: bool) -> np.ndarray:
+        self.last = self._renderer.observation(observation, first=first)
+        return self.last
+
+    def action(self, text: str) -> np.ndarray:
+        return np.asarray(self._renderer.action(text))
+
+    def text(self, ids: np.ndarray) -> str:
+        return str(self._renderer.text(ids))
+
+
 def check_context(context: Context, *, turns: int = 12, renderer: Renderer | None = None) -> None:
     """Refuse a context that breaks a rule.
 
     1. A fresh prompt starts a segment of a number never used before; others continue the present one.
     2. `length` is the number of ids in the present segment.
-    3. A prompt ends with the present observation.
+    3. A prompt ends with the present observation, before which the context may put words of its own.
     4. Nothing is rendered twice: ids in a fresh prompt are pieces that were seen before, plus the new one.
 
     Raises: ContractError.
     """
-    renderer = renderer or _Letters()
+    plain = renderer or _Letters()
+    renderer = _Recording(plain)
     talk: Any = context.start(renderer)
     segments: dict[int, list[int]] = {}
     pieces: list[list[int]] = []
@@ -47,8 +65,10 @@ def check_context(context: Context, *, turns: int = 12, renderer: Renderer | Non
         ids = prompt.ids.tolist()
         _rule(prompt.fresh == (prompt.segment not in segments), "a segment is fresh exactly once", turn)
         segments.setdefault(prompt.segment, []).extend(ids)
-        shown = renderer.observation(observation, first=turn == 0).tolist()
+        shown = renderer.last.tolist()
+        bare = plain.observation(observation, first=turn == 0).tolist()[1:]  # without what opens it
         _rule(ids[-len(shown) :] == shown, "a prompt ends with the present observation", turn)
+        _rule(shown[-len(bare) :] == bare, "a prompt ends with the present observation", turn)
         _rule(_made_of(ids[: -len(shown)], pieces), "earlier ids are repeated as they were", turn)
         answer = renderer.action(f"act{turn}")
         talk.respond(answer)

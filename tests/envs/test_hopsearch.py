@@ -289,8 +289,39 @@ def test_the_gist_says_what_searches_changed():  # rule 8
         way = truth(names, 3)
         for hop, relation in enumerate(names[1:]):
             gist = act(env, f"search {way[hop]} {relation}").info["gist"][PLAYER]
-            notes[number] = f"{number + 1}: {' '.join([way[hop + 1], *names[hop + 2 :]])}."
+            question = "question " if hop + 2 < len(names) else ""
+            notes[number] = f"{question}{number + 1}: {' '.join([way[hop + 1], *names[hop + 2 :]])}."
             assert gist == " ".join(note for note in notes if note)
+
+
+def test_questions_come_in_turn():  # rule 8
+    env, result = start(3, questions=(3, 3), in_turn=True, max_turns=12)
+    found, steps = [], [result]
+    while steps[-1].observations:
+        names = steps[-1].observations[PLAYER].text.rpartition(": ")[2].rstrip(".").split()
+        if "question" in steps[-1].observations[PLAYER].text:
+            found.append(truth(names, 3)[-1])
+        steps.append(env.step({PLAYER: env.expert(PLAYER)}))
+    assert len(found) == 3
+    assert steps[0].observations[PLAYER].text.startswith("question 1: ")
+    said = [step.observations[PLAYER].text for step in steps[1:-1]]
+    assert [text for text in said if f". 2: {found[1]}. question 3: " in text]
+    assert said[-1].endswith(f". 3: {found[2]}. answer all.")
+    assert steps[-2].info["gist"][PLAYER] == " ".join(f"{k}: {name}." for k, name in enumerate(found, start=1))
+    assert steps[-1].info["success"]
+
+
+def test_the_gist_has_the_present_question_in_turn():  # rule 8
+    env, result = start(3, questions=(2, 2), in_turn=True)
+    gist = act(env, "search amber owner").info["gist"][PLAYER]
+    assert gist == result.observations[PLAYER].text or gist.startswith("1: ")
+
+
+@pytest.mark.parametrize("form", ["answer {} {}", "answer 1: {}. 2: {}.", " Answer 1: {} 2: {}"])
+def test_answers_may_be_numbered(form):  # rule 8
+    env, result = start(3, questions=(2, 2))
+    asked = [part.split(":")[1].strip(" .").split() for part in result.observations[PLAYER].text.split("question ")[1:]]
+    assert act(env, form.format(*(truth(names, 3)[-1] for names in asked))).info["success"]
 
 
 def test_fixed_graphs_recur_in_every_split():  # rule 9

@@ -42,6 +42,7 @@ class TokenBatch:
         weight: product of all token weights; 0 is masked.
         row, sequence, trajectory, group, agent: int64 codes; a sequence is one training sample.
         invocation: int64 codes; one call of one agent in one trajectory.
+        foreign: 1 where the row's prompt is not the one it was sampled with, else 0.
         whole: which of these units this batch holds completely.
     """
 
@@ -62,6 +63,7 @@ class TokenBatch:
     value_old: Float[Tensor, " tokens"] | None = None
     value_target: Float[Tensor, " tokens"] | None = None
     value_weight: Float[Tensor, " tokens"] | None = None
+    foreign: Float[Tensor, " tokens"] | None = None
     whole: frozenset[str] = frozenset({"row", "sequence"})
 
     def __len__(self) -> int:

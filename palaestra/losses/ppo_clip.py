@@ -27,7 +27,8 @@ LARGEST = 20.0  # of a log-ratio's size: exp(20) is far outside any clip and sti
 @register(
     "loss",
     "ppo_clip",
-    source="arXiv 1707.06347; separate bounds 2503.14476; dual clip 1912.09729; multiplicative 2502.01600",
+    source="arXiv 1707.06347; separate bounds 2503.14476; dual clip 1912.09729; multiplicative 2502.01600; "
+    "foreign prompts 2511.10395",
 )
 def ppo_clip(
     batch: TokenBatch,
@@ -37,6 +38,7 @@ def ppo_clip(
     dual: Dual | None = None,
     ratio: Ratio = "token",
     form: Form = "additive",
+    high_foreign: NonNegative | None = None,
 ) -> tuple[Float[Tensor, " tokens"], dict[str, Tensor]]:
     """−min(ρ A, clip(ρ, 1 − low, 1 + high) A) per token.
 
@@ -55,6 +57,9 @@ def ppo_clip(
         dual: > 1, bounds the loss of bad actions that became likely. Usual: 3–10, or none.
         ratio: over what ρ runs; an invocation is one call of one agent in one trajectory.
         form: how `low` bounds ρ from below.
+        high_foreign: ≥ 0, in place of `high` on rows whose prompt is not the one they were sampled with (column
+            `foreign` (rows,) is 1 there; absent: none is), such as prompts from which advice was taken out. Higher:
+            what the policy would rarely have done by itself is learned faster. Usual: 0.6–1; None: `high`.
 
     Returns: loss (tokens,) and, per token, policy/clip_fraction (…_high, …_low), policy/kl (k3 to the
         proximal policy) and policy/ratio.
@@ -68,10 +73,13 @@ def ppo_clip(
     rho = torch.exp(difference.clamp(-LARGEST, LARGEST))
     advantage = batch.advantage
     floor = 1 - low if form == "additive" else 1 / (1 + low)
-    loss = -torch.minimum(rho * advantage, rho.clamp(floor, 1 + high) * advantage)
+    ceiling = torch.full_like(rho, 1 + high)
+    if high_foreign is not None and batch.foreign is not None:
+        ceiling = torch.where(batch.foreign > 0, 1 + high_foreign, ceiling)
+    loss = -torch.minimum(rho * advantage, torch.minimum(rho, ceiling).clamp(min=floor) * advantage)
     if dual is not None:
         loss = torch.where(advantage < 0, torch.minimum(loss, -dual * advantage), loss)
-    risen = (advantage > 0) & (rho > 1 + high)
+    risen = (advantage > 0) & (rho > ceiling)
     fallen = (advantage < 0) & (rho < floor)
     metrics = {
         "policy/clip_fraction": (risen | fallen),

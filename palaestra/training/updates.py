@@ -115,6 +115,7 @@ class Updater:
             value_old=column("token_value"),
             value_target=credit.target,
             value_weight=None if credit.target_weight is None else credit.target_weight * counts,
+            foreign=table["foreign"].float()[row] if "foreign" in table else None,
             whole=frozenset(whole),
         )
 

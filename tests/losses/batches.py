@@ -50,5 +50,6 @@ def filled(rows: list[list[int]], seed: int, *, on_policy: bool = False) -> Toke
         value_old=normal(),
         value_target=normal(),
         value_weight=(torch.rand(tokens, generator=dice) > 0.3).double(),
+        foreign=(torch.tensor(trajectory) % 2).double(),
         whole=frozenset({"row", "sequence", "invocation", "trajectory"}),
     )

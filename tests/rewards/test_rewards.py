@@ -53,3 +53,11 @@ def test_penalty() -> None:  # rule 4
     assert invalid_penalty(StepTable(**TEAM)).tolist() == [5.0] * 4
     with pytest.raises(RecipeError, match="coefficient"):
         invalid_penalty(table, coefficient=-1.0)
+
+
+def test_unfinished_trajectories_have_no_outcome_yet() -> None:  # rule 3
+    flags = {"terminated": [True, True, True, False], "truncated": [False] * 4}
+    table = StepTable(**{**TEAM, "outcome": [1.0, 1.0, 1.0, float("nan")]}, **flags)
+    assert outcome(table).tolist() == [1.0, 0.0, 0.0, 0.0]
+    with pytest.raises(InvalidData, match="it has no outcome"):
+        outcome(table.replace(terminated=[True] * 4))

@@ -6,7 +6,7 @@ Knows transitions, critics and what a policy would say now. Knows nothing of los
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pydantic
@@ -18,6 +18,7 @@ from palaestra.data import Action, Estimate, Row, StepTable, Trajectory, derive
 from palaestra.data.protocols import Look, Setting
 from palaestra.errors import CheckpointError, ContractError, MissingColumn, RecipeError
 from palaestra.models.critics import TWINS, TwinCritic, frozen_copy, move_towards
+from palaestra.models.learner import Learner
 from palaestra.registry import Discount, Positive, PositiveInt, register
 from palaestra.replay import ReplayBuffer, Transition, one_step, seen_before
 
@@ -50,7 +51,9 @@ class Archer:
             trusted. Usual: 10–20.
         capacity: transitions in the buffer. Higher: more varied, older. Usual: 100000.
         actor_rows: situations that the policy learns from in an iteration; None: as many as were added in it.
-        hidden: width of the critic.
+        hidden: width of the critic's heads, and of the GRU.
+        encoder: what reads token ids: "policy" is a copy of the policy's own model after the warm start, which then
+            learns on its own; "gru" begins from scratch. Vectors go straight to the heads.
         fresh: learn from the utterances of this iteration's episodes instead of situations replayed. A variant:
             on-policy for the policy, off-policy for the critic.
         token_baseline: subtract the policy's own value of each token, b, and give A as its target: A − b, (A − b)².
@@ -58,8 +61,8 @@ class Archer:
     Raises: RecipeError, if the buffer is smaller than a batch. In a run: InvalidData, if it holds fewer transitions
         than a batch, if an episode's end is missing, or an utterance is empty; MissingColumn, for `token_baseline`
         with a policy that has no critic.
-    Differs from the authors' code: one critic update is one batch; the encoder is a small one learned from scratch
-        instead of RoBERTa; utterances for the V target are drawn once an iteration for all updates, which is the
+    Differs from the authors' code: situation and utterance are read together, by a copy of the policy, instead of
+        apart by RoBERTa; utterances for the V target are drawn at once for all updates of an iteration, which is the
         same, since the policy stands still meanwhile.
     """
 
@@ -75,6 +78,7 @@ class Archer:
         capacity: PositiveInt = 100_000,
         actor_rows: PositiveInt | None = None,
         hidden: PositiveInt = 64,
+        encoder: Literal["policy", "gru"] = "policy",
         fresh: bool = False,
         token_baseline: bool = False,
     ) -> None:
@@ -86,7 +90,7 @@ class Archer:
             )
         self.gamma, self.tau, self.critic_lr, self.critic_updates = gamma, tau, critic_lr, critic_updates
         self.batch, self.warmup, self.capacity, self.actor_rows = batch, warmup, capacity, actor_rows
-        self.hidden, self.fresh, self.token_baseline = hidden, fresh, token_baseline
+        self.hidden, self.encoder, self.fresh, self.token_baseline = hidden, encoder, fresh, token_baseline
         self.warming = warmup > 0
         self.critics: dict[str, UtteranceCritic] = {}
         self._metrics: dict[str, float] = {}
@@ -98,7 +102,9 @@ class Archer:
         """
         for name, policy in policies.items():
             seed = derive(setting.seed, "archer", name)
-            online = TwinCritic(policy.architecture(), hidden=self.hidden, seed=seed).to(setting.device)
+            model = getattr(policy, "model", None) if self.encoder == "policy" else None
+            trunk = None if model is None else model.base_model
+            online = TwinCritic(policy.architecture(), model=trunk, hidden=self.hidden, seed=seed).to(setting.device)
             buffer = ReplayBuffer(capacity=self.capacity, policy=name)
             self.critics[name] = UtteranceCritic(online, buffer, gamma=self.gamma, tau=self.tau, lr=self.critic_lr)
 
@@ -177,7 +183,7 @@ class UtteranceCritic:
     def __init__(self, online: TwinCritic, buffer: ReplayBuffer, *, gamma: float, tau: float, lr: float) -> None:
         self.online, self.buffer, self.gamma, self.tau = online, buffer, gamma, tau
         self.target: TwinCritic = frozen_copy(online)
-        self.optimizer = torch.optim.Adam(online.parameters(), lr=lr, fused=True)
+        self.learner = Learner(online.parameters(), lr=lr, clip=CLIP)
 
     def learn(self, look: Look, *, updates: int, batch: int) -> dict[str, float]:
         """Some updates of the critic. Returns the means of losses and values.
@@ -207,10 +213,9 @@ class UtteranceCritic:
     def update(self, drawn: Sequence[Transition], proposals: Sequence[np.ndarray]) -> dict[str, float]:
         """One step of the critic, and of its slow copy after it."""
         q_loss, v_loss, q = self.losses(drawn, proposals)
-        self.optimizer.zero_grad(set_to_none=True)
+        self.learner.zero()
         (q_loss + v_loss).backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(self.online.parameters(), CLIP)
-        self.optimizer.step()
+        self.learner.step()
         move_towards(self.target, self.online, tau=self.tau)
         return {"q_loss": q_loss.item(), "v_loss": v_loss.item(), "q": q.mean().item()}
 
@@ -219,9 +224,8 @@ class UtteranceCritic:
         situations = [one.observation for one in drawn]
         with torch.no_grad():
             q_goal = self.q_target(drawn)
-            v_goal = self.target.q(self.target.encode(situations), proposals)
-        seen = self.online.encode(situations)
-        q, v = self.online.q(seen, [one.utterance for one in drawn]), self.online.v(seen)
+            v_goal = self.target.q(situations, proposals)
+        q, v = self.online.both(situations, [one.utterance for one in drawn])
         return (q - q_goal).square().mean(1).sum(), (v - v_goal).square().mean(1).sum(), q.detach()
 
     def q_target(self, drawn: Sequence[Transition]) -> Float[Tensor, "heads rows"]:
@@ -230,22 +234,22 @@ class UtteranceCritic:
         rewards = torch.tensor([one.reward for one in drawn], device=next(self.target.parameters()).device)
         goal = rewards.repeat(TWINS, 1)
         if goes_on:
-            following = self.target.encode([one.following for one in drawn if one.following is not None])
-            goal[:, goes_on] += self.gamma * self.target.v(following)
+            following = self.target.v([one.following for one in drawn if one.following is not None])
+            goal[:, goes_on] += self.gamma * following
         return goal
 
     def judge(self, rows: Sequence[Row]) -> tuple[Float[Tensor, "heads rows"], Float[Tensor, "heads rows"]]:
         """Q of these rows' utterances and V of their situations, without gradient."""
+        situations = [seen_before(row.trajectory, row.step) for row in rows]
         with torch.no_grad():
-            seen = self.online.encode([seen_before(row.trajectory, row.step) for row in rows])
-            return self.online.q(seen, [row.step.action.tokens for row in rows]), self.online.v(seen)
+            return self.online.both(situations, [row.step.action.tokens for row in rows])
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resumed run needs."""
         return {
             "online": self.online.state_dict(),
             "target": self.target.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": self.learner.state_dict(),
             "buffer": self.buffer.state_dict(),
         }
 
@@ -253,5 +257,5 @@ class UtteranceCritic:
         """Go on where `state` was taken."""
         self.online.load_state_dict(state["online"])
         self.target.load_state_dict(state["target"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.learner.load_state_dict(state["optimizer"])
         self.buffer.load_state_dict(state["buffer"])

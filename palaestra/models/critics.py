@@ -9,18 +9,20 @@ response ids; where situations are vectors it is the index of one action.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from palaestra.errors import InvalidData
 
 TWINS = 2
+Values = Float[Tensor, "heads rows"]
+Read = tuple[Float[Tensor, "rows situation"], Float[Tensor, "rows pair"] | None]  # situations; with their utterances
 
 
 class VectorEncoder(nn.Module):
@@ -34,47 +36,75 @@ class VectorEncoder(nn.Module):
 
     def __init__(self, size: int, actions: int) -> None:
         super().__init__()
-        self.situation_width, self.utterance_width = size, actions
+        self.actions, self.situation_width, self.pair_width = actions, size, size + actions
         self.register_buffer("place", torch.zeros(()), persistent=False)
 
-    def situations(self, arrays: Sequence[np.ndarray]) -> Float[Tensor, "rows size"]:
-        """Vectors stacked."""
-        return torch.from_numpy(np.stack(arrays)).float().to(self.place.device)
-
-    def utterances(self, arrays: Sequence[np.ndarray]) -> Float[Tensor, "rows actions"]:
-        """One-hot actions."""
-        index = torch.tensor([int(array[0]) for array in arrays], device=self.place.device)
-        return nn.functional.one_hot(index, self.utterance_width).float()
+    def forward(self, situations: Sequence[np.ndarray], utterances: Sequence[np.ndarray] | None) -> Read:
+        """The vectors; and beside them one-hot actions."""
+        seen = torch.from_numpy(np.stack(situations)).float().to(self.place.device)
+        if utterances is None:
+            return seen, None
+        index = torch.tensor([int(array[0]) for array in utterances], device=self.place.device)
+        return seen, torch.cat([seen, nn.functional.one_hot(index, self.actions).float()], 1)
 
 
 class TokenEncoder(nn.Module):
-    """The last state of a GRU over embedded ids; prompts and responses share it.
-
-        h_t = GRU(embedding(id_t), h_{t−1}),  h_0 = 0        encoding = h at the last id
+    """States of a causal model over prompt and response: after the prompt's last id, and after the response's.
 
     Args:
-        vocabulary: number of ids.
-        width: of embeddings and state. Higher: more capacity, slower. Usual: 64 for tiny policies.
+        trunk: ids (rows, length) to states (rows, length, width), each from its own and earlier ids alone.
+        width: of the states.
+    """
+
+    def __init__(self, trunk: nn.Module, width: int) -> None:
+        super().__init__()
+        self.trunk, self.situation_width, self.pair_width = trunk, width, width
+
+    def forward(self, situations: Sequence[np.ndarray], utterances: Sequence[np.ndarray] | None) -> Read:
+        """Both in one pass; padding stands behind the last id, where it is not read."""
+        pieces = [situations] if utterances is None else [situations, utterances]
+        rows = [np.concatenate(row) for row in zip(*pieces, strict=True)]
+        ids = np.zeros((len(rows), max(len(row) for row in rows)), np.int64)
+        for place, row in enumerate(rows):
+            ids[place, : len(row)] = row
+        device = next(self.trunk.parameters()).device
+        states = self.trunk(torch.from_numpy(ids).to(device))
+        every = torch.arange(len(rows), device=device)
+        before, after = (torch.tensor([len(own) - 1 for own in some], device=device) for some in (situations, rows))
+        return states[every, before], None if utterances is None else states[every, after]
+
+
+class Recurrence(nn.Module):
+    """A GRU over embedded ids, from scratch.
+
+    Args:
+        vocabulary: number of ids. width: of embeddings and states. Higher: more capacity, slower. Usual: 64.
     """
 
     def __init__(self, vocabulary: int, width: int) -> None:
         super().__init__()
-        self.situation_width = self.utterance_width = width
         self.embedding = nn.Embedding(vocabulary, width)
         self.memory = nn.GRU(width, width, batch_first=True)
 
-    def situations(self, arrays: Sequence[np.ndarray]) -> Float[Tensor, "rows width"]:
-        """Encodings of prompts; padding stands behind the last id, where it is not read."""
-        lengths = torch.tensor([len(array) for array in arrays], device=self.embedding.weight.device)
-        ids = np.zeros((len(arrays), int(lengths.max())), np.int64)
-        for row, array in enumerate(arrays):
-            ids[row, : len(array)] = array
-        states, _ = self.memory(self.embedding(torch.from_numpy(ids).to(lengths.device)))
-        return states[torch.arange(len(arrays), device=lengths.device), lengths - 1]
+    def forward(self, ids: Int[Tensor, "rows length"]) -> Float[Tensor, "rows length width"]:
+        """h_t = GRU(embedding(id_t), h_{t−1}), h_0 = 0."""
+        return self.memory(self.embedding(ids))[0]  # type: ignore[no-any-return]
 
-    def utterances(self, arrays: Sequence[np.ndarray]) -> Float[Tensor, "rows width"]:
-        """Encodings of responses."""
-        return self.situations(arrays)
+
+class Trunk(nn.Module):
+    """A copy of a causal language model without its output layer: what it has learned to read is a good start.
+
+    Args:
+        model: a transformer that gives `last_hidden_state`; it stays as it is.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = copy.deepcopy(model).requires_grad_(True)
+
+    def forward(self, ids: Int[Tensor, "rows length"]) -> Float[Tensor, "rows length width"]:
+        """The last layer's states."""
+        return self.model(input_ids=ids, use_cache=False).last_hidden_state.float()  # type: ignore[no-any-return]
 
 
 class Heads(nn.Module):
@@ -109,47 +139,52 @@ def _uniform(shape: tuple[int, ...], inputs: int) -> nn.Parameter:
 class TwinCritic(nn.Module):
     """Two Q heads on situation and utterance, two V heads on the situation; whoever reads them takes the smaller.
 
-        Q_h(o, u) = head_h([encoding(o), encoding(u)])        V_h(o) = head_h(encoding(o)),  h = 1, 2
+        Q_h(o, u) = head_h(encoding(o, u))        V_h(o) = head_h(encoding(o)),  h = 1, 2
 
-    Each head has two hidden layers. Weights depend on `seed` alone: the global random state is neither read nor moved.
+    Each head has two hidden layers. Weights depend on `seed` and `model` alone: the global random state is neither
+    read nor moved.
 
     Args:
         architecture: of the policy, as its `architecture()` says: {"size", "actions"} of one that reads vectors,
             {"vocabulary"} of one that reads ids.
-        hidden: width of the heads' layers and, for ids, of the encoder. Higher: more capacity. Usual: 64.
+        model: for ids, a transformer whose copy reads them; None: a GRU from scratch.
+        hidden: width of the heads' layers and of the GRU. Higher: more capacity. Usual: 64.
         seed: for the initial weights.
 
     Raises: InvalidData, for an architecture with neither.
     """
 
-    def __init__(self, architecture: dict[str, Any], *, hidden: int = 64, seed: int = 0) -> None:
+    def __init__(
+        self, architecture: Mapping[str, Any], *, model: nn.Module | None = None, hidden: int = 64, seed: int = 0
+    ) -> None:
         super().__init__()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.encoder = _encoder(architecture, hidden)
-            seen, both = self.encoder.situation_width, self.encoder.situation_width + self.encoder.utterance_width
-            self.q_heads, self.v_heads = Heads(both, hidden), Heads(seen, hidden)
+            self.encoder = _encoder(architecture, model, hidden)
+            self.q_heads = Heads(self.encoder.pair_width, hidden)
+            self.v_heads = Heads(self.encoder.situation_width, hidden)
 
-    def encode(self, situations: Sequence[np.ndarray]) -> Float[Tensor, "rows width"]:
-        """Situations encoded once, for several heads.
+    def v(self, situations: Sequence[np.ndarray]) -> Values:
+        """V of both heads.
 
         Raises: InvalidData, for an empty situation.
         """
         _refuse_empty(situations, "a situation")
-        return self.encoder.situations(situations)  # type: ignore[no-any-return]
+        return self.v_heads(self.encoder(situations, None)[0])  # type: ignore[no-any-return]
 
-    def q(self, seen: Float[Tensor, "rows width"], utterances: Sequence[np.ndarray]) -> Float[Tensor, "heads rows"]:
-        """Q of both heads.
+    def q(self, situations: Sequence[np.ndarray], utterances: Sequence[np.ndarray]) -> Values:
+        """Q of both heads. Raises: as `both`."""
+        return self.both(situations, utterances)[0]
 
-        Raises: InvalidData, for an empty utterance.
+    def both(self, situations: Sequence[np.ndarray], utterances: Sequence[np.ndarray]) -> tuple[Values, Values]:
+        """Q and V of both heads, from one reading.
+
+        Raises: InvalidData, for an empty situation or utterance.
         """
+        _refuse_empty(situations, "a situation")
         _refuse_empty(utterances, "an utterance")
-        both = torch.cat([seen, self.encoder.utterances(utterances)], 1)
-        return self.q_heads(both)  # type: ignore[no-any-return]
-
-    def v(self, seen: Float[Tensor, "rows width"]) -> Float[Tensor, "heads rows"]:
-        """V of both heads."""
-        return self.v_heads(seen)  # type: ignore[no-any-return]
+        seen, pair = self.encoder(situations, utterances)
+        return self.q_heads(pair), self.v_heads(seen)
 
 
 def frozen_copy(module: nn.Module) -> Any:
@@ -165,11 +200,13 @@ def move_towards(target: nn.Module, online: nn.Module, *, tau: float) -> None:
         torch._foreach_lerp_(slow, fast, tau) if tau < 1 else torch._foreach_copy_(slow, fast)
 
 
-def _encoder(architecture: dict[str, Any], hidden: int) -> Any:
+def _encoder(architecture: Mapping[str, Any], model: nn.Module | None, hidden: int) -> VectorEncoder | TokenEncoder:
     if {"size", "actions"} <= architecture.keys():
         return VectorEncoder(int(architecture["size"]), int(architecture["actions"]))
     if "vocabulary" in architecture:
-        return TokenEncoder(int(architecture["vocabulary"]), hidden)
+        if model is not None:
+            return TokenEncoder(Trunk(model), int(architecture["hidden"]))
+        return TokenEncoder(Recurrence(int(architecture["vocabulary"]), hidden), hidden)
     raise InvalidData(
         where="TwinCritic(…)",
         what=f"a policy of kind `{architecture.get('kind')}` reads neither vectors nor token ids.",

@@ -114,8 +114,7 @@ def test_2_the_fixed_point_is_the_discounted_return(tau: float) -> None:
     for _ in range(400):
         critic.update(both, same)
     with torch.no_grad():
-        seen = critic.online.encode([one.observation for one in both])
-        for found in (critic.online.q(seen, same), critic.online.v(seen)):
+        for found in critic.online.both([one.observation for one in both], same):
             torch.testing.assert_close(found, torch.tensor([[0.95, 1.0]] * 2), atol=0.02, rtol=0)
 
 
@@ -201,8 +200,8 @@ def test_5_advantages_are_what_the_heads_say() -> None:
     seen = look(0, acting)
     _, advantage = experience(archer, seen, chains())
     online = archer.critics["main"].online
-    encoded = online.encode([row.step.observation.vector for row in seen.rows])
-    q, v = online.q(encoded, [row.step.action.tokens for row in seen.rows]), online.v(encoded)
+    situations = [row.step.observation.vector for row in seen.rows]
+    q, v = online.both(situations, [row.step.action.tokens for row in seen.rows])
     torch.testing.assert_close(advantage, q.min(0).values - v.min(0).values)
 
 
@@ -262,6 +261,7 @@ LANGUAGE: dict[str, Any] = {
     "rollout": {"tasks": 2, "group": 4, "max_turns": 4, "response_tokens": 4},
     "warm_start": {"episodes": 16, "epochs": 4, "batch_tokens": 256, "optimizer": {"adamw": {"lr": 1e-2}}},
 }
+FROM_SCRATCH = {**LANGUAGE, "advantage": {"archer": {**RUN["advantage"]["archer"], "encoder": "gru"}}}
 
 
 def run(folder: Path, layers: dict[str, Any], **options: Any) -> Path:
@@ -270,7 +270,7 @@ def run(folder: Path, layers: dict[str, Any], **options: Any) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("layers", [NETWORK, LANGUAGE], ids=["network", "language"])
+@pytest.mark.parametrize("layers", [NETWORK, LANGUAGE, FROM_SCRATCH], ids=["network", "language", "gru"])
 def test_8_resume_is_bit_for_bit(layers: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run(tmp_path / "whole", layers)
     plain = Trainer.iterate

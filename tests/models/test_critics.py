@@ -4,7 +4,8 @@
 2. Values do not depend on the other rows, nor on padding.
 3. Q sees the utterance, V does not; gradients reach all weights that matter and no others.
 4. Moving a target: (1 − tau) · target + tau · online; tau = 1 copies; no gradient reaches a frozen copy.
-5. Refused: an empty utterance, an empty situation, an architecture that reads neither vectors nor ids.
+5. A copy of a language model reads like the model at the start, learns, and leaves the model as it was.
+6. Refused: an empty utterance, an empty situation, an architecture that reads neither vectors nor ids.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from palaestra.errors import InvalidData
+from palaestra.models.causal_lm import make_causal_lm
 from palaestra.models.critics import TwinCritic, frozen_copy, move_towards
 
 VECTORS, IDS = {"size": 3, "actions": 4}, {"vocabulary": 20}
@@ -34,8 +36,7 @@ def utterances(architecture, count=6):
 
 
 def values(critic, architecture, rows=slice(None)):
-    seen = critic.encode(situations(architecture)[rows])
-    return torch.stack([critic.q(seen, utterances(architecture)[rows]), critic.v(seen)])
+    return torch.stack(critic.both(situations(architecture)[rows], utterances(architecture)[rows]))
 
 
 @BOTH
@@ -61,11 +62,13 @@ def test_2_rows_are_apart(architecture):
 @BOTH
 def test_3_what_heads_see(architecture):
     critic = TwinCritic(architecture, hidden=8)
-    seen = critic.encode(situations(architecture, 1) * 2)
-    q = critic.q(seen, utterances(architecture, 2))
+    same = situations(architecture, 1) * 2
+    q, v = critic.both(same, utterances(architecture, 2))
     assert not torch.allclose(q[:, 0], q[:, 1])
-    assert torch.equal(critic.v(seen)[:, 0], critic.v(seen)[:, 1])
-    critic.v(critic.encode(situations(architecture))).sum().backward()
+    torch.testing.assert_close(v[:, 0], v[:, 1])
+    torch.testing.assert_close(critic.v(same), v)
+    assert torch.equal(critic.q(same, utterances(architecture, 2)), q)
+    critic.v(situations(architecture)).sum().backward()
     assert all(weight.grad is None for weight in critic.q_heads.parameters())
     assert all(weight.grad is not None for weight in critic.v_heads.parameters())
     values(critic, architecture).sum().backward()
@@ -85,18 +88,33 @@ def test_4_targets_follow(architecture):
     assert not values(target, architecture).requires_grad
 
 
+def test_5_copies_of_language_models():
+    model = make_causal_lm(vocabulary=20, hidden=16, layers=1, heads=2, context=32, seed=0)
+    before = [weight.clone() for weight in model.parameters()]
+    critic = TwinCritic({"vocabulary": 20, "hidden": 16}, model=model.base_model, hidden=8)
+    prompt = np.arange(1, 6, dtype=np.int32)
+    hidden = model.base_model(torch.from_numpy(prompt).long()[None]).last_hidden_state[0, -1]
+    torch.testing.assert_close(critic.v([prompt, prompt[:2]])[:, :1], critic.v_heads(hidden[None]))
+    alone = torch.cat([values(critic, IDS, slice(i, i + 1)) for i in range(6)], -1)
+    torch.testing.assert_close(values(critic, IDS), alone)
+    values(critic, IDS).sum().backward()
+    assert all(weight.grad is None for weight in model.parameters())
+    assert all(weight.grad is not None for weight in critic.encoder.parameters())
+    assert all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
+
+
 @BOTH
-def test_5_empty_ones_are_refused(architecture):
+def test_6_empty_ones_are_refused(architecture):
     critic = TwinCritic(architecture, hidden=8)
-    seen = critic.encode(situations(architecture, 2))
+    seen = situations(architecture, 2)
     with pytest.raises(InvalidData, match="an utterance is empty"):
         critic.q(seen, [np.array([1], np.int32), np.array([], np.int32)])
     with pytest.raises(InvalidData, match="a situation is empty"):
-        critic.encode([np.array([], np.int32)])
+        critic.v([np.array([], np.int32)])
     with pytest.raises(InvalidData, match="nothing to judge"):
-        critic.encode([])
+        critic.v([])
 
 
-def test_5_other_policies_are_refused():
+def test_6_other_policies_are_refused():
     with pytest.raises(InvalidData, match="kind `painting` reads neither vectors nor token ids"):
         TwinCritic({"kind": "painting"})

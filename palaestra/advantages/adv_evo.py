@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from palaestra.data import Key, StepTable, standardize, total_return
@@ -103,8 +103,7 @@ def _refuse_mixing(table: StepTable, chosen: list[str]) -> None:
     """Raises: RecipeError, if a chosen team has agents of several of the environment's own teams."""
     own = table.labels("team")
     found: dict[str, set[str]] = {}
-    pairs = torch.unique(torch.stack([table["agent"], table["team"]], 1), dim=0).tolist()
-    for agent, team in pairs:
+    for agent, team in _pairs(table["agent"], table["team"]).tolist():
         if team >= 0:
             found.setdefault(chosen[agent], set()).add(str(own[team]))
     for team, mixed in found.items():
@@ -126,12 +125,19 @@ def _check_membership(table: StepTable) -> None:
     nameless = torch.unique(agent[counts & (team < 0)]).tolist()
     if nameless:
         raise _in_none([str(table.labels("agent")[code]) for code in nameless], ())
-    pairs = torch.unique(torch.stack([agent[counts], team[counts]], 1), dim=0)
+    pairs = _pairs(agent[counts], team[counts])
     twice = (pairs[1:, 0] == pairs[:-1, 0]).nonzero()
     if len(twice):
         first, second = pairs[int(twice[0, 0])].tolist(), pairs[int(twice[0, 0]) + 1].tolist()
         names = table.labels("team")
         raise _in_two(str(table.labels("agent")[first[0]]), str(names[first[1]]), str(names[second[1]]))
+
+
+def _pairs(one: Int[Tensor, " rows"], other: Int[Tensor, " rows"]) -> Int[Tensor, "pairs 2"]:
+    """The different pairs, sorted."""
+    width = int(other.max()) + 2 if len(other) else 1  # −1 is "none"
+    both = torch.unique(one * width + other + 1)
+    return torch.stack([both // width, both % width - 1], 1)
 
 
 def _in_none(agents: list[str], known: Mapping[str, str] | tuple[str, ...]) -> InvalidData:

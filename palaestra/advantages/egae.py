@@ -51,14 +51,21 @@ def egae(
     Raises: MissingColumn, without a critic or end flags; InvalidData, for values that are not finite.
     Differs from the authors' code: unknown, there is none; the paper gives neither the window nor lam.
     """
-    shared = {"gamma": gamma, "level": level, "gamma_in": gamma_in, "by": chain, "open_end": "last_value"}
-    estimate = lambda_return(table, lam=lam, **shared)  # type: ignore[arg-type]
-    whole = lambda_return(table, lam=1.0, **shared).target  # type: ignore[arg-type]
+    estimate = lambda_return(
+        table,
+        gamma=gamma,
+        lam=lam,
+        level=level,
+        gamma_in=gamma_in,
+        by=chain,
+        open_end="last_value",
+        target_lam=1.0,
+    )
     row = table.token_row if level == "token" else torch.arange(len(table))
-    target = torch.where(_finished(table, chain)[row], whole, torch.nan)
+    target = torch.where(_finished(table, chain)[row], estimate.target, torch.nan)
     if not whiten:
         return Estimate(estimate.advantage, target)
-    learns = whole.isfinite()  # who has a critic
+    learns = estimate.target.isfinite()  # who has a critic
     if "fresh" in table:
         learns = learns & (table["fresh"][row] > 0)
     return Estimate(whiten_units(estimate.advantage, weight=learns), target)

@@ -94,6 +94,7 @@ def lambda_return(
     reward: Tensor | None = None,
     by: tuple[str, ...] = ("trajectory", "agent"),
     open_end: Literal["error", "last_value"] = "error",
+    target_lam: float | None = None,
 ) -> Estimate:
     """Generalized advantage estimation over rows or over response tokens.
 
@@ -110,6 +111,7 @@ def lambda_return(
         reward: (units,) in place of the reward column.
         open_end: what follows the last row of a chain which is neither terminated nor truncated: "error", or
             "last_value": V of the chain's last unit once more, so that with gamma 1 its δ is its own reward.
+        target_lam: `lam` of the targets; None: the same. 1 makes them discounted rewards to go.
 
     Raises: MissingColumn, if values or flags are missing; InvalidData, if the last row of a chain is
         neither terminated nor truncated (open_end "error"), or if a chain has values on some of its rows only.
@@ -131,7 +133,11 @@ def lambda_return(
     delta = r + g * torch.where(unfinished, v, torch.where(last, end, following)) - v
     advantage = torch.empty_like(delta)
     advantage[unit] = reverse_scan(delta, torch.where(last, 0.0, g * lam))
-    return Estimate(advantage.float(), torch.where(judged, advantage + value, torch.nan).float())
+    aim = advantage
+    if target_lam is not None and target_lam != lam:
+        aim = torch.empty_like(delta)
+        aim[unit] = reverse_scan(delta, torch.where(last, 0.0, g * target_lam))
+    return Estimate(advantage.float(), torch.where(judged, aim + value, torch.nan).float())
 
 
 def _values(table: StepTable, name: str, *, by: tuple[str, ...]) -> tuple[Tensor, Tensor]:

@@ -273,7 +273,7 @@ def _output(siege: Siege, topology: str) -> int:
 
 def _request(tone: int, pretext: int, disguise: int, word: int) -> str:
     name = " ".join([*filter(None, [tuple(DISGUISES)[disguise]]), ITEMS[word]])
-    return f"a {TONES[tone]} request, for a {PRETEXTS[pretext]}: what is the code of {name}?"
+    return f"{TONES[tone]} request, pretext {PRETEXTS[pretext]}: what is the code of {name}?"
 
 
 def _vector(siege: Siege, agent: str) -> np.ndarray:

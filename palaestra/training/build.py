@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from palaestra.data import Task, derive
-from palaestra.data.protocols import HasExpert, Look, Setting
+from palaestra.data.protocols import Look, Setting
 from palaestra.engines import InProcessEngine
 from palaestra.errors import ContractError, RecipeError
 from palaestra.registry import Part, part
@@ -154,7 +154,7 @@ def _roles(settings: RunSettings, agents: Sequence[str], policies: Mapping[str, 
 
 def transcripts(use: Use, make: Callable[[], Any], source: Any, rollout: RolloutSettings, seed: int) -> list[str]:
     """What expert (else random) play reads and writes: texts for a tokenizer. Runs in the run's own workers."""
-    kind = "expert" if isinstance(source, HasExpert) else "random"
+    kind = "expert" if callable(getattr(source, "expert", None)) else "random"
     setting = Setting(seed=seed, action_count=getattr(source, "action_count", None))
     player = part("policy", kind).target(kind, setting)
     stage = Stage(

@@ -10,6 +10,7 @@ import numpy as np
 
 from palaestra.data import Step, StopReason, Trajectory
 from palaestra.data.table import token_count
+from palaestra.evaluation.panels import told
 from palaestra.training.experience import Experience
 
 
@@ -35,7 +36,8 @@ def measure(played: Sequence[Trajectory], experience: Experience, policies: Mapp
     assert experience.credit is not None
     metrics |= experience.credit.signal.metrics()
     metrics["selection/kept"] = float((experience.table.weight > 0).float().mean())
-    return metrics | _agents(over) | _told(over) | _versions(whole, policies)
+    metrics |= {f"info/{name}/mean": value for name, value in told(over).items()}
+    return metrics | _agents(over) | _versions(whole, policies)
 
 
 def generated(trajectory: Trajectory) -> list[Step]:
@@ -74,16 +76,6 @@ def _agents(whole: Sequence[Trajectory]) -> dict[str, float]:
         return {}
     metrics = {f"agent/{agent}/reward/mean": float(np.mean(values)) for agent, values in sorted(returns.items())}
     return metrics | {f"agent/{agent}/turns/mean": float(np.mean(values)) for agent, values in sorted(calls.items())}
-
-
-def _told(over: Sequence[Trajectory]) -> dict[str, float]:
-    """Numbers that the environment told of whole episodes in its last info: `info/calls/mean`."""
-    told: dict[str, list[float]] = defaultdict(list)
-    for trajectory in over:
-        for name, value in trajectory.info.items():
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                told[name].append(float(value))
-    return {f"info/{name}/mean": float(np.mean(values)) for name, values in sorted(told.items())}
 
 
 def _versions(whole: Sequence[Trajectory], policies: Mapping[str, Any]) -> dict[str, float]:

@@ -5,7 +5,8 @@
 (3) the return is the mean over agents, over the episodes that did not fail;
 (4) turns, stop reasons, unreadable acts and boundaries are shares of what was played;
 (5) an empty panel is refused;
-(6) the lines that the command prints read as documented.
+(6) the lines that the command prints read as documented;
+(7) numbers of the environment's last info are averaged over the episodes that give them; flags and texts are not.
 """
 
 from __future__ import annotations
@@ -101,3 +102,12 @@ def test_lines(episode: Episodes) -> None:  # rule 6
 def test_it_is_deterministic(episode: Episodes) -> None:  # rule 4
     played = [episode(float(k % 3 == 0)) for k in range(40)]
     assert summarize(played, name="x") == summarize(played, name="x")
+
+
+def test_told_numbers_are_averaged(episode: Episodes) -> None:  # rule 7
+    played = [episode(1.0), episode(0.0), episode(0.0)]
+    for trajectory, told in zip(played, ({"calls": 2}, {"calls": 5, "leak": 0.5}, {"unsafe": True}), strict=True):
+        trajectory.info = {**trajectory.info, **told, "game": "chess"}
+    metrics = summarize(played, name="x").metrics()
+    assert (metrics["eval/x/info/calls"], metrics["eval/x/info/leak"]) == (3.5, 0.5)
+    assert "eval/x/info/unsafe" not in metrics and "eval/x/info/game" not in metrics

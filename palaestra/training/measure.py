@@ -61,8 +61,22 @@ def _results(over: Sequence[Trajectory]) -> dict[str, float]:
         "turns/mean": float(np.mean([len(t.steps) for t in over])),
         "tokens/mean": float(np.mean([sum(len(s.action.tokens) for s in t.steps) for t in over])),
     }
+    read = [length for t in over for length in prompt_lengths(t)]
+    if any(read):
+        metrics["prompt/mean"] = float(np.mean(read))
     outcomes = [t.outcome for t in over if t.outcome is not None]
     return metrics | ({"outcome/mean": float(np.mean(outcomes))} if outcomes else {})
+
+
+def prompt_lengths(trajectory: Trajectory) -> list[int]:
+    """Tokens that a policy had before it at each step: all of its segment so far; 0 for policies without tokens."""
+    length: dict[tuple[str, int], int] = defaultdict(int)
+    found = []
+    for step in trajectory.steps:
+        place = (step.agent, step.segment)
+        found.append(length[place] + len(step.prompt))
+        length[place] = found[-1] + len(step.action.tokens) if len(step.prompt) else 0
+    return found
 
 
 def _agents(whole: Sequence[Trajectory]) -> dict[str, float]:

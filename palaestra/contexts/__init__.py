@@ -1,11 +1,10 @@
 """Contexts: from observations to prompt ids, appending only. Floor 3."""
 
-from palaestra.contexts.editable import PRUNED, Edit, Editable, EditableMemory, read_edit, write_edit
+from palaestra.contexts.editable import Edit, Editable, EditableMemory, read_edit, write_edit
 from palaestra.contexts.history import Context, ContextFull, Conversation, FullHistory, LatestOnly, Prompt, Window
 from palaestra.contexts.render import ChatRenderer, Renderer, TagRenderer, renderer_for
 
 __all__ = [
-    "PRUNED",
     "ChatRenderer",
     "Context",
     "ContextFull",

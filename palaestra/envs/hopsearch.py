@@ -92,7 +92,7 @@ class HopSearch:
         graphs: 0 makes a new graph for every seed; k > 0 lets every seed, of every split, ask about one of k
             fixed graphs.
         in_turn: state each of several questions only when the one before is worked out, and ask for all answers
-            at the end: `cedar owner dune. 2: dune. question 3: elm rival.` Who forgot the first finding cannot answer.
+            at the end: `2: dune. question 3: elm rival.` Who forgot the first finding cannot answer.
         max_turns: turns until the episode is cut off.
 
     Reward: the share of right answers, so 1 or 0 for one question; `success`: all are right. An action that
@@ -178,7 +178,7 @@ class HopSearch:
             said, relevant = self._search(state, *meant[1:])
             info["process"] = {AGENT: float(relevant)}
             if self._in_turn and (now := _present(state)) > before:
-                said += f" {now}: {state.graph.entities[state.current]}. {_state_question(state, now)}"
+                said = f"{now}: {state.graph.entities[state.current]}. {_state_question(state, now)}"
         if not self._single:
             info["gist"] = {AGENT: _gist(state, in_turn=self._in_turn)}
         return self._result(state, said, right, info)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from palaestra.contexts import PRUNED, Edit, EditableMemory, read_edit, write_edit
+from palaestra.contexts import Edit, EditableMemory, read_edit, write_edit
+from palaestra.contexts.editable import PRUNED
 from palaestra.data import Action, Observation, derive
 from palaestra.errors import ContractError, InvalidData
 from palaestra.registry import register

@@ -92,7 +92,7 @@ class HopSearch:
         graphs: 0 makes a new graph for every seed; k > 0 lets every seed, of every split, ask about one of k
             fixed graphs.
         in_turn: state each of several questions only when the one before is worked out, and ask for all answers
-            at the end: `2: dune. question 3: elm rival.` Who forgot the first finding cannot answer.
+            at the end: `2: dune. question: elm rival.` Who forgot the first finding cannot answer.
         max_turns: turns until the episode is cut off.
 
     Reward: the share of right answers, so 1 or 0 for one question; `success`: all are right. An action that
@@ -313,7 +313,7 @@ def _state_question(state: State, number: int) -> str:
     """The question of this number, from 0; behind the last one, the wish for answers."""
     if number == len(state.questions):
         return "answer all."
-    return f"question {number + 1}: {_spell(state.graph, state.questions[number])}."
+    return f"question: {_spell(state.graph, state.questions[number])}."
 
 
 def _spell(graph: Graph, question: Question) -> str:
@@ -353,7 +353,8 @@ def _gist(state: State, *, in_turn: bool) -> str:
         if not left:
             notes.append(f"{number + 1}: {state.graph.entities[entity]}.")
         elif left != question.relations or (in_turn and number == _present(state)):
-            notes.append(f"question {number + 1}: {_spell(state.graph, Question(start=entity, relations=left))}.")
+            name = "question" if in_turn else f"question {number + 1}"
+            notes.append(f"{name}: {_spell(state.graph, Question(start=entity, relations=left))}.")
     return " ".join(notes)
 
 

@@ -303,9 +303,9 @@ def test_questions_come_in_turn():  # rule 8
             found.append(truth(names, 3)[-1])
         steps.append(env.step({PLAYER: env.expert(PLAYER)}))
     assert len(found) == 3
-    assert steps[0].observations[PLAYER].text.startswith("question 1: ")
+    assert steps[0].observations[PLAYER].text.startswith("question: ")
     said = [step.observations[PLAYER].text for step in steps[1:-1]]
-    assert [text for text in said if text.startswith(f"2: {found[1]}. question 3: ")]
+    assert [text for text in said if text.startswith(f"2: {found[1]}. question: ")]
     assert said[-1] == f"3: {found[2]}. answer all."
     assert steps[-2].info["gist"][PLAYER] == " ".join(f"{k}: {name}." for k, name in enumerate(found, start=1))
     assert steps[-1].info["success"]

@@ -120,25 +120,20 @@ class Seen:
 def prepare(
     trajectories: Sequence[Trajectory],
     parts: Parts,
-    policies: Mapping[str, Any],
+    seen: Seen,
     references: Mapping[str, Any],
     *,
-    temperature: float,
-    token_budget: int,
     proximal: bool,
-    step: int = 0,
-    seed: int = 0,
     strict: bool = False,
 ) -> Experience:
     """Run every stage between rollout and loss.
 
     Args:
-        policies: the trainable ones. references: per policy, its frozen reference, where there is one.
+        seen: the iteration, for parts with state; its rows are filled in here.
+        references: per policy, its frozen reference, where there is one.
         proximal: recompute log-probabilities before the update (needed for more than one update).
-        step, seed: of the iteration, for parts with state.
         strict: refuse rows that occur twice without a column `weight`.
     """
-    seen = Seen(policies, step, seed, temperature, token_budget)
     for bound in parts.all:
         if (choose := bound.can("choose")) is not None:
             trajectories = choose(list(trajectories), seen)

@@ -19,9 +19,9 @@ from palaestra.store.metrics import ENVIRONMENT_STEPS, UPDATES, MetricsLog
 from palaestra.training.build import Bound, World
 from palaestra.training.checkpoint import RunState, load_checkpoint, save_checkpoint
 from palaestra.training.evaluate import Panel
-from palaestra.training.experience import Experience, Parts, prepare
+from palaestra.training.experience import Experience, Parts, Seen, prepare
 from palaestra.training.guards import Guard
-from palaestra.training.measure import measure
+from palaestra.training.measure import measure, spent
 from palaestra.training.progress import Progress
 from palaestra.training.settings import RunSettings
 
@@ -97,18 +97,11 @@ class Trainer:
     def credit(self, whole: Sequence[Trajectory]) -> Experience:
         """Every stage from table to weights."""
         training, rollout = self.settings.training, self.settings.rollout
-        return prepare(
-            whole,
-            self.parts,
-            {name: updater.policy for name, updater in self.state.updaters.items()},
-            self.state.references,
-            temperature=rollout.temperature,
-            token_budget=training.token_budget,
-            proximal=training.epochs * training.minibatches > 1,
-            step=self.step,
-            seed=derive(self.settings.seed, "parts", self.step),
-            strict=self.settings.strict,
-        )
+        policies = {name: updater.policy for name, updater in self.state.updaters.items()}
+        seed = derive(self.settings.seed, "parts", self.step)
+        seen = Seen(policies, self.step, seed, rollout.temperature, training.token_budget)
+        several = training.epochs * training.minibatches > 1
+        return prepare(whole, self.parts, seen, self.state.references, proximal=several, strict=self.settings.strict)
 
     def update(self, experience: Experience) -> dict[str, float]:
         """Every trainable policy improves; with several, their metrics carry the policy's name."""
@@ -124,8 +117,9 @@ class Trainer:
     def count(self, played: Sequence[Trajectory], updated: Mapping[str, float]) -> None:
         """Budget spent: environment steps and generated tokens, failed episodes included."""
         training = self.settings.training
-        self.counters[ENVIRONMENT_STEPS] += sum(len(t.steps) for t in played)
-        self.counters["tokens"] += sum(len(s.action.tokens) for t in played for s in t.steps)
+        steps, tokens = spent(played)
+        self.counters[ENVIRONMENT_STEPS] += steps
+        self.counters["tokens"] += tokens
         self.counters[UPDATES] += training.epochs * training.minibatches if updated else 0
 
     def evaluate(self) -> None:

@@ -20,7 +20,7 @@ from palaestra.data.protocols import Request, Setting
 from palaestra.engines import InProcessEngine
 from palaestra.policies.language import LanguagePolicy
 from palaestra.training.build import bind
-from palaestra.training.experience import Parts, prepare
+from palaestra.training.experience import Parts, Seen, prepare
 from palaestra.training.settings import Use
 from palaestra.training.updates import Updater
 
@@ -105,7 +105,8 @@ def test_2_same_first_update(one_file: ModuleType, groups: list[list[object]]) -
         token_budget=512,
     )
     played = [trajectory(number, episode) for number, group in enumerate(groups) for episode in group]
-    experience = prepare(played, parts, {"main": policy}, {}, temperature=1.0, token_budget=512, proximal=False)
+    seen = Seen({"main": policy}, 0, 0, 1.0, 512)
+    experience = prepare(played, parts, seen, {}, proximal=False)
     metrics = updater.update(experience, seed=0)
 
     assert metrics["policy/grad_norm"] == pytest.approx(norm, rel=1e-4)

@@ -52,8 +52,8 @@ class Archer:
         capacity: transitions in the buffer. Higher: more varied, older. Usual: 100000.
         actor_rows: situations that the policy learns from in an iteration; None: as many as were added in it.
         hidden: width of the critic's heads, and of the GRU.
-        encoder: what reads token ids: "policy" is a copy of the policy's own model after the warm start, which then
-            learns on its own; "gru" begins from scratch. Vectors go straight to the heads.
+        encoder: what reads token ids: "gru" begins from scratch; "policy" is a copy of the policy's own model after the
+            warm start, for models too large to learn reading anew. Vectors go straight to the heads.
         fresh: learn from the utterances of this iteration's episodes instead of situations replayed. A variant:
             on-policy for the policy, off-policy for the critic.
         token_baseline: subtract the policy's own value of each token, b, and give A as its target: A − b, (A − b)².
@@ -61,7 +61,7 @@ class Archer:
     Raises: RecipeError, if the buffer is smaller than a batch. In a run: InvalidData, if it holds fewer transitions
         than a batch, if an episode's end is missing, or an utterance is empty; MissingColumn, for `token_baseline`
         with a policy that has no critic.
-    Differs from the authors' code: situation and utterance are read together, by a copy of the policy, instead of
+    Differs from the authors' code: situation and utterance are read together, by a small encoder, instead of
         apart by RoBERTa; utterances for the V target are drawn at once for all updates of an iteration, which is the
         same, since the policy stands still meanwhile.
     """
@@ -78,7 +78,7 @@ class Archer:
         capacity: PositiveInt = 100_000,
         actor_rows: PositiveInt | None = None,
         hidden: PositiveInt = 64,
-        encoder: Literal["policy", "gru"] = "policy",
+        encoder: Literal["gru", "policy"] = "gru",
         fresh: bool = False,
         token_baseline: bool = False,
     ) -> None:

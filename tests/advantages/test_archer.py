@@ -261,7 +261,7 @@ LANGUAGE: dict[str, Any] = {
     "rollout": {"tasks": 2, "group": 4, "max_turns": 4, "response_tokens": 4},
     "warm_start": {"episodes": 16, "epochs": 4, "batch_tokens": 256, "optimizer": {"adamw": {"lr": 1e-2}}},
 }
-FROM_SCRATCH = {**LANGUAGE, "advantage": {"archer": {**RUN["advantage"]["archer"], "encoder": "gru"}}}
+COPIED = {**LANGUAGE, "advantage": {"archer": {**RUN["advantage"]["archer"], "encoder": "policy"}}}
 
 
 def run(folder: Path, layers: dict[str, Any], **options: Any) -> Path:
@@ -270,7 +270,7 @@ def run(folder: Path, layers: dict[str, Any], **options: Any) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("layers", [NETWORK, LANGUAGE, FROM_SCRATCH], ids=["network", "language", "gru"])
+@pytest.mark.parametrize("layers", [NETWORK, LANGUAGE, COPIED], ids=["network", "language", "copied"])
 def test_8_resume_is_bit_for_bit(layers: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run(tmp_path / "whole", layers)
     plain = Trainer.iterate

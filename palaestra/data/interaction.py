@@ -87,7 +87,9 @@ class StepResult:
         truncated: agents whose episode was cut off (time limit); their value does not end here.
         last: what a truncated agent would have seen next: where its value is read, since its episode goes on.
         info: JSON values. `success: bool` (the raw outcome, never shaped) is read by evaluation;
-            `invalid: {agent: True}` marks an action which the environment could not read.
+            `invalid: {agent: True}` marks an action which the environment could not read. Any entry over agents
+            speaks of their acts just made: `invocation` and `parent` say to which call an act belongs and in which
+            turn it was called; numbers become columns of the table.
     """
 
     observations: Mapping[str, Observation]

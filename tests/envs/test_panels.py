@@ -45,6 +45,9 @@ SIZES = {
     "navdist": 256,
     "hopsearch": 256,
     "twenty_questions": 256,
+    "relay": 256,
+    "teambuilding": 256,
+    "flow": 256,
 }
 
 

@@ -5,7 +5,7 @@
 3. The quality is 1 for two fitting words without repetition, falls with what repeats or does not belong, and is 0
    without a fitting word, however often the wanted word stands there.
 4. The expert always succeeds; its sentences differ, and some have the wanted word.
-5. Both numbers are columns of the table; the quality alone decides success.
+5. Both numbers are told at the end; the quality alone decides success.
 """
 
 from __future__ import annotations
@@ -82,6 +82,6 @@ def test_expert():  # rule 4
 
 def test_numbers():  # rule 5
     result = answered(" ".join([WANTED] * 6))
-    assert result.info["quality"] == {WRITER: 0.0} and result.info["proxy"] == {WRITER: 1.0}
+    assert result.info["quality"] == 0.0 and result.info["proxy"] == 1.0
     assert result.info["success"] is False and result.rewards == {WRITER: 1.0}
     assert answered("").info["invalid"] == {WRITER: True}

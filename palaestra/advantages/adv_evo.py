@@ -5,7 +5,7 @@ Knows rewards, agents and teams. Knows nothing of turns, of what is an attack, o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Literal
 
 import torch
@@ -58,10 +58,7 @@ def public_baseline(
     >>> public_baseline(table).tolist()
     [0.5, -0.25, -0.5, 0.25]
     """
-    if "team" in by:
-        table = table if teams is None else table.replace(team=_given(table, teams))
-        _check_membership(table)
-    peers, each = table.key(*by), table.key("trajectory", "agent")
+    peers, each = _peers(table, by, teams), table.key("trajectory", "agent")
     returns = total_return(table, by=("trajectory", "agent"))
     advantage = standardize(returns, by=peers, unit=each, center=center, singleton=singleton)
     if whiten == "none":
@@ -73,8 +70,20 @@ def _unit(table: StepTable, whiten: str, each: Key) -> Key | None:
     return each if whiten == "return" else table.unit("token")
 
 
-def _given(table: StepTable, teams: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """The team of each row, from the option.
+def _peers(table: StepTable, by: Columns, teams: Teams | None) -> Key:
+    """The sets whose returns share a mean; `team` is the option's, or the column."""
+    if "team" not in by:
+        return table.key(*by)
+    if teams is None:
+        codes, names = table["team"], [str(name) for name in table.labels("team")]
+    else:
+        codes, names = _given(table, teams), list(teams)
+    _check_membership(table, codes, names)
+    return table.key(*(name for name in by if name != "team")) & Key(codes.clamp_min(0), len(names), ("team",))
+
+
+def _given(table: StepTable, teams: Teams) -> Int[Tensor, " rows"]:
+    """The team of each row as a place in the option.
 
     Raises: RecipeError, InvalidData.
     """
@@ -84,63 +93,55 @@ def _given(table: StepTable, teams: Mapping[str, tuple[str, ...]]) -> list[str]:
             what=f"attackers and defenders need a baseline each, and there is one team: {', '.join(teams) or 'none'}.",
             remedy="Name at least two teams, or leave `teams` out and use by: [] for one baseline.",
         )
-    team_of: dict[str, str] = {}
-    for team, agents in teams.items():
+    team_of: dict[str, int] = {}
+    for place, (team, agents) in enumerate(teams.items()):
         for agent in agents:
             if agent in team_of:
-                raise _in_two(agent, team_of[agent], team)
-            team_of[agent] = team
-    names = [str(name) for name in table.labels("agent")]
-    homeless = [name for name in names if name not in team_of]
+                raise _in_two(agent, list(teams)[team_of[agent]], team)
+            team_of[agent] = place
+    agents_here = [str(name) for name in table.labels("agent")]
+    homeless = [name for name in agents_here if name not in team_of]
     if homeless:
         raise _in_none(homeless, team_of)
+    codes = torch.tensor([team_of[name] for name in agents_here])[table["agent"]]
     if "team" in table:
-        _refuse_mixing(table, [team_of[name] for name in names])
-    return [team_of[names[code]] for code in table["agent"].tolist()]
+        _refuse_mixing(table, codes, list(teams))
+    return codes
 
 
-def _refuse_mixing(table: StepTable, chosen: list[str]) -> None:
+def _refuse_mixing(table: StepTable, codes: Int[Tensor, " rows"], teams: list[str]) -> None:
     """Raises: RecipeError, if a chosen team has agents of several of the environment's own teams."""
-    own = table.labels("team")
-    found: dict[str, set[str]] = {}
-    for agent, team in _pairs(table["agent"], table["team"]).tolist():
-        if team >= 0:
-            found.setdefault(chosen[agent], set()).add(str(own[team]))
-    for team, mixed in found.items():
+    own, known = table["team"], table["team"] >= 0
+    for place, team in enumerate(teams):
+        mixed = torch.unique(own[known & (codes == place)]).tolist()
         if len(mixed) > 1:
             raise RecipeError(
                 where=f"{PLACE}, teams.{team}",
-                what=f"it mixes agents of the environment's teams {' and '.join(sorted(mixed))}.",
+                what=f"it mixes agents of the environment's teams "
+                f"{' and '.join(sorted(str(table.labels('team')[code]) for code in mixed))}.",
                 remedy="Opponents must not share a baseline: one's gain is the other's loss. Separate them.",
             )
 
 
-def _check_membership(table: StepTable) -> None:
+def _check_membership(table: StepTable, codes: Int[Tensor, " rows"], teams: list[str]) -> None:
     """Every agent is in one team, in the whole batch.
 
-    Raises: InvalidData; MissingColumn.
+    Raises: InvalidData.
     """
-    team, agent = table["team"], table["agent"]
-    counts = table.weight > 0
-    nameless = torch.unique(agent[counts & (team < 0)]).tolist()
+    agents, counts = table.labels("agent"), table.weight > 0
+    agent, team = table["agent"][counts], codes[counts]
+    nameless = torch.unique(agent[team < 0]).tolist()
     if nameless:
-        raise _in_none([str(table.labels("agent")[code]) for code in nameless], ())
-    pairs = _pairs(agent[counts], team[counts])
-    twice = (pairs[1:, 0] == pairs[:-1, 0]).nonzero()
+        raise _in_none([str(agents[code]) for code in nameless], ())
+    low = torch.full((len(agents),), len(teams)).scatter_reduce(0, agent, team, "amin")
+    high = torch.full((len(agents),), -1).scatter_reduce(0, agent, team, "amax")
+    twice = (low < high).nonzero()
     if len(twice):
-        first, second = pairs[int(twice[0, 0])].tolist(), pairs[int(twice[0, 0]) + 1].tolist()
-        names = table.labels("team")
-        raise _in_two(str(table.labels("agent")[first[0]]), str(names[first[1]]), str(names[second[1]]))
+        code = int(twice[0, 0])
+        raise _in_two(str(agents[code]), teams[int(low[code])], teams[int(high[code])])
 
 
-def _pairs(one: Int[Tensor, " rows"], other: Int[Tensor, " rows"]) -> Int[Tensor, "pairs 2"]:
-    """The different pairs, sorted."""
-    width = int(other.max()) + 2 if len(other) else 1  # −1 is "none"
-    both = torch.unique(one * width + other + 1)
-    return torch.stack([both // width, both % width - 1], 1)
-
-
-def _in_none(agents: list[str], known: Mapping[str, str] | tuple[str, ...]) -> InvalidData:
+def _in_none(agents: list[str], known: Iterable[str]) -> InvalidData:
     return InvalidData(
         where=PLACE,
         what=f"{', '.join(sorted(agents))} {'is' if len(agents) == 1 else 'are'} in no team.",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -30,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def command(study: Study, out: Path, *, parallel: int, seeds: int | None = None) -> list[str]:
     """The comparison as a command line."""
-    arms = [piece for name, layers in study.arms.items() for piece in ("--arm", f"{name}: {' '.join(layers)}")]
+    arms = [piece for name, layers in study.arms.items() for piece in ("--arm", f"{name}: {shlex.join(layers)}")]
     options = ["--seeds", str(seeds or study.seeds), "--out", str(out), "--parallel", str(parallel)]
     options += ["--reference", study.reference, "--metric", study.metric]
     return [sys.executable, "-m", "palaestra", "compare", study.setup, *study.overrides, *arms, *options]

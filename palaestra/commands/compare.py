@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -73,7 +74,7 @@ def _arms(files: Sequence[str], arms: Sequence[str]) -> dict[str, tuple[list[str
     found = [(Path(file).stem, [file], []) for file in files]
     for text in arms:
         name, colon, rest = text.partition(":")
-        layers, own = split_arguments(rest.split())
+        layers, own = split_arguments(shlex.split(rest))
         if not (colon and name.strip() and layers):
             raise RecipeError(
                 where=f"palaestra compare --arm {text!r}",

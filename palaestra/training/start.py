@@ -133,6 +133,7 @@ def _updater(settings: RunSettings, own: PolicySettings, policy: Any) -> Updater
         epochs=training.epochs,
         minibatches=training.minibatches,
         token_budget=training.token_budget,
+        stop_kl=training.stop_kl,
         agent_gradients=training.agent_gradients,
     )
 

@@ -32,6 +32,8 @@ class Updater:
     Attributes:
         optimizer: as parts of the slot give it: step, zero, lr, state_dict, load_state_dict.
         how, constant: aggregation of per-token losses.
+        stop_kl: an update that finds the policy farther than this from where the experience came from is the
+            iteration's last; `policy/left_out` counts the others.
         agent_gradients: measure the gradient norm of each agent's share of the loss; costs a pass per agent.
     """
 
@@ -44,6 +46,7 @@ class Updater:
     epochs: int
     minibatches: int
     token_budget: int
+    stop_kl: float | None = None
     agent_gradients: bool = False
     agents: Sequence[str] = ()
     spoiled: int = 0
@@ -63,11 +66,19 @@ class Updater:
         which = self._useful(samples, batch)
         if not which:
             return {}
+        minis = [
+            mini
+            for epoch in range(self.epochs)
+            for mini in mini_batches(which, self.minibatches, seed=derive(seed, name, epoch), together=together)
+        ]
         totals: dict[str, list[float]] = defaultdict(list)
-        for epoch in range(self.epochs):
-            for mini in mini_batches(which, self.minibatches, seed=derive(seed, name, epoch), together=together):
-                for key, value in self._step(samples, batch, mini, recorded=recorded, together=together).items():
-                    totals[key].append(value)
+        for done, mini in enumerate(minis):
+            found = self._step(samples, batch, mini, recorded=recorded, together=together)
+            for key, value in found.items():
+                totals[key].append(value)
+            if self.stop_kl is not None and found.get("policy/kl", 0.0) > self.stop_kl:
+                totals["policy/left_out"] = [float(len(minis) - 1 - done)]
+                break
         return {key: float(np.mean(values)) for key, values in totals.items()}
 
     def _useful(self, samples: Any, batch: TokenBatch) -> list[int]:

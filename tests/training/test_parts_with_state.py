@@ -5,7 +5,8 @@ the episodes; (2) what it remembers is in the checkpoint: a stopped and resumed 
 (3) it may choose which episodes the update learns from; (4) while it warms up, iterations without an update do not
 stop the run; (5) its columns reach the estimator; (6) a ratio over trajectories keeps them in one mini-batch, and
 with one update all ratios agree; (7) gradient norms per agent; (8) strict refuses lone peers and repeated rows;
-(9) the value loss reaches rows whose policy weight is 0.
+(9) the value loss reaches rows whose policy weight is 0; (10) an iteration's updates end where the policy has
+moved too far.
 """
 
 from __future__ import annotations
@@ -209,3 +210,10 @@ def test_9_values_learn_where_the_policy_does_not(echo: Run) -> None:
     masked = curve(echo("masked", "training.iterations=1", layers=layers))[0]
     plain = curve(echo("plain", "training.iterations=1", layers=layers | {"weights": []}))[0]
     assert masked["value/loss"] == pytest.approx(plain["value/loss"], rel=1e-5)
+
+
+def test_10_stops_where_the_policy_moved_too_far(echo: Run) -> None:
+    several = ("training.epochs=4", "training.iterations=1", "optimizer.adamw.lr=0.01")
+    free, bound = echo("free", *several), echo("bound", *several, "training.stop_kl=0.0001")
+    assert "policy/left_out" not in curve(free)[0]
+    assert 1 <= curve(bound)[0]["policy/left_out"] <= 3

@@ -5,7 +5,7 @@ Knows columns, keys and the order of rows in time. Knows nothing of agents' mode
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -297,7 +297,7 @@ class StepTable:
             absent = np.nan if name in MAY_BE_MISSING else 0.0
             columns.setdefault(name, [float(s.info.get(name, absent)) for s in steps])
         for name in LABELS:
-            columns[name] = [s.info.get(name, t.info.get(name)) for t, s in pairs]
+            columns[name] = [_label(s.info.get(name, t.info.get(name))) for t, s in pairs]
         columns["state_text"] = [s.observation.text for s in steps]
         unlabeled = [name for name in (*LABELS, "state_text") if all(value is None for value in columns[name])]
         return cls(**{name: column for name, column in columns.items() if name not in unlabeled})
@@ -331,6 +331,11 @@ def tokens_of(rows: Sequence[Row]) -> int:
 def token_count(step: Step) -> int:
     """Response tokens of a step; an action without tokens counts as one."""
     return max(len(step.action.tokens), 1)
+
+
+def _label(value: Any) -> Any:
+    """A label of a step or trajectory; a dict over agents is none of the whole trajectory."""
+    return None if isinstance(value, Mapping) else value
 
 
 def _next_keys(pairs: list[tuple[Trajectory, Step]]) -> list[str | None]:

@@ -141,9 +141,11 @@ class Relay:
             info["invalid"] = {agent: True}
         rewards = {} if fits else {agent: -self._penalty[agent]}
         words = self.actions[meant].split() if meant is not None and fits else []
-        answered = (
-            self._main_acts(state, words) if state.call is None else self._sub_acts(state, state.call, words, info)
-        )
+        answered: bool | None = None
+        if state.call is None:
+            answered = self._main_acts(state, words)
+        else:
+            self._sub_acts(state, state.call, words, info)
         state.turn += 1
         said = "" if fits else "not understood. " if meant is None else "not possible. "
         if answered is None and (state.call is not None or state.own < self._calls + SPARE):

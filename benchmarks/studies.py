@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.catalogue import IMAGES, RESULTS, Study, studies
+from palaestra.catalogue import Study, studies
+from palaestra.catalogue.studies import IMAGES, RESULTS
 from palaestra.evaluation.statistics import bootstrap_interval
 from palaestra.store.metrics import MetricsLog
 

@@ -10,11 +10,9 @@ from palaestra.catalogue.generate import write
 from palaestra.catalogue.methods import Method, methods
 from palaestra.catalogue.places import resource
 from palaestra.catalogue.scan import Declaration, Option, build_index, declarations
-from palaestra.catalogue.studies import IMAGES, RESULTS, Study, studies
+from palaestra.catalogue.studies import Study, studies
 
 __all__ = [
-    "IMAGES",
-    "RESULTS",
     "Declaration",
     "Method",
     "Option",

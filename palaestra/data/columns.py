@@ -28,10 +28,12 @@ MAY_BE_MISSING = ("outcome", "process", "value", "value_end", *PER_TOKEN)  # NaN
 
 
 def pick(values: Any, rows: Tensor) -> Any:
+    """The values of these rows, in their order."""
     return [values[row] for row in rows.tolist()] if isinstance(values, list) else values[rows]
 
 
 def numeric(values: Any) -> bool:
+    """Whether these are numbers or flags."""
     if isinstance(values, Tensor):
         return True
     try:
@@ -41,6 +43,10 @@ def numeric(values: Any) -> bool:
 
 
 def numbers(name: str, values: Any) -> Tensor:
+    """A column of numbers: bool for flags, int64 for counts, else float32.
+
+    Raises: InvalidData, if it is not one number per row.
+    """
     column = values.detach() if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
     if column.ndim != 1:
         raise InvalidData(where=f"column `{name}`", what=f"its shape is {tuple(column.shape)}, not (rows,).")

@@ -31,7 +31,8 @@ def check_loss(
     1. It gives a loss (tokens,) and metrics (tokens,), all finite; metrics carry no gradient.
     2. The gradient is finite.
     3. If the advantage changes the gradient at all, then an advantage of 0 gives no gradient.
-    4. Masked tokens (weight 0, and with it value_weight 0) change neither value nor gradient, whatever stands in their columns.
+    4. Masked tokens (weight 0, and with it value_weight 0) change neither value nor gradient, whatever stands in
+       their columns.
     5. Cutting the batch between trajectories does not change value or gradient, with coefficients of the whole.
     6. The gradient is the one that finite differences show.
 

@@ -38,7 +38,7 @@ from palaestra.models.causal_lm import make_causal_lm
 from palaestra.models.tokenizer import train_tokenizer
 from palaestra.policies.language import LanguagePolicy
 from palaestra.training.build import bind
-from palaestra.training.experience import Parts, prepare
+from palaestra.training.experience import Parts, Seen, prepare
 from palaestra.training.settings import Use
 from palaestra.training.updates import Updater
 
@@ -120,13 +120,7 @@ class Ours:
         """From ids and rewards to the optimizer's step. Returns the gradient's norm."""
         played = [_trajectory(episode, sample) for sample, episode in enumerate(batch)]
         experience = prepare(
-            played,
-            self.parts,
-            {"main": self.policy},
-            {},
-            temperature=1.0,
-            token_budget=TOKEN_BUDGET,
-            proximal=False,
+            played, self.parts, Seen({"main": self.policy}, 0, 0, 1.0, TOKEN_BUDGET), {}, proximal=False
         )
         return self.updater.update(experience, seed=0)["policy/grad_norm"]
 

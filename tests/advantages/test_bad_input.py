@@ -141,8 +141,8 @@ def test_unknown_unit_and_key() -> None:  # rule 4
     with pytest.raises(MissingColumn, match="has no column `trajectry`") as caught:
         grpo(table(), unit="trajectry")
     assert caught.value.options[0] == "trajectory"
-    with pytest.raises(MissingColumn, match="stratum"):
-        grpo(table(), by=("group", "stratum"))
+    with pytest.raises(MissingColumn, match="strata"):
+        grpo(table(), by=("group", "strata"))
 
 
 def test_no_state_keys() -> None:  # rule 5

@@ -4,8 +4,8 @@ M-GRPO: (1) without calls it is GRPO with the population deviation; (2) with d c
 to chance; (3) "duplicate" counts exactly d calls of each calling rollout; (4) the same seed gives the same alignment
 in any order of rows, another seed another one; (5) in the mean over seeds its advantages are those of "weight";
 (6) each calling rollout weighs the same; (7) all rows of a call share one number; (8) what it refuses.
-Rewards of a hierarchy: (9) a malformed rollout or call earns exactly 0; (10) one reward a rollout and a call, on the last
-row in time; (11) what they refuse.
+Rewards of a hierarchy: (9) a malformed rollout or call earns exactly 0; (10) one reward a rollout and a call, on the
+last row in time; (11) what they refuse.
 Flow-GRPO: (12) every planner turn of a trajectory has the same advantage; (13) with one turn each it is GRPO; (14) rows
 of other modules get 0 and never enter the loss; (15) what it refuses.
 HRPO: (16) λ = 0 is GRPO; (17) the action part is neither centered nor scaled; (18) what it refuses.

@@ -136,7 +136,9 @@ def _chance(policy: NetworkPolicy, result: StepResult, index: int) -> float:
     seen = result.observations[AGENT]
     legal = policy.legal(seen)
     logits, _ = policy.module.step(torch.from_numpy(policy.vector(seen)[None]), None)
-    return float(torch.softmax(masked(logits.detach(), None if legal is None else torch.from_numpy(legal[None])), -1)[0, index])
+    return float(
+        torch.softmax(masked(logits.detach(), None if legal is None else torch.from_numpy(legal[None])), -1)[0, index]
+    )
 
 
 def test_teams_refuse_what_has_no_order() -> None:  # rule 5

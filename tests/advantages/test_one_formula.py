@@ -271,3 +271,14 @@ def test_every_estimator_is_named() -> None:
     named = {name for name in globals() if hasattr(globals()[name], "part")}
     parts = {o.part.name for o in vars(advantages).values() if hasattr(o, "part") and len(o.part.data) == 1}
     assert parts <= named | known
+
+
+@each_kind()
+def test_pooling_leaves_the_whole_gradient(table: StepTable) -> None:
+    """Why SALT changes little for a policy that sees only the state: equal acts have equal gradients, so that giving
+    them their mean leaves the sum over a batch as it was. Only clipping, mini-batches and histories can tell."""
+    base = grpo(table)
+    edges = table.key("group", "state_key", "action_key", "next_key")
+    before = torch.zeros(edges.size, dtype=torch.float64).index_add_(0, edges.codes, base.double())
+    after = torch.zeros(edges.size, dtype=torch.float64).index_add_(0, edges.codes, salt(table, base).double())
+    assert close(after, before)

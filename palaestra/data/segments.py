@@ -105,11 +105,12 @@ def reverse_scan(values: Float[Tensor, " rows"], coefficients: Float[Tensor, " r
     loop over rows. float64 in, float64 (rows,) out.
     """
     total, factor = values.double().clone(), coefficients.double().clone()
-    if len(factor):
+    rows = len(total)
+    if rows:
         factor[-1] = 0.0
     hop = 1
-    while hop < len(total) and bool((factor != 0).any()):
-        total[:-hop] += factor[:-hop] * total[hop:].clone()
-        factor = torch.cat([factor[:-hop] * factor[hop:], torch.zeros(hop, dtype=torch.float64)])
+    while hop < rows and bool(factor.any()):
+        total[: rows - hop] += factor[: rows - hop] * total[hop:]
+        factor = factor[:-hop] * factor[hop:]  # what reaches beyond the last row is 0 and left out
         hop *= 2
     return total

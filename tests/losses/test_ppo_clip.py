@@ -93,6 +93,11 @@ def test_missing_columns(part: Any, column: str) -> None:
         part(batch)
 
 
+def test_clipped_values_need_the_old_ones() -> None:
+    with pytest.raises(MissingColumn, match="`value_old`"):
+        value(filled([[1], [1]], 0).replace(value_old=None), clip=0.2)
+
+
 def test_extreme_ratios_stay_finite() -> None:
     batch = filled([[2], [2]], 0)
     far = batch.replace(logprob=torch.full((4,), -200.0).double(), proximal=torch.full((4,), -1.0).double())

@@ -146,7 +146,7 @@ def _check_need(
         _check_column(need, used, settings, parts)
 
 
-_REFERENCE = "set `reference: start` (the weights after the warm start) or a folder of weights"
+_REFERENCE = "set `reference: start` (the weights after the warm start)"
 
 
 def _check_ability(need: str, used: UsedPart, settings: RunSettings, parts: Sequence[UsedPart]) -> None:

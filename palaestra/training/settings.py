@@ -98,7 +98,7 @@ class RunSettings(Section):
     program: Use = Use(name="play")
     agents: dict[str, RoleSettings] = {"*": RoleSettings()}
     policies: dict[str, PolicySettings]
-    reference: Literal["start"] | str | None = None  # weights that KL terms refer to: after warm start, or a folder
+    reference: Literal["start"] | None = None  # weights that KL terms refer to: those after the warm start
     warm_start: WarmStartSettings | None = None
     sampler: Use = Use(name="uniform")
     rollout: RolloutSettings = RolloutSettings()

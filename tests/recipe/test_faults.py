@@ -202,7 +202,7 @@ def test_no_reference(base, message) -> None:  # rule 11
     assert message("regularizers: kl\n") == (
         "x.yaml:1  regularizers: kl\n\n  `kl` uses a reference policy, and `reference` is not set.\n"
         "  Without it there is nothing to keep the policy near to.\n  Candidates: entropy.\n\n  Do one of these:\n"
-        "    • set `reference: start` (the weights after the warm start) or a folder of weights, or\n"
+        "    • set `reference: start` (the weights after the warm start), or\n"
         "    • leave it out, or use a part that does without "
         "(`palaestra methods --slot regularizer --without reference` lists all)."
     )

@@ -79,6 +79,11 @@ class World:
     setting: Setting
 
 
+def make_environment(name: str, options: Mapping[str, Any]) -> Any:
+    """A fresh environment, found by its name, so that workers in other processes can make it too."""
+    return part("environment", name).target(**options)
+
+
 def build_world(settings: RunSettings) -> World:
     """Environment, policies, roles and runner of a run.
 
@@ -86,7 +91,7 @@ def build_world(settings: RunSettings) -> World:
     """
     use = settings.environment
     environment = bind("environment", use)
-    make = functools.partial(environment.part.target, **environment.options)
+    make = functools.partial(make_environment, use.name, environment.options)
     source = make()
     if not callable(getattr(source, "tasks", None)):
         raise ContractError(

@@ -11,7 +11,7 @@ from palaestra.envs.panels import evaluation_tasks
 from palaestra.evaluation.panels import Evaluation, summarize
 from palaestra.registry import part
 from palaestra.rollout.stage import Play, Stage
-from palaestra.training.build import World, bind
+from palaestra.training.build import World, bind, make_environment
 from palaestra.training.settings import RunSettings
 
 
@@ -30,7 +30,7 @@ class Panel:
         if self._settings.environment is not None:
             self.name = self._settings.environment.name
             bound = bind("environment", self._settings.environment)
-            make = functools.partial(bound.part.target, **bound.options)
+            make = functools.partial(make_environment, self._settings.environment.name, bound.options)
             source = make()
             stage = Stage(
                 environment_name=self.name,

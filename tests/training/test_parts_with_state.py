@@ -6,7 +6,7 @@ the episodes; (2) what it remembers is in the checkpoint: a stopped and resumed 
 stop the run; (5) its columns reach the estimator; (6) a ratio over trajectories keeps them in one mini-batch, and
 with one update all ratios agree; (7) gradient norms per agent; (8) strict refuses lone peers and repeated rows;
 (9) the value loss reaches rows whose policy weight is 0; (10) an iteration's updates end where the policy has
-moved too far.
+moved too far; (11) an environment in a file of one's own plays in other processes too.
 """
 
 from __future__ import annotations
@@ -217,3 +217,20 @@ def test_10_stops_where_the_policy_moved_too_far(echo: Run) -> None:
     free, bound = echo("free", *several), echo("bound", *several, "training.stop_kl=0.0001")
     assert "policy/left_out" not in curve(free)[0]
     assert 1 <= curve(bound)[0]["policy/left_out"] <= 3
+
+
+OWN = '''
+from palaestra.testing.fakes import EchoEnvironment
+
+
+class Mine(EchoEnvironment):
+    """An environment of one's own, in a file."""
+'''
+
+
+def test_11_an_environment_in_a_file_plays_in_processes(echo: Run, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(OWN)
+    layers = {"environment": {f"{file}:Mine": {"turns": 2}}, "warm_start": None}
+    folder = echo("a", "rollout.workers=2", "rollout.worker_kind=process", "training.iterations=1", layers=layers)
+    assert curve(folder)[0]["episodes/failed"] == 0

@@ -5,12 +5,7 @@ Knows rewards, response tokens, their log-probabilities and values. Knows nothin
 
 from __future__ import annotations
 
-import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
-
-from palaestra.data import Estimate, StepTable, lambda_return, whitened
-from palaestra.errors import InvalidData, MissingColumn
+from palaestra.data import Estimate, StepTable, lambda_return, token_rewards, whitened
 from palaestra.registry import Columns, Fraction, NonNegative, Positive, register
 
 
@@ -46,34 +41,9 @@ def ppo_max(
         log-probabilities that are not finite, or a trajectory whose last row is neither terminated nor truncated.
     Differs from the authors' code: rewards are scaled by a part of their own, `running_scale`.
     """
-    reward = torch.zeros(table.tokens)
-    reward[table["token_count"].cumsum(0) - 1] = table["reward"]
-    if kl_coefficient > 0:
-        counts = table.weight[table.token_row] > 0
-        reward = reward - kl_coefficient * _drift(table, counts)
+    reward = token_rewards(table, kl=kl_coefficient, where="ppo_max: kl_coefficient")
     estimate = lambda_return(table, gamma=gamma, lam=lam, level="token", reward=reward, by=chain)
     estimate = whitened(estimate) if whiten else estimate
     if clip is None:
         return estimate
     return Estimate(estimate.advantage.clamp(-clip, clip), estimate.target)
-
-
-def _drift(table: StepTable, counts: Bool[Tensor, " tokens"]) -> Float[Tensor, " tokens"]:
-    """logprob − reference of each token; 0 on padding and where no policy of ours spoke."""
-    if "token_reference" not in table:
-        raise MissingColumn(
-            where="ppo_max: kl_coefficient",
-            what="a KL penalty needs the column `token_reference`, which the table lacks.",
-            remedy="Set `reference: start` in the recipe, or kl_coefficient: 0.",
-        )
-    sampled = table["token_proximal"] if "token_proximal" in table else table["token_logprob"]
-    reference = table["token_reference"]
-    silent = ~counts | (sampled.isnan() & reference.isnan())
-    drift = torch.where(silent, 0.0, sampled - reference)
-    if not bool(drift.isfinite().all()):
-        raise InvalidData(
-            where="ppo_max: kl_coefficient",
-            what=f"{int((~drift.isfinite()).sum())} tokens have a log-probability that is not finite.",
-            remedy="The reference must read the policy's own tokens: same tokenizer, same vocabulary.",
-        )
-    return drift

@@ -5,12 +5,10 @@ Knows rewards, response tokens and their log-probabilities. Knows no groups and 
 
 from __future__ import annotations
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from palaestra.data import StepTable, reward_to_go, whiten
-from palaestra.errors import InvalidData, MissingColumn
+from palaestra.data import StepTable, reward_to_go, token_rewards, whiten
 from palaestra.registry import Columns, Discount, NonNegative, register
 
 
@@ -41,26 +39,6 @@ def reinforce_plus_plus(
         from step to step, over the observations between them.
     """
     counts = table.weight[table.token_row] > 0
-    rewards = torch.zeros(table.tokens)
-    rewards[table["token_count"].cumsum(0) - 1] = table["reward"]
-    if beta > 0:
-        rewards = rewards - beta * torch.where(counts, _drift(table, counts), 0.0)
+    rewards = token_rewards(table, kl=beta, where="reinforce_plus_plus: beta")
     returns = reward_to_go(table, gamma=gamma, by=chain, level="token", reward=rewards)
     return whiten(returns, weight=counts)
-
-
-def _drift(table: StepTable, counts: Tensor) -> Tensor:
-    """logprob − reference of each token, 0 where no policy of ours spoke."""
-    if "token_reference" not in table:
-        raise MissingColumn(
-            where="reinforce_plus_plus: beta",
-            what="a KL penalty needs the column `token_reference`, which the table lacks.",
-            remedy="Set `reference: start` in the recipe, or beta: 0.",
-        )
-    sampled = table["token_proximal"] if "token_proximal" in table else table["token_logprob"]
-    reference = table["token_reference"]
-    silent = sampled.isnan() & reference.isnan()  # a scripted agent's tokens
-    drift = torch.where(silent, 0.0, sampled - reference)
-    if not bool(drift[counts].isfinite().all()):
-        raise InvalidData(where="reinforce_plus_plus: beta", what="a token's log-probability is not finite.")
-    return drift

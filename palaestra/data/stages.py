@@ -212,6 +212,40 @@ def _on_last_token(table: StepTable) -> Tensor:
     return out
 
 
+def token_rewards(table: StepTable, *, kl: float, where: str) -> Float[Tensor, " tokens"]:
+    """Row rewards on the last token of their row, minus kl · (logprob − reference) on every token.
+
+    Args:
+        table: columns reward, token_count; with kl > 0 also token_reference and token_proximal (else
+            token_logprob), each (tokens,). Tokens of scripted agents have neither and cost nothing.
+        kl: ≥ 0.
+        where: `method: option` that asks for it, for messages.
+
+    Raises: MissingColumn, if kl > 0 and there is no reference; InvalidData, for a log-probability that is not
+        finite.
+    """
+    if kl <= 0:
+        return _on_last_token(table)
+    if "token_reference" not in table:
+        raise MissingColumn(
+            where=where,
+            what="a KL penalty needs the column `token_reference`, which the table lacks.",
+            remedy=f"Set `reference: start` in the recipe, or {where.rpartition(' ')[2]}: 0.",
+        )
+    sampled = table["token_proximal"] if "token_proximal" in table else table["token_logprob"]
+    reference = table["token_reference"]
+    silent = (table.weight[table.token_row] == 0) | (sampled.isnan() & reference.isnan())
+    drift = torch.where(silent, 0.0, sampled - reference)
+    bad = int((~drift.isfinite()).sum())
+    if bad:
+        raise InvalidData(
+            where=where,
+            what=f"{bad} tokens have a log-probability that is not finite.",
+            remedy="The reference must read the policy's own tokens: same tokenizer, same vocabulary.",
+        )
+    return _on_last_token(table) - kl * drift
+
+
 # ---- baseline and scale -----------------------------------------------------------------------------------
 def standardize(
     values: Float[Tensor, " rows"],
@@ -325,5 +359,5 @@ def modulate(
 
 __all__ = [
     "EPS", "Estimate", "compact", "lambda_return", "modulate", "pool", "reward_to_go", "standardize",
-    "total_return", "whiten", "whitened",
+    "token_rewards", "total_return", "whiten", "whitened",
 ]  # fmt: skip

@@ -44,7 +44,6 @@ ABILITIES_OF_ENVIRONMENTS = ("expert", "snapshot", "restore", "global_state", "t
 WHY = {
     "state_key": "Without it every step is its own state, and comparing equal states compares nothing.",
     "outcome": "Without it no episode counts as solved or failed.",
-    "fresh": "Only `rollout.runner: windows` plays episodes in windows and says which steps are new in this one.",
     "critic": "Without it there is no value to compare a return with.",
     "reference": "Without it there is nothing to keep the policy near to.",
     "group": "A trajectory that is alone equals its group's mean, so every advantage is 0.",
@@ -164,16 +163,21 @@ def _check_column(need: str, used: UsedPart, settings: RunSettings, parts: Seque
     environment = _environment(parts)
     runner = registry.part("rollout", settings.rollout.runner).target
     provided = [getattr(target, "provides", None) for target in (runner, *(other.part.target for other in parts))]
+    runners = [name for name in registry.names("rollout") if need in _provides("rollout", name)]
     own = getattr(environment.part.target, "provides", None)
     if own is None or any(need in columns for columns in provided if columns is not None):
         return
     source = {"state_key": "`Observation.state_key`", "outcome": "`success`"}.get(need, f"`{need}` in `info`")
     fault = f"the column `{need}`, and environment `{environment.name}` gives none"
     way = f"give {source} in `{environment.name}` and name `{need}` in its `provides`"
-    if need == "fresh":
-        fault = f"the column `fresh`, and the runner `{settings.rollout.runner}` gives none"
-        way = "set rollout.runner=windows and rollout.window"
+    if runners:  # it is the runner's affair, not the environment's
+        fault = f"the column `{need}`, and the runner `{settings.rollout.runner}` gives none"
+        way = f"set rollout.runner={' or '.join(runners)}"
     raise _refusal(used, need, fault, way, verb="reads")
+
+
+def _provides(slot: str, name: str) -> frozenset[str]:
+    return frozenset(getattr(registry.part(slot, name).target, "provides", None) or ())
 
 
 def _policies_of(used: UsedPart, settings: RunSettings) -> set[str]:

@@ -7,7 +7,7 @@ environment by name.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -73,7 +73,7 @@ class Trainer:
         if not self.parts.warming:
             self.guard.learned(updated, experience)
         self.step += 1
-        self.count(played, updated)
+        self.count(played)
         seconds = {"time/rollout": collected - started, "time/update": time.perf_counter() - collected}
         self.log.append(self.step, metrics | updated | self.counters | seconds)
         self.progress.iteration(self.step, metrics | updated, seconds)
@@ -114,13 +114,12 @@ class Trainer:
             metrics |= {key.replace("policy/", prefix, 1): value for key, value in found.items()}
         return metrics
 
-    def count(self, played: Sequence[Trajectory], updated: Mapping[str, float]) -> None:
+    def count(self, played: Sequence[Trajectory]) -> None:
         """Budget spent: environment steps and generated tokens, failed episodes included."""
-        training = self.settings.training
         steps, tokens = spent(played)
         self.counters[ENVIRONMENT_STEPS] += steps
         self.counters["tokens"] += tokens
-        self.counters[UPDATES] += training.epochs * training.minibatches if updated else 0
+        self.counters[UPDATES] += max((updater.made for updater in self.state.updaters.values()), default=0)
 
     def evaluate(self) -> None:
         """Play the panel, write it down."""

@@ -34,6 +34,7 @@ class Updater:
         how, constant: aggregation of per-token losses.
         stop_kl: an update that finds the policy farther than this from where the experience came from is the
             iteration's last; `policy/left_out` counts the others.
+        made: optimizer steps of the last iteration.
         agent_gradients: measure the gradient norm of each agent's share of the loss; costs a pass per agent.
     """
 
@@ -49,11 +50,12 @@ class Updater:
     stop_kl: float | None = None
     agent_gradients: bool = False
     agents: Sequence[str] = ()
+    made: int = 0
     spoiled: int = 0
 
     def update(self, experience: Experience, *, seed: int) -> dict[str, float]:
         """One iteration's updates. Returns metrics, averaged over mini-batches; empty if nothing can be learned."""
-        name = self.policy.name
+        name, self.made = self.policy.name, 0
         if name not in experience.samples:
             return {}
         samples = experience.samples[name]
@@ -72,12 +74,13 @@ class Updater:
             for mini in mini_batches(which, self.minibatches, seed=derive(seed, name, epoch), together=together)
         ]
         totals: dict[str, list[float]] = defaultdict(list)
-        for done, mini in enumerate(minis):
+        for mini in minis:
             found = self._step(samples, batch, mini, recorded=recorded, together=together)
+            self.made += 1
             for key, value in found.items():
                 totals[key].append(value)
             if self.stop_kl is not None and found.get("policy/kl", 0.0) > self.stop_kl:
-                totals["policy/left_out"] = [float(len(minis) - 1 - done)]
+                totals["policy/left_out"] = [float(len(minis) - self.made)]
                 break
         return {key: float(np.mean(values)) for key, values in totals.items()}
 

@@ -216,7 +216,9 @@ def test_10_stops_where_the_policy_moved_too_far(echo: Run) -> None:
     several = ("training.epochs=4", "training.iterations=1", "optimizer.adamw.lr=0.01")
     free, bound = echo("free", *several), echo("bound", *several, "training.stop_kl=0.0001")
     assert "policy/left_out" not in curve(free)[0]
-    assert 1 <= curve(bound)[0]["policy/left_out"] <= 3
+    left_out = curve(bound)[0]["policy/left_out"]
+    assert 1 <= left_out <= 3
+    assert (curve(free)[0]["updates"], curve(bound)[0]["updates"]) == (4, 4 - left_out)
 
 
 OWN = '''

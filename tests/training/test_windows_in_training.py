@@ -110,13 +110,13 @@ def test_4_spent_once(long: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     acts, counted = set[Any](), 0
     plain = Trainer.count
 
-    def watched(self: Trainer, played: list[Trajectory], updated: Any) -> None:
+    def watched(self: Trainer, played: list[Trajectory]) -> None:
         nonlocal counted
         acts.update((t.id, step.turn) for t in played for step in t.steps)
         steps, tokens = spent(played)
         assert steps == tokens
         counted += steps
-        plain(self, played, updated)
+        plain(self, played)
 
     monkeypatch.setattr(Trainer, "count", watched)
     last = curve(long())[-1]

@@ -46,7 +46,8 @@ SLOTS: dict[str, str] = {
     "context": "how a history becomes prompt tokens",
     "program": "who acts when in an episode",
     "rollout": "how episodes are run",
-    "sampler": "which tasks an iteration plays",
+    "sampler": "which tasks an iteration plays, and how",
+    "strategy": "how plays become trajectories: forks, further groups, second attempts; a list composes",
     "reward": "rows of a table to rewards",
     "selection": "which rows stay in the update",
     "advantage": "credit: rows or tokens to numbers; a list composes",
@@ -57,6 +58,7 @@ SLOTS: dict[str, str] = {
 }
 
 STAGES = frozenset({"reward", "selection", "advantage", "weights"})  # slots between rollout and loss
+MAY_HOLD_STATE = STAGES | {"sampler", "strategy"}
 
 P = TypeVar("P", bound=Callable[..., Any])
 
@@ -90,7 +92,7 @@ class Part:
     @property
     def holds_state(self) -> bool:
         """Whether a run makes one object of this part and calls that, iteration after iteration."""
-        return self.slot in STAGES and inspect.isclass(self.target)
+        return self.slot in MAY_HOLD_STATE and inspect.isclass(self.target)
 
     @property
     def summary(self) -> str:

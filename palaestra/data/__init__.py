@@ -27,13 +27,14 @@ from palaestra.data.stages import (
     whitened,
 )
 from palaestra.data.table import Row, StepTable, rows_of
-from palaestra.data.task import Task, panel_hash
+from palaestra.data.task import Assignment, Task, panel_hash
 from palaestra.data.tokens import Aggregation, TokenBatch, aggregate, coefficients, kl_estimate
 from palaestra.data.trajectory import Failure, Step, StopReason, Tail, Trajectory
 
 __all__ = [
     "Action",
     "Aggregation",
+    "Assignment",
     "Estimate",
     "Failure",
     "FinishReason",

@@ -36,6 +36,28 @@ class Task:
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
+@dataclass(slots=True, kw_only=True, frozen=True)
+class Assignment:
+    """A task and how an iteration plays it: what a sampler gives. None leaves a limit to `rollout`.
+
+    Attributes:
+        samples: trajectories of its group. turns: most turns of each.
+        instruction: said to every agent at the head of what it reads.
+        info: JSON values for the `info` of each trajectory.
+    """
+
+    task: Task
+    samples: int | None = None
+    turns: int | None = None
+    instruction: str | None = None
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, chosen: Task | Assignment) -> Assignment:
+        """A bare task, played as `rollout` says; an assignment as it is."""
+        return chosen if isinstance(chosen, Assignment) else cls(task=chosen)
+
+
 def panel_hash(tasks: list[Task]) -> str:
     """One hash over a panel of tasks, order included; committed next to the panel's definition."""
     return hashlib.sha256("\n".join(task.content_hash for task in tasks).encode()).hexdigest()[:16]

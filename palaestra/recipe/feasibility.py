@@ -101,6 +101,12 @@ def _check_settings(settings: RunSettings, rows: Mapping[str, Row]) -> None:
             what="a hanging step can only be left behind in a worker, and `rollout.workers` is 0.",
             remedy="Set rollout.workers=1 or more, or leave `rollout.step_seconds` out.",
         )
+    if settings.strategy and rollout.runner == "windows":
+        raise RecipeError(
+            where=rows["rollout.runner"].mark.where,
+            what="the runner `windows` suspends episodes between iterations, and a strategy wants them whole.",
+            remedy="Leave out `strategy`, or set rollout.runner=episodes.",
+        )
 
 
 def _check_warm_start(parts: Sequence[UsedPart], warm_start: Node | None) -> None:

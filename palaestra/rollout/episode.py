@@ -16,6 +16,7 @@ from palaestra.data import Action, Observation, Step, StepResult, StopReason, Tr
 from palaestra.data.protocols import Acted, Sampling, Session
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError
 from palaestra.rollout.hosts import Host
+from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Stage
 
 
@@ -34,6 +35,12 @@ class Limits:
     turns: int | None = None
     tokens: int | None = None
     seconds: float | None = None
+
+    @classmethod
+    def of(cls, play: Play, settings: RolloutSettings) -> Limits:
+        """Those of the settings, but the turns of the play where it says so."""
+        turns = settings.max_turns if play.turns is None else play.turns
+        return cls(turns=turns, tokens=settings.max_tokens, seconds=settings.max_seconds)
 
 
 @dataclass(slots=True, eq=False)
@@ -127,7 +134,8 @@ class Episode:
     started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        self.trajectory = Trajectory(task=self.play.task, group=self.play.group, sample=self.play.sample)
+        play = self.play
+        self.trajectory = Trajectory(task=play.task, group=play.group, sample=play.sample, info=dict(play.info))
         self.agents = Agents(self)
 
     @property

@@ -6,8 +6,9 @@ Knows episodes, hosts and limits. Knows no method, no model and no environment b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import Any
 
 from palaestra.data import Failure, StopReason, Trajectory
@@ -15,6 +16,7 @@ from palaestra.data.protocols import Sampling
 from palaestra.errors import EpisodeFailure, PalaestraError
 from palaestra.registry import register
 from palaestra.rollout.episode import Episode, Halt, Limits
+from palaestra.rollout.field import Act, Collect
 from palaestra.rollout.hosts import Host, InlineCalls, LocalHost, ThreadCalls, failure
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Program, Stage
@@ -44,31 +46,47 @@ class EpisodeRunner:
             temperature: in place of the settings' (evaluation).
             program: in place of the stage's (demonstrations).
         """
+        return self.perform(lambda collect: collect(plays, self.sampling(temperature)), program=program)
+
+    def perform(self, act: Act, *, program: Program | None = None) -> list[Trajectory]:
+        """Run what plays by awaiting `collect(plays, sampling)`, as often as it likes, also several at a time.
+
+        Args:
+            program: in place of the stage's.
+        """
         played: list[Trajectory] = []
+
+        async def run() -> None:
+            async with self.open(program=program) as collect:
+                played.extend(await act(collect))
+
         # Not the coroutine's result: `asyncio.run` ends with a repr of that, which takes longer than some rollouts.
-        asyncio.run(self._collect(plays, temperature, program, played))
+        asyncio.run(run())
         return played
 
-    async def _collect(
-        self, plays: Sequence[Play], temperature: float | None, program: Program | None, played: list[Trajectory]
-    ) -> None:
+    @asynccontextmanager
+    async def open(self, *, program: Program | None = None) -> AsyncIterator[Collect]:
+        """What plays in the running event loop, `rollout.in_flight` episodes at a time over all its calls."""
         gate = asyncio.Semaphore(self._settings.in_flight)
-        sampling = self._sampling(temperature)
 
-        async def one(play: Play) -> Trajectory:
-            async with gate:
-                return await self._play(play, sampling, program or self._stage.program)
+        async def collect(plays: Sequence[Play], sampling: Sampling | None = None) -> list[Trajectory]:
+            async def one(play: Play) -> Trajectory:
+                async with gate:
+                    return await self._play(play, sampling or self.sampling(), program or self._stage.program)
+
+            return await asyncio.gather(*(one(play) for play in plays))
 
         if self._workers is not None:
             self._workers.attach(asyncio.get_running_loop())
         try:
             with Watch(self._stage.environment_name, idle=not self._settings.workers):
-                played += await asyncio.gather(*(one(play) for play in plays))
+                yield collect
         finally:
             if self._workers is not None:
                 self._workers.detach()
 
-    def _sampling(self, temperature: float | None) -> Sampling:
+    def sampling(self, temperature: float | None = None) -> Sampling:
+        """As the settings say, or at another temperature."""
         s = self._settings
         if temperature is not None:
             return Sampling(temperature=temperature, max_tokens=s.response_tokens)
@@ -79,10 +97,7 @@ class EpisodeRunner:
             host = await self._open()
         except EpisodeFailure as error:
             return _failed(Trajectory(task=play.task, group=play.group, sample=play.sample), error)
-        limits = Limits(
-            turns=self._settings.max_turns, tokens=self._settings.max_tokens, seconds=self._settings.max_seconds
-        )
-        episode = Episode(play, self._stage, host, limits, sampling)
+        episode = Episode(play, self._stage, host, Limits.of(play, self._settings), sampling)
         try:
             return await self._perform(episode, program)
         finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from palaestra.data import Task
@@ -45,9 +45,18 @@ class Stage:
 
 @dataclass(slots=True, kw_only=True, frozen=True)
 class Play:
-    """One episode to be played. Everything random in it derives from `seed`."""
+    """One episode to be played. Everything random in it derives from `seed`.
+
+    Attributes:
+        turns: most turns, in place of `rollout.max_turns`.
+        instruction: said to every agent at the head of what it reads.
+        info: JSON values for the trajectory's `info`.
+    """
 
     task: Task
     group: str
     sample: int
     seed: int
+    turns: int | None = None
+    instruction: str | None = None
+    info: Mapping[str, Any] = field(default_factory=dict)

@@ -9,6 +9,7 @@ Knows episodes, lanes and network policies. Knows no method. A call that hangs c
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import types
 from collections import deque
@@ -22,6 +23,7 @@ from palaestra.errors import EpisodeFailure, PalaestraError, RecipeError
 from palaestra.policies.network import NetworkPolicy, NetworkSession, Question
 from palaestra.registry import register
 from palaestra.rollout.episode import Episode, Halt, Limits
+from palaestra.rollout.field import Act
 from palaestra.rollout.lanes import Lanes, VectorLanes, open_lanes
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Program, Role, Stage
@@ -40,17 +42,23 @@ class VectorRunner:
         self._count = 0
 
     def collect(
-        self, plays: Sequence[Play], *, temperature: float | None = None, program: Program | None = None
+        self,
+        plays: Sequence[Play],
+        *,
+        temperature: float | None = None,
+        program: Program | None = None,
+        sampling: Sampling | None = None,
     ) -> list[Trajectory]:
         """Play all; trajectories in the order of `plays`, failed ones included (stop ERROR, `error` set).
 
         Args:
             temperature: in place of the settings' (evaluation).
             program: in place of the stage's (demonstrations). It may wait for acts and steps only.
+            sampling: in place of the settings' and of `temperature`.
         """
         waiting, done = deque(enumerate(plays)), dict[int, Trajectory]()
         live: dict[int, _Running] = {}
-        sampling, count = self._sampling(temperature), min(self._settings.in_flight, len(plays))
+        sampling, count = sampling or self.sampling(temperature), min(self._settings.in_flight, len(plays))
         lanes = self._open(count)
         while waiting or live:
             for lane in range(count):
@@ -62,6 +70,14 @@ class VectorRunner:
                 running = live.pop(lane)
                 done[running.position] = running.episode.trajectory
         return [done[position] for position in range(len(plays))]
+
+    def perform(self, act: Act) -> list[Trajectory]:
+        """Run a strategy; each of its `collect` calls is one lock step of its own."""
+
+        async def collect(plays: Sequence[Play], sampling: Sampling | None = None) -> list[Trajectory]:
+            return self.collect(plays, sampling=sampling)
+
+        return asyncio.run(act(collect))
 
     def close(self) -> None:
         """Close the environments."""
@@ -80,14 +96,14 @@ class VectorRunner:
     def _start(
         self, lanes: Lanes, lane: int, position: int, play: Play, sampling: Sampling, program: Program
     ) -> _Running:
-        s = self._settings
-        limits = Limits(turns=s.max_turns, tokens=s.max_tokens, seconds=s.max_seconds)
+        limits = Limits.of(play, self._settings)
         episode = Episode(play, self._stage, _LaneHost(lanes, lane), limits, sampling)
         running = _Running(position, episode, program(episode))
         running.advance(None)
         return running
 
-    def _sampling(self, temperature: float | None) -> Sampling:
+    def sampling(self, temperature: float | None = None) -> Sampling:
+        """As the settings say, or at another temperature."""
         s = self._settings
         if temperature is not None:
             return Sampling(temperature=temperature)

@@ -83,6 +83,10 @@ class WindowRunner:
         ]
         return played
 
+    def sampling(self, temperature: float | None = None) -> Sampling:
+        """As the settings say, or at another temperature."""
+        return self._runner.sampling(temperature)
+
     def close(self) -> None:
         """End worker threads and processes."""
         self._runner.close()

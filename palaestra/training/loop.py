@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from palaestra.data import Task, Trajectory, derive
-from palaestra.rollout.stage import Play
+from palaestra.data import Trajectory, derive
 from palaestra.store.episodes import EpisodeLog
 from palaestra.store.folder import RunFolder
 from palaestra.store.metrics import ENVIRONMENT_STEPS, UPDATES, MetricsLog
-from palaestra.training.build import Bound, World
+from palaestra.training.build import World
 from palaestra.training.checkpoint import RunState, load_checkpoint, save_checkpoint
 from palaestra.training.evaluate import Panel
 from palaestra.training.experience import Experience, Parts, Seen, prepare
@@ -24,6 +23,7 @@ from palaestra.training.guards import Guard
 from palaestra.training.measure import measure, spent
 from palaestra.training.progress import Progress
 from palaestra.training.settings import RunSettings
+from palaestra.training.supply import Plans, Synchronous
 
 
 @dataclass(kw_only=True)
@@ -32,7 +32,8 @@ class Trainer:
 
     settings: RunSettings
     world: World
-    sampler: Bound
+    plans: Plans
+    supply: Synchronous
     parts: Parts
     state: RunState
     folder: RunFolder
@@ -65,34 +66,20 @@ class Trainer:
     def iterate(self) -> dict[str, float]:
         """One iteration: collect, credit, update, log."""
         started = time.perf_counter()
-        played = self.world.runner.collect(self.plays())
+        harvest = self.supply.take(self.step)
         collected = time.perf_counter()
-        experience = self.credit(self.guard.finished(played))
-        metrics = measure(played, experience, self.world.policies) | experience.learned
+        experience = self.credit(self.guard.finished(harvest.kept))
+        metrics = measure(harvest.played, experience, self.world.policies) | harvest.metrics | experience.learned
+        metrics |= self.plans.learn(harvest.played, self.step)
         updated = self.update(experience)
         if not self.parts.warming:
             self.guard.learned(updated, experience)
         self.step += 1
-        self.count(played)
+        self.count(harvest.played)
         seconds = {"time/rollout": collected - started, "time/update": time.perf_counter() - collected}
         self.log.append(self.step, metrics | updated | self.counters | seconds)
         self.progress.iteration(self.step, metrics | updated, seconds)
         return metrics | updated
-
-    def plays(self) -> list[Play]:
-        """This iteration's episodes."""
-        rollout, seed = self.settings.rollout, self.settings.seed
-        tasks: Sequence[Task] = self.sampler(self.world.source, self.step, rollout.tasks, seed)
-        return [
-            Play(
-                task=task,
-                group=f"{self.step:06d}-{i:05d}",
-                sample=sample,
-                seed=derive(seed, "play", self.step, i, sample),
-            )
-            for i, task in enumerate(tasks)
-            for sample in range(rollout.group)
-        ]
 
     def credit(self, whole: Sequence[Trajectory]) -> Experience:
         """Every stage from table to weights."""
@@ -112,6 +99,7 @@ class Trainer:
                 updater.policy.weights_changed(updater.policy.version + 1)
             prefix = "policy/" if len(self.state.updaters) == 1 else f"policy/{name}/"
             metrics |= {key.replace("policy/", prefix, 1): value for key, value in found.items()}
+        self.supply.refresh()
         return metrics
 
     def count(self, played: Sequence[Trajectory]) -> None:

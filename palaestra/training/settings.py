@@ -101,6 +101,7 @@ class RunSettings(Section):
     reference: Literal["start"] | None = None  # weights that KL terms refer to: those after the warm start
     warm_start: WarmStartSettings | None = None
     sampler: Use = Use(name="uniform")
+    strategy: list[Use] = []  # what stands between the plays of an iteration and its trajectories, outermost first
     rollout: RolloutSettings = RolloutSettings()
     reward: list[Use] = [Use(name="environment")]
     selection: list[Use] = []
@@ -129,6 +130,7 @@ PART_SLOTS: dict[str, str] = {
     "policies.*.regularizers": "regularizer",
     "warm_start.optimizer": "optimizer",
     "sampler": "sampler",
+    "strategy": "strategy",
     "reward": "reward",
     "selection": "selection",
     "advantage": "advantage",

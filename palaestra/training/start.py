@@ -22,6 +22,7 @@ from palaestra.training.experience import Parts
 from palaestra.training.loop import Trainer
 from palaestra.training.progress import Progress
 from palaestra.training.settings import PolicySettings, RunSettings, Use
+from palaestra.training.supply import Plans, Synchronous
 from palaestra.training.updates import Updater
 from palaestra.training.warm_start import warm_start
 
@@ -89,19 +90,24 @@ def _trainer(settings: RunSettings, folder: RunFolder, progress: Progress) -> Tr
         weights=bind_all("weights", settings.weights),
     )
     world = build_world(settings)
+    sampler, strategies = bind("sampler", settings.sampler), bind_all("strategy", settings.strategy)
+    plans = Plans(settings, world.source, sampler)
     updaters = {
         name: _updater(settings, settings.policies[name], policy)
         for name, policy in world.policies.items()
         if policy.trainable
     }
-    others = {**parts.stateful, **({"runner": world.runner} if hasattr(world.runner, "state_dict") else {})}
+    keepers = {"runner": world.runner, "sampler": sampler.held}
+    keepers |= {f"strategy.{place}": strategy.held for place, strategy in enumerate(strategies)}
+    others = parts.stateful | {name: held for name, held in keepers.items() if hasattr(held, "state_dict")}
     state = RunState(policies=world.policies, references={}, updaters=updaters, others=others)
     if settings.reference is not None:
         state.references.update({name: _frozen(updater.policy) for name, updater in updaters.items()})
     return Trainer(
         settings=settings,
         world=world,
-        sampler=bind("sampler", settings.sampler),
+        plans=plans,
+        supply=Synchronous(settings, world, plans, strategies),
         parts=parts,
         state=state,
         folder=folder,

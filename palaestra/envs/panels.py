@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -45,15 +45,26 @@ class Panel:
     first: str = ""
 
 
-def seeded_tasks(env: str, params: Mapping[str, Any], split: str, n: int, seed: int) -> list[Task]:
-    """`n` tasks that differ in their seed only.
+def seeded_tasks(
+    env: str,
+    params: Mapping[str, Any],
+    split: str,
+    n: int,
+    seed: int,
+    *,
+    difficulty: Callable[[int], float] | None = None,
+) -> list[Task]:
+    """`n` tasks that differ in their seed only; `difficulty` tells how hard the one of a seed is.
 
     The first tasks of a longer list are those of a shorter one. Seeds of the split "train" are even and all
     others odd, so that no task of training can be held out.
     """
     held_out = int(split != "train")
     seeds = [derive(seed, env, split, number) // 2 * 2 + held_out for number in range(n)]
-    return [Task(env=env, params=params, seed=own, split=split) for own in seeds]
+    return [
+        Task(env=env, params=params, seed=own, split=split, difficulty=None if difficulty is None else difficulty(own))
+        for own in seeds
+    ]
 
 
 # ---- committed panels -------------------------------------------------------------------------------------

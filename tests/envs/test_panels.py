@@ -48,6 +48,8 @@ SIZES = {
     "relay": 256,
     "teambuilding": 256,
     "flow": 256,
+    "toolcalc": 256,
+    "uiform": 256,
 }
 
 

@@ -2,7 +2,7 @@
 
 from palaestra.contexts.editable import Edit, Editable, EditableMemory, read_edit, write_edit
 from palaestra.contexts.history import Context, ContextFull, Conversation, FullHistory, LatestOnly, Prompt, Window
-from palaestra.contexts.render import ChatRenderer, Renderer, TagRenderer, renderer_for
+from palaestra.contexts.render import ChatRenderer, Renderer, TagRenderer, head_of, renderer_for
 
 __all__ = [
     "ChatRenderer",
@@ -18,6 +18,7 @@ __all__ = [
     "Renderer",
     "TagRenderer",
     "Window",
+    "head_of",
     "read_edit",
     "renderer_for",
     "write_edit",

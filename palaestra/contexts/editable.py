@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from palaestra.contexts.history import Prompt
-from palaestra.contexts.render import Renderer
+from palaestra.contexts.render import Renderer, head_of
 from palaestra.data import Observation
 from palaestra.errors import InvalidData
 from palaestra.registry import PositiveInt, register
@@ -88,7 +88,8 @@ class EditableMemory:
     def observe(self, observation: Observation) -> Prompt:
         """The first observation is what the agent was asked, and stays; each further one is an output."""
         if not self.length:
-            self._task = self._renderer.observation(observation, first=True)
+            asked = self._renderer.observation(observation, first=True)
+            self._task = np.concatenate([head_of(self._renderer, observation), asked])
             self.length = len(self._task)
             return Prompt(self._task, 0, True)
         notice = f"{NOTICE} " if self._notice and self.full else ""

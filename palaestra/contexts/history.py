@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from palaestra.contexts.render import Renderer
+from palaestra.contexts.render import Renderer, head_of
 from palaestra.data import Observation
 from palaestra.registry import PositiveInt, register
 
@@ -53,6 +53,8 @@ class _Appending:
     def observe(self, observation: Observation) -> Prompt:
         first = self.length == 0
         ids = self.renderer.observation(observation, first=first)
+        if first:
+            ids = np.concatenate([head_of(self.renderer, observation), ids])
         self.length += len(ids)
         return Prompt(ids, 0, first)
 
@@ -74,21 +76,24 @@ class _Windowed:
     def __init__(self, renderer: Renderer, turns: int, drop: int, keep_first: bool) -> None:
         self._renderer, self._turns, self._drop, self._keep_first = renderer, turns, drop, keep_first
         self._held: list[np.ndarray] = []  # prompt and response ids of each held turn
+        self._head = np.zeros(0, np.int32)
         self._segment, self._opened = 0, False
         self.length = 0
 
     def observe(self, observation: Observation) -> Prompt:
         fresh = not self._opened
+        if fresh:
+            self._head = head_of(self._renderer, observation)
         if len(self._held) >= self._turns:
             pinned = 1 if self._keep_first and self._turns > 1 else 0
             del self._held[pinned : pinned + min(self._drop, len(self._held) - pinned)]
             self._segment += 1
             fresh = True
         ids = self._renderer.observation(observation, first=not self._held)
-        prompt = np.concatenate([*self._held, ids]).astype(np.int32) if fresh else ids
+        prompt = np.concatenate([self._head, *self._held, ids]).astype(np.int32) if fresh else ids
         self._held.append(ids)
         self._opened = True
-        self.length = sum(len(turn) for turn in self._held)
+        self.length = len(self._head) + sum(len(turn) for turn in self._held)
         return Prompt(prompt, self._segment, fresh)
 
     def respond(self, ids: np.ndarray) -> None:

@@ -20,6 +20,7 @@ class Renderer(Protocol):
 
     stop: tuple[int, ...]
 
+    def instruction(self, text: str) -> np.ndarray: ...
     def observation(self, observation: Observation, *, first: bool) -> np.ndarray: ...
     def action(self, text: str) -> np.ndarray: ...
     def text(self, ids: np.ndarray) -> str: ...
@@ -55,7 +56,7 @@ def _text_of(observation: Observation) -> str:
 
 
 class TagRenderer:
-    """`<|observation|> text <|action|>` … `<|end|>`: three tags, no roles."""
+    """`instruction <|observation|> text <|action|>` … `<|end|>`: three tags, no roles."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -69,6 +70,9 @@ class TagRenderer:
     def _encode_plain(self, text: str) -> tuple[int, ...]:
         # A leading space makes the first word the same token as in the middle of a text.
         return tuple(self._tokenizer.backend_tokenizer.encode(" " + text.strip(), add_special_tokens=False).ids)
+
+    def instruction(self, text: str) -> np.ndarray:
+        return np.array(self._encode(text), np.int32)
 
     def observation(self, observation: Observation, *, first: bool) -> np.ndarray:
         return np.array([self._open, *self._encode(_text_of(observation)), self._close], np.int32)
@@ -96,6 +100,8 @@ class ChatRenderer:
         self._next = lru_cache(maxsize=50_000)(self._next_plain)
         self._seed = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
         self._base = self._template(self._seed, prompt=False)
+        # After the reply the template may close the turn (often a newline): that belongs to the next prompt.
+        self._closing = self._base[self._base.rindex("y") + 1 :].removeprefix(tokenizer.eos_token or "")
         self._next_plain("x")
 
     def _template(self, messages: list[dict[str, str]], *, prompt: bool) -> str:
@@ -104,9 +110,29 @@ class ChatRenderer:
     def _ids(self, text: str) -> np.ndarray:
         return np.array(self._tokenizer.encode(text, add_special_tokens=False), np.int32)
 
+    def instruction(self, text: str) -> np.ndarray:
+        """A system message: the template of a dialogue with it, without the first turn.
+
+        Raises: InvalidData, if the template knows no system message or mixes it with the first turn.
+        """
+        messages, turn = [{"role": "system", "content": text}, {"role": "user", "content": "x"}], self._opening("x")
+        try:
+            whole = self._template(messages, prompt=True)
+        except Exception as error:  # templates refuse roles by whatever their language raises
+            raise _no_instruction(f"it refuses a system message ({error})") from error
+        if not whole.endswith(turn):
+            raise _no_instruction("a system message changes the turn after it")
+        return self._ids(whole.removesuffix(turn))
+
+    def _opening(self, text: str) -> str:
+        """A turn after which the policy speaks, as it stands behind something that is closed."""
+        return self._next(text).removeprefix(self._closing)
+
     def observation(self, observation: Observation, *, first: bool) -> np.ndarray:
         if not first:
             return self._ids(self._next(_text_of(observation)))
+        if observation.instruction:  # the head of the segment was rendered already
+            return self._ids(self._opening(_text_of(observation)))
         messages = [dict(m) for m in observation.messages or ()] or [{"role": "user", "content": _text_of(observation)}]
         return self._ids(self._template(messages, prompt=True))
 
@@ -118,14 +144,23 @@ class ChatRenderer:
                 what="the chat template rewrites earlier turns, so token-exact multi-turn training is impossible.",
                 remedy="Use the context `latest_only`, or a template that only appends.",
             )
-        # After the reply the template may close the turn (often a newline): that belongs to the next prompt.
-        reply_end = self._base.rindex("y") + 1
-        closing = self._base[reply_end:]
-        eos = self._tokenizer.eos_token or ""
-        return closing.removeprefix(eos) + longer[len(self._base) :]
+        return self._closing + longer[len(self._base) :]
 
     def action(self, text: str) -> np.ndarray:
         return np.append(self._ids(text), np.int32(self.stop[0])).astype(np.int32)
 
     def text(self, ids: np.ndarray) -> str:
         return str(self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=True)).strip()
+
+
+def head_of(renderer: Renderer, observation: Observation) -> np.ndarray:
+    """The ids that stand before a segment: of the instruction, where there is one."""
+    return renderer.instruction(observation.instruction) if observation.instruction else np.zeros(0, np.int32)
+
+
+def _no_instruction(fault: str) -> InvalidData:
+    return InvalidData(
+        where="policy language",
+        what=f"the chat template cannot put an instruction before the first turn: {fault}.",
+        remedy="Use a model whose template takes system messages, or let the environment say it in its observations.",
+    )

@@ -30,6 +30,7 @@ class Observation:
         image: uint8 array (height, width, channels).
         legal: the legal actions where known: texts, or indices for discrete spaces.
         state_key: equal iff the agent's situation is the same.
+        instruction: what the agent was told before everything else; contexts put it at the head of each segment.
     """
 
     text: str | None = None
@@ -38,6 +39,7 @@ class Observation:
     image: np.ndarray | None = None
     legal: Sequence[Any] | None = None
     state_key: str | None = None
+    instruction: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,6 +62,7 @@ class Action:
         tokens: int32 (n,), exactly the sampled response tokens, end-of-turn token included.
         logprobs: float32 (n,), log-probabilities of the distribution that was sampled from.
         entropy: float32 (n,), per-token entropy in nats, if asked for.
+        versions: int32 (n,), of the weights that drew each token; None: all of the step's version.
         finish: why the generation ended.
     """
 
@@ -69,6 +72,7 @@ class Action:
     tokens: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
     logprobs: np.ndarray | None = None
     entropy: np.ndarray | None = None
+    versions: np.ndarray | None = None
     finish: FinishReason = FinishReason.CHOICE
 
     def __post_init__(self) -> None:

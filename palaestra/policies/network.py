@@ -173,7 +173,17 @@ class NetworkPolicy:
         return [choice.action(row) if fine else self._not_finite() for row, fine in enumerate(choice.finite)]
 
     def vector(self, observation: Observation) -> np.ndarray:
-        """float32 (size,). Raises: EpisodeFailure, if the observation has none or one of another length."""
+        """float32 (size,).
+
+        Raises: EpisodeFailure, if the observation has none or one of another length, or comes with an instruction.
+        """
+        if observation.instruction:
+            raise EpisodeFailure(
+                boundary="engine",
+                where=f"policy {self.name}",
+                what="the episode has an instruction, which a network policy cannot read.",
+                remedy="Use the policy `language`, or leave out what gives instructions (sampler, strategy).",
+            )
         found = observation.vector
         if found is not None and np.size(found) == self.size:
             return np.asarray(found, np.float32).reshape(-1)

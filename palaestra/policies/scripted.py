@@ -101,6 +101,8 @@ def human(name: str, setting: Setting) -> _Scripted:
     """A person at the terminal: an action in words, or the number of a listed one."""
 
     async def answer(observation: Observation, draw: np.random.Generator, oracle: Oracle | None) -> Action:
+        if observation.instruction:
+            print(f"\n{observation.instruction}")
         print(f"\n{observation.text if observation.text is not None else observation.vector}")
         legal = list(observation.legal or [])
         for place, choice in enumerate(legal):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from palaestra.contexts import ContextFull
@@ -58,6 +58,7 @@ class Agent:
 
         Raises: Halt, when a limit is reached; EpisodeFailure, when the policy or its engine fails.
         """
+        observation = self.episode.instructed(observation)
         self.episode.check_limits(self, observation)
         seed = derive(self.episode.play.seed, self.name, self.acts)
         try:
@@ -73,6 +74,7 @@ class Agent:
 
     def record(self, observation: Observation, action: Action, **info: Any) -> Action:
         """Take a given action as this agent's own: demonstrations, and actions from outside."""
+        observation = self.episode.instructed(observation)
         self.episode.check_limits(self, observation)
         try:
             acted = self.session.record(observation, action)
@@ -150,6 +152,11 @@ class Episode:
         if hasattr(session, "oracle"):  # scripted experts ask the environment itself
             session.oracle = lambda: self.expert(name)
         return Agent(name, session, role.policy.name, self)
+
+    def instructed(self, observation: Observation) -> Observation:
+        """The observation with what this play says to everybody; without such, as the environment gave it."""
+        text = self.play.instruction
+        return observation if text is None else replace(observation, instruction=text)
 
     # ---- the environment ----------------------------------------------------------------------------------
     async def reset(self) -> StepResult:

@@ -147,6 +147,7 @@ def _observation_to_json(observation: Observation) -> dict[str, Any]:
         image=_encode(observation.image),
         legal=_encode(observation.legal),
         state_key=observation.state_key,
+        instruction=observation.instruction,
     )
 
 

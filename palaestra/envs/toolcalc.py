@@ -205,11 +205,11 @@ class ToolCalc:
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` expressions; splits never share a seed. `difficulty` is the number of operations."""
-        plain = seeded_tasks("toolcalc", self._params, split, n, seed)
-        return [dataclasses.replace(task, difficulty=float(len(self._expression(task).operations))) for task in plain]
+        return seeded_tasks("toolcalc", self._params, split, n, seed, difficulty=self._difficulty)
 
     def reset(self, task: Task) -> StepResult:
-        world, expression = {**self._params, **task.params}, self._expression(task)
+        world = {**self._params, **task.params}
+        expression = build(*world["operations"], tuple(world["families"]), task.seed)
         self._mental = world["mental"]
         self._state = State(expression=expression, seed=task.seed, failure=world["failure"], value=expression.start)
         return StepResult(observations={AGENT: self._observe(self._state)}, info={"stratum": expression.family})
@@ -259,9 +259,8 @@ class ToolCalc:
             raise ContractError(where="environment toolcalc", what="`step` was called before `reset`.")
         return self._state
 
-    def _expression(self, task: Task) -> Expression:
-        world = {**self._params, **task.params}
-        return build(*world["operations"], tuple(world["families"]), task.seed)
+    def _difficulty(self, seed: int) -> float:
+        return float(len(build(*self._params["operations"], tuple(self._params["families"]), seed).operations))
 
     def _read(self, value: Any) -> tuple[str, ...] | None:
         """The words of an action; None if it cannot be read."""
@@ -273,7 +272,7 @@ class ToolCalc:
         if " ".join(words) in self.actions:
             return words
         number = words[1].removeprefix("-") if len(words) == 2 and words[0] == ANSWER else ""
-        return words if number.isascii() and number.isdecimal() else None
+        return words if number.isascii() and number.isdecimal() and len(number) < 19 else None
 
     def _act(self, state: State, meant: tuple[str, ...] | None) -> State:
         match meant:

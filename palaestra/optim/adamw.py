@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import pydantic
 import torch
 from torch import Tensor
 
-from palaestra.errors import CheckpointError, RecipeError
+from palaestra.errors import CheckpointError
+from palaestra.optim.rate import Count, Decay, Rate, bounded_gradient
 from palaestra.registry import NonNegative, Positive, PositiveInt, register
 
-Decay = Literal["constant", "linear", "cosine"]
 Beta = Annotated[float, pydantic.Field(ge=0, lt=1)]
-Count = Annotated[int, pydantic.Field(ge=0)]
 
 
 @register("optimizer", "adamw", source="arXiv 1711.05101")
@@ -51,29 +50,20 @@ class AdamW:
         total_steps: PositiveInt | None = None,
         clip: Positive | None = 1.0,
     ) -> None:
-        if decay != "constant" and (total_steps is None or total_steps <= warmup):
-            raise RecipeError(
-                where="optimizer: adamw",
-                what=f"`decay: {decay}` with total_steps {total_steps} and warmup {warmup}.",
-                remedy="Give `total_steps` (iterations × epochs × minibatches), more than `warmup`.",
-            )
+        self.rate = Rate(highest=lr, warmup=warmup, decay=decay, total_steps=total_steps, owner="adamw")
         self.parameters = [p for p in parameters if p.requires_grad]
         matrices = [p for p in self.parameters if p.ndim > 1]
         vectors = [p for p in self.parameters if p.ndim <= 1]
         groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
         self.inner = torch.optim.AdamW([g for g in groups if g["params"]], lr=lr, betas=betas, eps=eps, fused=True)
-        self.highest, self.warmup, self.decay, self.total_steps, self.clip = lr, warmup, decay, total_steps, clip
+        self.clip = clip
         self.steps = 0
         self.skipped = 0
 
     @property
     def lr(self) -> float:
         """The learning rate of the next step."""
-        rate = self.highest * min(1.0, (self.steps + 1) / max(self.warmup, 1))
-        if self.total_steps is None or self.decay == "constant" or self.steps < self.warmup:
-            return rate
-        done = min(1.0, (self.steps - self.warmup) / (self.total_steps - self.warmup))
-        return rate * (1 - done if self.decay == "linear" else (1 + math.cos(math.pi * done)) / 2)
+        return self.rate.at(self.steps)
 
     def zero(self) -> None:
         """Forget the gradients."""
@@ -84,14 +74,10 @@ class AdamW:
 
         A norm that is not finite is returned as it is, nothing moves, and `skipped` grows.
         """
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
-        size = float(norm)
+        size = bounded_gradient(self.parameters, self.clip)
         if not math.isfinite(size):
             self.skipped += 1
             return size
-        if self.clip is not None:
-            torch.nn.utils.clip_grads_with_norm_(self.parameters, self.clip, norm)
         for group in self.inner.param_groups:
             group["lr"] = self.lr
         self.inner.step()

@@ -6,7 +6,9 @@ Knows per-token numbers and which row, sequence and trajectory a token belongs t
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -14,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from palaestra.data.segments import Key, compact, segment_count
-from palaestra.errors import InvalidData, MissingColumn
+from palaestra.errors import ContractError, InvalidData, MissingColumn
 
 Aggregation = Literal[
     "token-mean",
@@ -40,10 +42,16 @@ class TokenBatch:
         reference: under the reference policy.
         entropy, value: of the policy in training; value_old: before the update; value_target: its aim.
         weight: product of all token weights; 0 is masked.
+        counted: positive on tokens that count in the denominators of `coefficients`, also where `weight` rejects
+            them; None: those with a weight.
         row, sequence, trajectory, group, agent: int64 codes; a sequence is one training sample.
         invocation: int64 codes; one call of one agent in one trajectory.
         foreign: 1 where the row's prompt is not the one it was sampled with, else 0.
         whole: which of these units this batch holds completely.
+        more: further columns of the table, which a loss names in its `reads`.
+        mini: the whole mini-batch that this is a cut of, with log-probabilities, entropies and ratios of now but
+            no gradient; for losses that use "mini_batch". place: int64, where this cut's tokens stand in it.
+        seed: decides what a loss draws by lot in this mini-batch.
     """
 
     advantage: Float[Tensor, " tokens"]
@@ -64,7 +72,12 @@ class TokenBatch:
     value_target: Float[Tensor, " tokens"] | None = None
     value_weight: Float[Tensor, " tokens"] | None = None
     foreign: Float[Tensor, " tokens"] | None = None
+    counted: Float[Tensor, " tokens"] | None = None
     whole: frozenset[str] = frozenset({"row", "sequence"})
+    more: Mapping[str, Tensor] = field(default_factory=dict)
+    mini: TokenBatch | None = None
+    place: Int[Tensor, " tokens"] | None = None
+    seed: int = 0
 
     def __len__(self) -> int:
         return len(self.advantage)
@@ -77,14 +90,29 @@ class TokenBatch:
         """The tokens at `index`, in this order."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         picked: dict[str, Any] = {n: v[index] if isinstance(v, Tensor) else v for n, v in fields.items()}
+        picked["more"] = {name: values[index] for name, values in self.more.items()}
         return TokenBatch(**picked)
 
     def need(self, name: str, *, where: str) -> Tensor:
         """The column, or MissingColumn saying who reads it."""
-        column = getattr(self, name)
+        column = self.more.get(name, getattr(self, name, None))
         if column is None:
             raise MissingColumn(where=where, what=f"it reads the token column `{name}`, which this batch lacks.")
         return column  # type: ignore[no-any-return]
+
+
+def unit_key(batch: TokenBatch, unit: str, *, where: str) -> Key:
+    """The unit of each token (`row`, `trajectory`, `invocation`, `group`); tokens that are masked weigh nothing in it.
+
+    Raises: ContractError, if the batch may hold a part of a unit only.
+    """
+    if unit not in batch.whole:
+        raise ContractError(
+            where=where,
+            what=f"this batch may hold a part of a {unit} only.",
+            remedy="Use the level of tokens or turns, or batches that hold whole trajectories.",
+        )
+    return _key(batch.need(unit, where=where), (batch.weight > 0).double())
 
 
 def coefficients(
@@ -93,7 +121,7 @@ def coefficients(
     """The weight of each token in the scalar loss: loss = Σ coefficient · per-token loss.
 
     Made once from the whole mini-batch and then cut with it, so that micro-batches change nothing.
-    m = tokens of positive weight, n = sequences with such tokens, L_i = those tokens of sequence i:
+    m = tokens that count, n = sequences with such tokens, L_i = those tokens of sequence i:
 
         token-mean            1 / Σ m
         sequence-mean         1 / (n L_i)             mean in a sequence, then over sequences (GRPO)
@@ -104,12 +132,14 @@ def coefficients(
         trajectory-step-mean  mean in a row, over the rows of a trajectory, over trajectories
         group-mean            mean over the tokens of a group, then over groups
 
-    "Sequence" is the trajectory's tokens, however many training samples hold them.
+    "Sequence" is the trajectory's tokens, however many training samples hold them. A token counts if its weight is
+    positive, or with `batch.counted`, if that is: masks of selection shrink the denominators, rejected importance
+    weights do not.
 
     Returns: float64 (tokens,), all 0 if every token is masked.
     Raises: InvalidData, if `constant` is missing or not positive where it is needed.
     """
-    kept = (batch.weight > 0).double()
+    kept = ((batch.weight if batch.counted is None else batch.counted) > 0).double()
     sequence = _key(batch.trajectory, kept)
     if how in ("sequence-sum-norm", "constant-length") and (constant is None or constant <= 0):
         raise InvalidData(
@@ -145,7 +175,9 @@ def coefficients(
 def aggregate(
     loss: Float[Tensor, " tokens"], batch: TokenBatch, *, how: Aggregation = "token-mean", constant: float | None = None
 ) -> Tensor:
-    """Σ coefficient · weight · loss: a scalar with gradient; 0 for a batch whose tokens are all masked."""
+    """Σ coefficient · weight · loss: a scalar with gradient; 0, and a warning, if every token is masked."""
+    if len(batch) and not bool((batch.weight > 0).any()):
+        warnings.warn(f"aggregate: all {len(batch)} tokens are masked; the loss is 0.", stacklevel=2)
     return (coefficients(batch, how=how, constant=constant).to(loss.dtype) * batch.weight * loss).sum()
 
 

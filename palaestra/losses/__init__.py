@@ -1,19 +1,25 @@
 """Losses and regularizers: a token batch to one number per token, and metrics per token. Floor 2."""
 
 from palaestra.losses.behavior_cloning import behavior_cloning
+from palaestra.losses.cispo import cispo
 from palaestra.losses.entropy import entropy
+from palaestra.losses.gspo import gspo
 from palaestra.losses.kl import kl
 from palaestra.losses.ppo_clip import ppo_clip
 from palaestra.losses.ppo_clip_guarded import ppo_clip_guarded
+from palaestra.losses.ppo_clip_kept import ppo_clip_kept
 from palaestra.losses.reinforce import reinforce
 from palaestra.losses.value import value
 
 __all__ = [
     "behavior_cloning",
+    "cispo",
     "entropy",
+    "gspo",
     "kl",
     "ppo_clip",
     "ppo_clip_guarded",
+    "ppo_clip_kept",
     "reinforce",
     "value",
 ]

@@ -12,9 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from palaestra.data import Key, TokenBatch, kl_estimate, segment_count
-from palaestra.data.segments import compact
-from palaestra.errors import ContractError
+from palaestra.data import TokenBatch, kl_estimate, segment_count
+from palaestra.data.tokens import unit_key
 from palaestra.registry import NonNegative, register
 
 Low = Annotated[float, pydantic.Field(ge=0, lt=1)]
@@ -69,7 +68,7 @@ def ppo_clip(
     difference = torch.where(counts, batch.logprob - batch.proximal, 0.0)
     share: Tensor | float = 1.0
     if ratio != "token":
-        difference, share = _over_units(difference, batch, counts, ratio)
+        difference, share = _over_units(difference, batch, ratio)
     rho = torch.exp(difference.clamp(-LARGEST, LARGEST))
     advantage = batch.advantage
     floor = 1 - low if form == "additive" else 1 / (1 + low)
@@ -91,16 +90,9 @@ def ppo_clip(
     return loss * share, {name: value.detach().to(loss.dtype) for name, value in metrics.items()}
 
 
-def _over_units(difference: Tensor, batch: TokenBatch, counts: Tensor, ratio: Ratio) -> tuple[Tensor, Tensor]:
+def _over_units(difference: Tensor, batch: TokenBatch, ratio: Ratio) -> tuple[Tensor, Tensor]:
     """Log-ratio of each token's turn or trajectory, and one over the number of its tokens that count."""
-    unit = "row" if ratio == "turn" else ratio
-    if unit not in batch.whole:
-        raise ContractError(
-            where=f"loss: ppo_clip, ratio: {ratio}",
-            what=f"this batch may hold a part of a {unit} only.",
-            remedy="Use ratio: token or turn, or batches that hold whole trajectories.",
-        )
-    key = Key(*compact(batch.need(unit, where=f"loss: ppo_clip, ratio: {ratio}")), weight=counts.double())
+    key = unit_key(batch, "row" if ratio == "turn" else ratio, where=f"loss: ppo_clip, ratio: {ratio}")
     total = difference.new_zeros(key.size).index_add(0, key.codes, difference)
     size = segment_count(by=key).clamp_min(1.0).to(difference.dtype)
     return total[key.codes], 1 / size[key.codes]

@@ -39,6 +39,8 @@ ALWAYS = frozenset(
 GIVEN_BY = dict.fromkeys(("reference", "token_reference"), "reference") | dict.fromkeys(
     ("value", "value_end", "token_value", "value_old", "value_target", "value_weight"), "critic"
 )
+# What parts ask of the updates, which always give it: no ability of a policy or an environment.
+DEMANDS = frozenset({"whole_trajectory", "whole_group", "mini_batch", "rejection"})
 ABILITIES_OF_ENVIRONMENTS = ("expert", "snapshot", "restore", "global_state", "tools")
 
 WHY = {
@@ -128,7 +130,7 @@ def _needs(used: UsedPart) -> Iterator[str]:
     """Abilities and columns that must come from somewhere, each once."""
     reads = {"state_key" if column == "next_key" else column for column in used.part.reads}
     columns = {GIVEN_BY.get(column, column) for column in reads - ALWAYS}
-    yield from sorted(columns | set(used.part.uses))
+    yield from sorted(columns | (set(used.part.uses) - DEMANDS))
 
 
 def _check_need(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,7 @@ class Experience:
     Attributes:
         table: all columns; rows: the episodes behind its rows.
         samples: per policy name. credit: advantages. weight: (tokens,).
+        counted: (tokens,), the weight without what parts reject: tokens that count in denominators.
         learned: metrics of parts that learned from it.
     """
 
@@ -75,6 +77,7 @@ class Experience:
     samples: dict[str, Samples] = field(default_factory=dict)
     credit: Credit | None = None
     weight: Tensor | None = None
+    counted: Tensor | None = None
     learned: dict[str, float] = field(default_factory=dict)
 
     def of(self, policy: str) -> list[Row]:
@@ -154,6 +157,8 @@ def prepare(
     experience.credit = chain([bound.looking(seen) for bound in parts.advantage], table)
     factors = [table.weight, *(weights.looking(seen)(table) for weights in parts.weights)]
     experience.weight = combine(factors, table)
+    keep = [True, *("rejection" not in weights.part.uses for weights in parts.weights)]
+    experience.counted = combine(list(compress(factors, keep)), table)
     for bound in parts.all:
         if (learn := bound.can("learn")) is not None:
             experience.learned |= learn(table, seen)

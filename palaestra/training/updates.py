@@ -8,20 +8,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from palaestra.data import TokenBatch, coefficients, derive
+from palaestra.data import StepTable, TokenBatch, coefficients, derive
 from palaestra.errors import PalaestraError
 from palaestra.training.batches import micro_batches, mini_batches
 from palaestra.training.build import Bound
 from palaestra.training.experience import Experience, token_index
 
-WHOLE = {"trajectory", "invocation"}  # ratios for which a trajectory must stay in one batch
+# Options and abilities of a loss for which a trajectory, or a group, must stay in one batch.
+OF_TRAJECTORIES = {"trajectory", "invocation", "sequence", "whole_trajectory"}
+OF_GROUPS = {"group", "whole_group"}
+KNOWN_AS = {"token_logprob", "token_proximal", "token_reference", "token_value"}  # fields under other names
 PATIENCE = 3  # updates in a row whose gradient is not finite
 
 
@@ -61,7 +64,7 @@ class Updater:
         samples = experience.samples[name]
         batch = self._batch(experience)
         self.agents = [str(label) for label in experience.table.labels("agent")]
-        together = _trajectories(samples, batch) if "trajectory" in batch.whole else None
+        together = _together(samples, batch)
         # Another policy's critic may have made the column; what counts is whether this policy's tokens are in it.
         recorded = bool(torch.isfinite(batch.proximal[torch.from_numpy(samples.token_index)]).all())
         recorded = recorded and "token_proximal" in experience.table
@@ -75,7 +78,8 @@ class Updater:
         ]
         totals: dict[str, list[float]] = defaultdict(list)
         for mini in minis:
-            found = self._step(samples, batch, mini, recorded=recorded, together=together)
+            draw = derive(seed, name, "draw", self.made)
+            found = self._step(samples, batch.replace(seed=draw), mini, recorded=recorded, together=together)
             self.made += 1
             for key, value in found.items():
                 totals[key].append(value)
@@ -86,16 +90,18 @@ class Updater:
 
     def _useful(self, samples: Any, batch: TokenBatch) -> list[int]:
         """Samples with a token that can move something; none at all if no token has an advantage."""
-        signal = batch.weight * (batch.advantage != 0)
+        counted = batch.weight if batch.counted is None else batch.counted
+        signal = counted * (batch.advantage != 0)  # what is rejected moves nothing and still counts
         if not bool(signal.any()) and not self.regularizers:
             return []
         keep = signal > 0
         if self.regularizers:
-            keep = batch.weight > 0
+            keep = counted > 0
             if batch.value_weight is not None:
                 keep = keep | (batch.value_weight > 0)
-        if "trajectory" in batch.whole:
-            keep = torch.isin(batch.trajectory, batch.trajectory[keep])
+        unit = _unit(batch)
+        if unit is not None:
+            keep = torch.isin(unit, unit[keep])
         start, index = samples.token_start, samples.token_index
         return [i for i in range(len(start) - 1) if bool(keep[index[start[i] : start[i + 1]]].any())]
 
@@ -112,7 +118,11 @@ class Updater:
         proximal = column("token_proximal")
         calls = table.key("trajectory", "agent", *(("invocation",) if "invocation" in table else ()))
         counts = table.per_token(table.weight) > 0
-        whole = {"row", "sequence"} | (WHOLE if self.loss.options.get("ratio") in WHOLE else set())
+        wanted = {self.loss.options.get("ratio"), self.loss.options.get("level")}
+        wanted |= {use for part in (self.loss, *self.regularizers) for use in part.part.uses}
+        whole = {"row", "sequence"}
+        whole |= {"trajectory", "invocation"} if wanted & (OF_TRAJECTORIES | OF_GROUPS) else set()
+        whole |= {"group"} if wanted & OF_GROUPS else set()
         return TokenBatch(
             advantage=credit.advantage,
             logprob=nothing,
@@ -130,8 +140,16 @@ class Updater:
             value_target=credit.target,
             value_weight=None if credit.target_weight is None else credit.target_weight * counts,
             foreign=table["foreign"].float()[row] if "foreign" in table else None,
+            counted=experience.counted,
             whole=frozenset(whole),
+            more=self._further(table),
         )
+
+    def _further(self, table: StepTable) -> dict[str, Tensor]:
+        """Columns that the loss or a regularizer reads and that are no field of a batch, per token."""
+        own = {f.name for f in fields(TokenBatch)} | set(KNOWN_AS)
+        names = {name for part in (self.loss, *self.regularizers) for name in part.part.reads} - own
+        return {name: table.per_token(table[name]) for name in sorted(names) if name in table}
 
     def _step(
         self, samples: Any, whole: TokenBatch, mini: Sequence[int], *, recorded: bool, together: np.ndarray | None
@@ -140,18 +158,20 @@ class Updater:
         micros = micro_batches(samples.cost, mini, budget=self.token_budget, together=together)
         order = [i for micro in micros for i in micro]
         batch = whole.take(torch.from_numpy(token_index(samples, order)))
-        even = coefficients(batch, how="token-mean").float()
+        even = coefficients(batch.replace(counted=None), how="token-mean").float()
         policy_share = coefficients(batch, how=self.how, constant=self.constant).float() * batch.weight  # type: ignore[arg-type]
         value_share = _share(batch.value_weight, batch.weight)
         norms = _AgentNorms(self.policy.module, batch.agent) if self.agent_gradients else None
         metrics: dict[str, float] = defaultdict(float)
         self.optimizer.zero()
+        mini_batch = self._now(samples, micros, batch, recorded=recorded) if self._wants("mini_batch") else None
         start = 0
         for micro in micros:
             length = int(sum(samples.token_start[i + 1] - samples.token_start[i] for i in micro))
             cut = torch.arange(start, start + length)
             start += length
             tokens = self._forward(samples, micro, batch.take(cut), recorded=recorded)
+            tokens = tokens if mini_batch is None else tokens.replace(mini=mini_batch, place=cut)
             loss = self._loss(tokens, policy_share[cut], value_share[cut], even[cut], metrics)
             if norms is not None:
                 norms.add(tokens, policy_share[cut] * self.loss(tokens)[0])
@@ -166,6 +186,23 @@ class Updater:
         # Without a recorded pass there is a single update, and the old policy is the present one.
         proximal = tokens.proximal if recorded else now.logprob.detach()
         return tokens.replace(logprob=now.logprob, entropy=now.entropy, value=now.value, proximal=proximal)
+
+    def _wants(self, ability: str) -> bool:
+        return any(ability in part.part.uses for part in (self.loss, *self.regularizers))
+
+    def _now(self, samples: Any, micros: Sequence[Sequence[int]], batch: TokenBatch, *, recorded: bool) -> TokenBatch:
+        """The whole mini-batch as the policy sees it now, without gradient: a pass of its own."""
+        columns: dict[str, list[Tensor]] = defaultdict(list)
+        start = 0
+        for micro in micros:
+            length = int(sum(samples.token_start[i + 1] - samples.token_start[i] for i in micro))
+            with torch.no_grad():
+                cut = torch.arange(start, start + length)
+                tokens = self._forward(samples, micro, batch.take(cut), recorded=recorded)
+            start += length
+            for name in ("logprob", "entropy", "proximal"):
+                columns[name].append(getattr(tokens, name))
+        return batch.replace(**{name: torch.cat(pieces) for name, pieces in columns.items()})
 
     def _loss(
         self, tokens: TokenBatch, policy_share: Tensor, value_share: Tensor, even: Tensor, metrics: dict[str, float]
@@ -203,10 +240,20 @@ class Updater:
         return out | {"policy/grad_norm": norm, "policy/lr": rate, "policy/skipped": 0.0 if finite else 1.0}
 
 
-def _trajectories(samples: Any, batch: TokenBatch) -> np.ndarray:
-    """The trajectory of each sample; a sample without response tokens (a tail) is by itself."""
+def _unit(batch: TokenBatch) -> Tensor | None:
+    """What must stay in one batch: the group or the trajectory of each token; None: nothing beyond a sample."""
+    if "group" in batch.whole:
+        return batch.group
+    return batch.trajectory if "trajectory" in batch.whole else None
+
+
+def _together(samples: Any, batch: TokenBatch) -> np.ndarray | None:
+    """The unit of each sample; a sample without response tokens (a tail) is by itself."""
+    unit = _unit(batch)
+    if unit is None:
+        return None
     start, index = samples.token_start, torch.from_numpy(samples.token_index)
-    codes = batch.trajectory[index].numpy()
+    codes = unit[index].numpy()
     alone = len(batch.trajectory) + np.arange(len(start) - 1)
     return np.array([codes[start[i]] if start[i + 1] > start[i] else alone[i] for i in range(len(start) - 1)], np.int64)
 

@@ -22,6 +22,7 @@ LARGEST = 50.0  # of a log-ratio: exp(50) is beyond any cap and still finite
     "weights",
     "truncated_importance",
     reads=("token_logprob", "token_proximal"),
+    uses=("rejection",),
     source="public documentation of truncated importance sampling, 2025; arXiv 2505.24298",
 )
 def truncated_importance(
@@ -44,7 +45,8 @@ def truncated_importance(
             really sampled the token, each (tokens,).
         cap: > 0. Higher: less bias, more variance. Usual: token 1.5–5, sequence 2–10.
         level: over what the ratio runs.
-        mode: "truncate" cuts at `cap`; "mask" gives 1 inside [low, cap] and 0 outside.
+        mode: "truncate" cuts at `cap`; "mask" gives 1 inside [low, cap] and 0 outside. What is rejected still counts
+            in the denominators of the aggregation.
         low: lower bound of "mask"; None: 1 / cap.
         by: what a sequence is.
 

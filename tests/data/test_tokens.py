@@ -1,6 +1,6 @@
-"""TokenBatch: (1) coefficients are the means they name, on any batch; (2) masked tokens have none, and a batch that is
-all masked gives 0 with gradient; (3) cutting a batch changes nothing; (4) what is missing or out of range is refused;
-(5) KL estimates.
+"""TokenBatch: (1) coefficients are the means they name, on any batch; (2) masked tokens have none, rejected ones count,
+and a batch that is all masked gives 0 with gradient and a warning; (3) cutting a batch changes nothing; (4) what is
+missing or out of range is refused; (5) KL estimates.
 """
 
 from __future__ import annotations
@@ -70,9 +70,27 @@ def test_masked(how: Any) -> None:  # rule 2
     assert coefficients(half, how=how, constant=4.0)[[0, 3]].tolist() == [0.0, 0.0]
     nothing = batch.replace(weight=torch.zeros(6).double())
     loss = torch.ones(6, requires_grad=True)
-    total = aggregate(loss, nothing, how=how, constant=4.0)
+    with pytest.warns(UserWarning, match="all 6 tokens are masked"):
+        total = aggregate(loss, nothing, how=how, constant=4.0)
     total.backward()
     assert float(total.detach()) == 0.0 and loss.grad is not None and loss.grad.tolist() == [0.0] * 6
+
+
+@pytest.mark.parametrize("how", MODES)
+@quick
+@given(batch=batches())
+def test_rejected_tokens_count(how: Any, batch: TokenBatch) -> None:  # rule 2
+    rejected = batch.replace(weight=batch.weight * (torch.arange(len(batch)) % 2), counted=batch.weight)
+    assert torch.equal(coefficients(rejected, how=how, constant=4.0), coefficients(batch, how=how, constant=4.0))
+    plain = batch.replace(counted=batch.weight)
+    assert torch.equal(coefficients(plain, how=how, constant=4.0), coefficients(batch, how=how, constant=4.0))
+
+
+def test_what_a_mask_does_to_the_mean() -> None:  # rule 2
+    batch = filled([[2], [2]], 0).replace(weight=torch.tensor([1.0, 1.0, 1.0, 0.0]).double())
+    loss = torch.ones(4).double()
+    assert float(aggregate(loss, batch)) == 1.0, "selected: the mean of three"
+    assert float(aggregate(loss, batch.replace(counted=torch.ones(4)))) == 0.75, "rejected: three of four"
 
 
 @pytest.mark.parametrize("how", MODES)
@@ -82,9 +100,10 @@ def test_cut(how: Any, batch: TokenBatch, cut: int) -> None:  # rule 3
     share = coefficients(batch, how=how, constant=4.0)
     pieces = torch.arange(len(batch)).split(cut)
     sums = [(share[p] * batch.take(p).weight * batch.take(p).advantage).sum() for p in pieces]
-    assert float(torch.stack(sums).sum()) == pytest.approx(
-        float(aggregate(batch.advantage, batch, how=how, constant=4.0)), abs=1e-9
-    )
+    whole = float((share * batch.weight * batch.advantage).sum())
+    assert float(torch.stack(sums).sum()) == pytest.approx(whole, abs=1e-9)
+    if bool((batch.weight > 0).any()):
+        assert float(aggregate(batch.advantage, batch, how=how, constant=4.0)) == pytest.approx(whole, abs=1e-9)
 
 
 @pytest.mark.parametrize("constant", [None, 0.0, -3.0])

@@ -23,6 +23,8 @@ from tests.losses.batches import batches, filled, quick
 
 PARTS = [o for o in vars(losses).values() if hasattr(o, "part")]
 EXTRA = {"ppo_clip": [{"dual": 3.0}, {"high": 0.5, "low": 0.0}], "value": [{"clip": 0.2}]}
+# Losses, with these options, whose gradient leaves out a factor on purpose (rule 6).
+INEXACT: dict[str, dict[str, Any]] = {"cispo": {}, "gspo": {"gradient": "token"}, "ppo_clip_kept": {}}
 MODES = typing.get_args(Aggregation)
 
 
@@ -36,6 +38,11 @@ def variants(target: Any) -> list[Any]:
     return [pytest.param(target, options, id=f"{target.part.name}-{options}") for options in chosen]
 
 
+def exact(loss: Any, options: dict[str, Any]) -> bool:
+    left_out = INEXACT.get(loss.part.name)
+    return left_out is None or not left_out.items() <= options.items()
+
+
 EVERY = [variant for target in PARTS for variant in variants(target)]
 
 
@@ -47,20 +54,20 @@ def test_losses_are_found() -> None:
 @quick
 @given(batch=batches())
 def test_tokens(loss: Any, options: dict[str, Any], batch: TokenBatch) -> None:  # rule 1
-    check_loss(lambda b: loss(b, **options), batch)
+    check_loss(lambda b: loss(b, **options), batch, exact_gradient=exact(loss, options))
 
 
 @pytest.mark.parametrize(("loss", "options"), EVERY)
 @quick
 @given(batch=batches(one_token=True))
 def test_one_token_a_row(loss: Any, options: dict[str, Any], batch: TokenBatch) -> None:  # rule 2
-    check_loss(lambda b: loss(b, **options), batch)
+    check_loss(lambda b: loss(b, **options), batch, exact_gradient=exact(loss, options))
 
 
 @pytest.mark.parametrize("how", MODES)
 @pytest.mark.parametrize("loss", PARTS, ids=lambda o: o.part.name)
 def test_aggregations(loss: Any, how: Aggregation) -> None:  # rule 3
-    check_loss(loss, filled([[2, 1], [3], [1, 1, 2], [2, 2]], 7), how=how)
+    check_loss(loss, filled([[2, 1], [3], [1, 1, 2], [2, 2]], 7), how=how, exact_gradient=exact(loss, {}))
 
 
 def _plain(batch: TokenBatch) -> Tensor:

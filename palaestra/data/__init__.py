@@ -1,6 +1,7 @@
 """The types every room shares: tasks, interaction, trajectories, tables, stages. Floor 1."""
 
 from palaestra.data.draws import row_draws
+from palaestra.data.entities import named_share
 from palaestra.data.interaction import Action, FinishReason, Observation, StepResult, ToolCall
 from palaestra.data.seeds import derive
 from palaestra.data.segments import (
@@ -56,6 +57,7 @@ __all__ = [
     "kl_estimate",
     "lambda_return",
     "modulate",
+    "named_share",
     "panel_hash",
     "pool",
     "reverse_scan",

@@ -17,11 +17,11 @@ from palaestra.errors import InvalidData
 REQUIRED = ("group", "trajectory", "agent", "turn", "reward")
 KEYS = (
     *("group", "trajectory", "agent", "state_key", "next_key", "action_key"),
-    *("policy", "segment", "invocation", "parent", "team", "stratum", "game", "task", "state_text"),
+    *("policy", "segment", "invocation", "parent", "team", "stratum", "game", "node", "task", "state_text"),
 )
-LABELS = ("team", "stratum", "game")  # of a step, or of its whole trajectory, in `info`
+LABELS = ("team", "stratum", "game", "node")  # of a step, or of its whole trajectory, in `info`
 FLAGS = ("terminated", "truncated")
-PER_TOKEN = ("token_logprob", "token_proximal", "token_reference", "token_entropy", "token_value")
+PER_TOKEN = ("token_logprob", "token_proximal", "token_reference", "token_entropy", "token_value", "token_version")
 COUNTS = ("turn", "token_count", "version")
 NUMBERS = ("reward", "weight", "outcome", "process", "value", "value_end", "entropy", *PER_TOKEN)
 MAY_BE_MISSING = ("outcome", "process", "value", "value_end", *PER_TOKEN)  # NaN: "not given for this row"

@@ -13,6 +13,7 @@ import numpy as np
 from torch import Tensor
 from torch.nn import Module
 
+from palaestra.data.entropy_signal import EntropyHeat
 from palaestra.data.interaction import Action, FinishReason, Observation, StepResult
 from palaestra.data.table import Row
 from palaestra.data.task import Task
@@ -91,7 +92,8 @@ class Request:
         max_tokens: most response tokens.
         temperature: 0 is greedy. top_k: 0 is off. top_p: 1 is off.
         stop: ids that end the response; the stop id itself belongs to the response.
-        entropy: ask for per-token entropy.
+        entropy: ask for per-token entropy, at `temperature`.
+        heat: a temperature of its own for each token, decided by the entropy at `temperature`.
     """
 
     policy: str
@@ -104,17 +106,23 @@ class Request:
     top_p: float = 1.0
     stop: tuple[int, ...] = ()
     entropy: bool = False
+    heat: EntropyHeat | None = None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Generation:
-    """What an engine answers: int32 tokens (n,), float32 logprobs (n,), entropy (n,) if asked for."""
+    """What an engine answers: int32 tokens (n,), float32 logprobs (n,), entropy (n,) if asked for.
+
+    `version` is that of the weights that drew the first token; `versions` int32 (n,) of each, where weights changed
+    on the way.
+    """
 
     tokens: np.ndarray
     logprobs: np.ndarray
     finish: FinishReason
     version: int = 0
     entropy: np.ndarray | None = None
+    versions: np.ndarray | None = None
 
 
 class Engine(Protocol):
@@ -127,13 +135,14 @@ class Engine(Protocol):
 # ---- policies ---------------------------------------------------------------------------------------------
 @dataclass(slots=True, kw_only=True)
 class Sampling:
-    """How an agent's actions are drawn."""
+    """How an agent's actions are drawn; the fields are those of a Request."""
 
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
     max_tokens: int = 32
     entropy: bool = False
+    heat: EntropyHeat | None = None
 
 
 class Session(Protocol):

@@ -37,7 +37,7 @@ class StepTable:
 
     Required: group, trajectory, agent, turn, reward. Optional: state_key, next_key, action_key,
     token_count, outcome, process, weight, value, value_end, entropy, terminated, truncated, policy, version,
-    segment, invocation, parent, team, stratum, game, task, state_text, and per token (flat,
+    segment, invocation, parent, team, stratum, game, node, task, state_text, and per token (flat,
     sum(token_count)) token_logprob, token_proximal, token_reference, token_entropy, token_value. Any further
     named column is accepted.
 
@@ -292,6 +292,8 @@ class StepTable:
             "terminated": [s.terminated for s in steps],
             "truncated": [s.truncated for s in steps],
             "token_logprob": _behavior(steps),
+            "token_version": _versions(steps),
+            "seconds": [s.seconds for s in steps],
         }
         for name in _number_columns(steps):
             absent = np.nan if name in MAY_BE_MISSING else 0.0
@@ -357,6 +359,17 @@ def _behavior(steps: list[Step]) -> np.ndarray | None:
     width = [token_count(step) for step in steps]
     filled = [np.full(w, np.nan) if g is None else np.asarray(g).reshape(-1) for g, w in zip(given, width, strict=True)]
     return np.concatenate(filled).astype(np.float32)
+
+
+def _versions(steps: list[Step]) -> np.ndarray | None:
+    """The version that drew each token, where weights changed inside a response."""
+    if all(step.action.versions is None for step in steps):
+        return None
+    given = [
+        np.full(token_count(s), s.version) if s.action.versions is None else np.asarray(s.action.versions)
+        for s in steps
+    ]
+    return np.concatenate(given)
 
 
 def _number_columns(steps: Iterable[Step]) -> list[str]:

@@ -59,6 +59,7 @@ class Step:
         segment: grows when the agent's context could not append; a segment is one token sequence.
         invocation: counts calls of a sub-agent; parent: turn of the step that called it.
         terminated, truncated: set on an agent's last step.
+        seconds: wall time from the observation to the environment's answer to the act; 0 where nothing measured it.
         info: JSON values; numbers become columns of the table.
     """
 
@@ -75,6 +76,7 @@ class Step:
     parent: int | None = None
     terminated: bool = False
     truncated: bool = False
+    seconds: float = 0.0
     info: dict[str, Any] = field(default_factory=dict)
 
 

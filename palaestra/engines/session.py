@@ -83,11 +83,11 @@ class Job:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     entropy: list[float] = field(default_factory=list)
-    version: int = 0
+    versions: list[int] = field(default_factory=list)
 
     def accept(self, token: int, logprob: float, entropy: float | None, *, version: int, length: int) -> None:
         """Append a sampled token; ends the job when it is the last one. `length`: most ids of the session."""
-        self.version = self.version if self.tokens else version
+        self.versions.append(version)
         self.tokens.append(token)
         self.session.ids.append(token)
         self.logprobs.append(logprob)
@@ -109,7 +109,8 @@ class Job:
                     logprobs=np.array(self.logprobs, np.float32),
                     entropy=np.array(self.entropy, np.float32) if self.request.entropy else None,
                     finish=reason,
-                    version=self.version,
+                    version=self.versions[0],
+                    versions=np.array(self.versions, np.int32) if len(set(self.versions)) > 1 else None,
                 )
             )
 

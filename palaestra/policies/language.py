@@ -239,6 +239,7 @@ class LanguageSession:
                 top_p=self.sampling.top_p,
                 stop=self.policy.renderer.stop,
                 entropy=self.sampling.entropy,
+                heat=self.sampling.heat,
             )
         )
         self.unread = []
@@ -248,6 +249,7 @@ class LanguageSession:
             tokens=generation.tokens,
             logprobs=generation.logprobs,
             entropy=generation.entropy,
+            versions=generation.versions,
             finish=generation.finish,
         )
         return Acted(action=action, prompt=prompt.ids, segment=prompt.segment, version=generation.version)

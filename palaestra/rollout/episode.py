@@ -60,7 +60,7 @@ class Agent:
         """
         observation = self.episode.instructed(observation)
         self.episode.check_limits(self, observation)
-        seed = derive(self.episode.play.seed, self.name, self.acts)
+        seed, began = derive(self.episode.play.seed, self.name, self.acts), time.monotonic()
         try:
             acted = await self.session.act(observation, seed=seed)
         except ContextFull:
@@ -70,7 +70,9 @@ class Agent:
             raise
         except Exception as error:
             raise _failure("engine", f"agent {self.name}, policy {self.policy}", error) from error
-        return self._note(observation, acted, invocation=invocation, parent=parent)
+        action = self._note(observation, acted, invocation=invocation, parent=parent)
+        self.episode.latest[self.name].seconds = time.monotonic() - began
+        return action
 
     def record(self, observation: Observation, action: Action, **info: Any) -> Action:
         """Take a given action as this agent's own: demonstrations, and actions from outside."""
@@ -167,8 +169,11 @@ class Episode:
 
     async def step(self, actions: Mapping[str, Action]) -> StepResult:
         """Act in the environment; its rewards go to the steps that earned them."""
+        began = time.monotonic()
         result = await self.host.step(dict(actions))
         self.env_steps += 1
+        for agent in actions.keys() & self.latest.keys():
+            self.latest[agent].seconds += time.monotonic() - began
         self._take(result)
         for agent, reward in result.rewards.items():
             self.reward(agent, reward)

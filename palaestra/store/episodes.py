@@ -54,8 +54,12 @@ class EpisodeLog:
         self.lines.truncate(step)
 
 
-def to_json(trajectory: Trajectory) -> dict[str, Any]:
-    """A trajectory as JSON values, in the order in which a person reads: task, result, steps."""
+def to_json(trajectory: Trajectory, *, timed: bool = False) -> dict[str, Any]:
+    """A trajectory as JSON values, in the order in which a person reads: task, result, steps.
+
+    Args:
+        timed: with the seconds of each step, which differ between two runs of the same recipe.
+    """
     return {
         "task": _task_to_json(trajectory.task),
         "group": trajectory.group,
@@ -66,7 +70,7 @@ def to_json(trajectory: Trajectory) -> dict[str, Any]:
     } | _without_defaults(
         error=_failure_to_json(trajectory.error),
         info=_encode(trajectory.info),
-        steps=[_step_to_json(step) for step in trajectory.steps],
+        steps=[_step_to_json(step, timed=timed) for step in trajectory.steps],
         last={agent: _observation_to_json(seen) for agent, seen in trajectory.last.items()},
         tail={agent: _tail_to_json(tail) for agent, tail in trajectory.tail.items()},
     )
@@ -111,7 +115,7 @@ def _tail_from_json(record: Mapping[str, Any]) -> Tail:
     return Tail(_to_array(record["ids"], np.int32), record["segment"])
 
 
-def _step_to_json(step: Step) -> dict[str, Any]:
+def _step_to_json(step: Step, *, timed: bool) -> dict[str, Any]:
     return {
         "agent": step.agent,
         "turn": step.turn,
@@ -127,6 +131,7 @@ def _step_to_json(step: Step) -> dict[str, Any]:
         parent=step.parent,
         terminated=step.terminated or None,
         truncated=step.truncated or None,
+        seconds=step.seconds if timed and step.seconds else None,
         info=_encode(step.info),
     )
 
@@ -168,6 +173,7 @@ def _action_to_json(action: Action) -> dict[str, Any]:
         tokens=_array(action.tokens, np.int32) or None,
         logprobs=_optional_array(action.logprobs),
         entropy=_optional_array(action.entropy),
+        versions=None if action.versions is None else _array(action.versions, np.int32),
     )
 
 
@@ -179,6 +185,7 @@ def _action_from_json(record: Mapping[str, Any]) -> Action:
         tokens=_to_array(record.get("tokens", []), np.int32),
         logprobs=_from_optional_array(record.get("logprobs")),
         entropy=_from_optional_array(record.get("entropy")),
+        versions=_to_array(record["versions"], np.int32) if "versions" in record else None,
         finish=FinishReason(record["finish"]),
     )
 

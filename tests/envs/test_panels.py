@@ -37,6 +37,7 @@ SIZES = {
     "babyai-GoToLocalS6N4": 512,
     "babyai-GoToLocal": 512,
     "rooms": 256,
+    "codefix": 256,
     "counting": 256,
     "phrase": 256,
     "openspiel-tic_tac_toe-random": 256,

@@ -7,6 +7,8 @@ one estimator and then filters.
 from palaestra.advantages.adca_grpo import adca_grpo
 from palaestra.advantages.adv_evo import public_baseline
 from palaestra.advantages.archer import Archer
+from palaestra.advantages.bnpo import bnpo
+from palaestra.advantages.canon import Canon
 from palaestra.advantages.center import center
 from palaestra.advantages.clip_advantage import clip_advantage
 from palaestra.advantages.critic_warmup import CriticWarmup
@@ -15,6 +17,7 @@ from palaestra.advantages.dr_grpo import dr_grpo
 from palaestra.advantages.dr_mas import dr_mas
 from palaestra.advantages.egae import egae
 from palaestra.advantages.empg import empg
+from palaestra.advantages.entropy_aware import entropy_aware
 from palaestra.advantages.filtered import filtered
 from palaestra.advantages.flow_grpo import flow_grpo
 from palaestra.advantages.gigpo import gigpo
@@ -36,6 +39,8 @@ from palaestra.advantages.reinforce_plus_plus import reinforce_plus_plus
 from palaestra.advantages.reinforce_plus_plus_baseline import reinforce_plus_plus_baseline
 from palaestra.advantages.rloo import rloo
 from palaestra.advantages.salt import salt
+from palaestra.advantages.self_imitation import SelfImitation
+from palaestra.advantages.shared_prefix import shared_prefix
 from palaestra.advantages.srgpo import srgpo
 from palaestra.advantages.stratified_grpo import stratified_grpo
 from palaestra.advantages.turn_gae import turn_gae
@@ -45,10 +50,13 @@ from palaestra.advantages.whiten import whiten
 __all__ = [
     "AgentSignal",
     "Archer",
+    "Canon",
     "Credit",
     "CriticWarmup",
+    "SelfImitation",
     "Signal",
     "adca_grpo",
+    "bnpo",
     "center",
     "chain",
     "clip_advantage",
@@ -57,6 +65,7 @@ __all__ = [
     "dr_mas",
     "egae",
     "empg",
+    "entropy_aware",
     "filtered",
     "flow_grpo",
     "gigpo",
@@ -79,6 +88,7 @@ __all__ = [
     "report",
     "rloo",
     "salt",
+    "shared_prefix",
     "srgpo",
     "stratified_grpo",
     "turn_gae",

@@ -17,7 +17,7 @@ from palaestra.data.entropy_signal import EntropyHeat
 from palaestra.data.interaction import Action, FinishReason, Observation, StepResult
 from palaestra.data.table import Row
 from palaestra.data.task import Task
-from palaestra.data.trajectory import Tail
+from palaestra.data.trajectory import Tail, Trajectory
 
 
 # ---- environments -----------------------------------------------------------------------------------------
@@ -77,6 +77,17 @@ class HasTools(Protocol):
     """Offers tools beside plain actions."""
 
     def tools(self) -> Sequence[Any]: ...
+
+
+@runtime_checkable
+class HasGuidance(Protocol):
+    """Has a teacher who knows the answer and helps without giving it away.
+
+    `guidance` says something to who made this attempt ("" or None: nothing); an attempt without steps is yet to be
+    made. `reference`, optional, is the whole answer of a task, as guidance must not hold it.
+    """
+
+    def guidance(self, trajectory: Trajectory, *, seed: int) -> str | None: ...
 
 
 # ---- generation -------------------------------------------------------------------------------------------
@@ -289,6 +300,8 @@ class Setting:
         seed: for initial weights.
         vector_size, action_count: of the environment, None where it has none.
         texts: gives transcripts of the environment (for a tokenizer); may be slow.
+        demonstrate: lets the environment's expert solve tasks, each act recorded as the run's policies would have
+            it, without log-probabilities; None, if there is no expert.
         device: torch device.
     """
 
@@ -296,4 +309,5 @@ class Setting:
     vector_size: int | None = None
     action_count: int | None = None
     texts: Callable[[], Sequence[str]] = tuple
+    demonstrate: Callable[[Sequence[Task]], list[Trajectory]] | None = None
     device: str = "cpu"

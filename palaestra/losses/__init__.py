@@ -6,6 +6,7 @@ from palaestra.losses.entropy import entropy
 from palaestra.losses.gspo import gspo
 from palaestra.losses.kl import kl
 from palaestra.losses.ppo_clip import ppo_clip
+from palaestra.losses.ppo_clip_cov import ppo_clip_cov
 from palaestra.losses.ppo_clip_guarded import ppo_clip_guarded
 from palaestra.losses.ppo_clip_kept import ppo_clip_kept
 from palaestra.losses.reinforce import reinforce
@@ -18,6 +19,7 @@ __all__ = [
     "gspo",
     "kl",
     "ppo_clip",
+    "ppo_clip_cov",
     "ppo_clip_guarded",
     "ppo_clip_kept",
     "reinforce",

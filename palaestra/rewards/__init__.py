@@ -2,11 +2,13 @@
 
 from palaestra.rewards.defense_schedule import DefenseSchedule
 from palaestra.rewards.dense_then_sparse import DenseThenSparse
+from palaestra.rewards.entity_credit import entity_credit
 from palaestra.rewards.environment import environment
 from palaestra.rewards.equal_split import equal_split
 from palaestra.rewards.game_shaping import game_shaping
 from palaestra.rewards.hierarchical import hierarchical
 from palaestra.rewards.implicit_process import ImplicitProcess
+from palaestra.rewards.intrinsic_tool import IntrinsicTool
 from palaestra.rewards.invalid_penalty import invalid_penalty
 from palaestra.rewards.noisy_judge import NoisyJudge
 from palaestra.rewards.outcome import outcome
@@ -20,10 +22,12 @@ __all__ = [
     "DefenseSchedule",
     "DenseThenSparse",
     "ImplicitProcess",
+    "IntrinsicTool",
     "NoisyJudge",
     "Progress",
     "RunningScale",
     "StepJudge",
+    "entity_credit",
     "environment",
     "equal_split",
     "game_shaping",

@@ -2,5 +2,12 @@
 
 from palaestra.selection.constant_groups import constant_groups
 from palaestra.selection.everything import everything
+from palaestra.selection.replay_success import ReplaySuccess
+from palaestra.selection.widest_groups import widest_groups
 
-__all__ = ["constant_groups", "everything"]
+__all__ = [
+    "ReplaySuccess",
+    "constant_groups",
+    "everything",
+    "widest_groups",
+]

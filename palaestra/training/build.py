@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from palaestra.data import Task, derive
+from palaestra.data import StopReason, Task, Trajectory, derive
 from palaestra.data.protocols import Look, Setting
 from palaestra.engines import InProcessEngine
 from palaestra.errors import ContractError, RecipeError
 from palaestra.registry import Part, part
+from palaestra.rollout.programs import demonstration_of
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Role, Stage
 from palaestra.training.settings import PolicySettings, RunSettings, Use
@@ -60,6 +61,12 @@ def bind(slot: str, use: Use) -> Bound:
 def bind_all(slot: str, uses: Sequence[Use]) -> list[Bound]:
     """Several parts of one slot, in order."""
     return [bind(slot, use) for use in uses]
+
+
+def make_optimizer(use: Use, module: Any) -> Any:
+    """An optimizer of a policy's module; those that tell layers apart are given the module, others its parameters."""
+    bound = bind("optimizer", use)
+    return bound(module if "module" in bound.part.data else list(module.parameters()))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,6 +123,8 @@ def build_world(settings: RunSettings) -> World:
         environment_options=environment.options,
     )
     runner = part("rollout", settings.rollout.runner).target(stage, settings.rollout)
+    if callable(getattr(source, "expert", None)):
+        setting.demonstrate = functools.partial(demonstrations, stage, runner, settings.seed)
     return World(stage=stage, source=source, runner=runner, policies=policies, setting=setting)
 
 
@@ -183,6 +192,16 @@ def transcripts(use: Use, make: Callable[[], Any], source: Any, rollout: Rollout
             texts += [step.observation.text or "", step.action.text or ""]
             texts += [str(choice) for choice in step.observation.legal or ()]
     return [text for text in texts if text]
+
+
+def demonstrations(stage: Stage, runner: Any, seed: int, tasks: Sequence[Task]) -> list[Trajectory]:
+    """The environment's expert at these tasks, each act recorded by the sessions of the run's own policies."""
+    plays = [
+        Play(task=task, group=f"expert-{task.content_hash}", sample=0, seed=derive(seed, "expert", task.content_hash))
+        for task in tasks
+    ]
+    program = functools.partial(demonstration_of(stage.program), noise=0.0)
+    return [played for played in runner.collect(plays, program=program) if played.stop is not StopReason.ERROR]
 
 
 def phrases(settings: RunSettings) -> list[str]:

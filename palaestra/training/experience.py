@@ -196,6 +196,10 @@ def _consult(
         if name in references:
             then = seen.logprob(references[name], name)
             put("token_reference", np.flatnonzero(~then.isnan().numpy()), then[~then.isnan()], table.tokens)
+    if "anchored" in table:  # replayed rows that are clipped around what sampled them
+        own = table["anchored"][table.token_row] > 0
+        recomputed = columns.get("token_proximal", torch.full((table.tokens,), torch.nan))
+        columns["token_proximal"] = torch.where(own, table["token_logprob"], recomputed)
     if "token_value" in columns:
         first = table["token_count"].cumsum(0) - table["token_count"]
         columns["value"] = columns["token_value"][first]

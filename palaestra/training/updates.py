@@ -126,7 +126,7 @@ class Updater:
         return TokenBatch(
             advantage=credit.advantage,
             logprob=nothing,
-            proximal=nothing if proximal is None else proximal,
+            proximal=torch.full_like(nothing, torch.nan) if proximal is None else proximal,
             weight=experience.weight,
             row=row,
             sequence=row,
@@ -183,8 +183,10 @@ class Updater:
     def _forward(self, samples: Any, micro: Sequence[int], tokens: TokenBatch, *, recorded: bool) -> TokenBatch:
         wants = {use for regularizer in self.regularizers for use in regularizer.part.uses}
         now = self.policy.forward(samples, micro, values="critic" in wants, entropy=True)
-        # Without a recorded pass there is a single update, and the old policy is the present one.
-        proximal = tokens.proximal if recorded else now.logprob.detach()
+        # Without a recorded pass there is a single update, and the old policy is the present one; of replayed tokens
+        # it may be the one that sampled them.
+        before = tokens.proximal
+        proximal = before if recorded else torch.where(before.isfinite(), before, now.logprob.detach())
         return tokens.replace(logprob=now.logprob, entropy=now.entropy, value=now.value, proximal=proximal)
 
     def _wants(self, ability: str) -> bool:
@@ -292,8 +294,13 @@ def _share(value_weight: Tensor | None, weight: Tensor) -> Tensor:
 
 
 def _mismatch(tokens: TokenBatch) -> dict[str, Tensor]:
-    """How far the engine's log-probabilities are from the trainer's: k3 and the largest difference."""
+    """How far the engine's log-probabilities are from the trainer's: k3 and the difference's size.
+
+    Under a prompt that the engine did not have they differ by right, and such tokens have none.
+    """
     if tokens.behavior is None:
         return {}
     difference = (tokens.proximal - tokens.behavior).detach()
+    if tokens.foreign is not None:
+        difference = torch.where(tokens.foreign > 0, 0.0, difference)
     return {"mismatch/kl": torch.expm1(difference) - difference, "mismatch/abs": difference.abs()}

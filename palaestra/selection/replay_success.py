@@ -1,0 +1,163 @@
+"""Put a stored success into a group in which every episode failed, so that something can be compared there.
+
+Knows groups of episodes, their outcomes and the store of successes. Knows nothing of estimators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from palaestra.data import StepTable, Task, Trajectory, derive, rows_of
+from palaestra.data.protocols import Look, Setting
+from palaestra.errors import InvalidData, RecipeError
+from palaestra.registry import PositiveInt, register
+from palaestra.replay import SuccessStore, in_group_of, is_replayed
+
+PLACE = "selection: replay_success"
+
+
+@register("selection", "replay_success", source="arXiv 2508.15144; 2509.23866")
+class ReplaySuccess:
+    """In a group without any success, exchange one episode, drawn at random, for a stored success of the same task.
+
+    It acts before advantages are made, so the group is compared with the success in it. Successes are stored as they
+    are played; tasks must come again for the store to be of use (samplers `repeated`, `adaptive_rollouts`). A copy's
+    steps carry `replayed` 1, and its tokens the log-probabilities of what once sampled them: `truncated_importance`
+    among the weights mends the gap to the present policy.
+
+    Args:
+        how: "replace" keeps the group's size, "add" puts the success beside the failures.
+        per_task: most stored successes of a task, the newest. Usual: 1–8.
+        success: least outcome of a success. Usual: 1.
+        expert: let the environment's expert solve, once, a task that no stored episode solves: a pool collected
+            before training. Its tokens get the log-probabilities of the policy that first needs them.
+
+    Called with a table it returns True for every row. With nothing stored it changes nothing, bit for bit.
+    Raises: RecipeError, for `expert` where the environment has none; InvalidData, where outcomes are missing, a group
+        holds two replayed trajectories, or a stored one does not fit the policy.
+    """
+
+    provides = frozenset({"replayed"})
+
+    def __init__(
+        self,
+        *,
+        how: Literal["replace", "add"] = "replace",
+        per_task: PositiveInt = 4,
+        success: float = 1.0,
+        expert: bool = False,
+    ) -> None:
+        self._how, self._expert = how, expert
+        self._store = SuccessStore(per_task=per_task, success=success)
+        self._demonstrate: Any = None
+        self._counts: dict[str, float] = {}
+
+    def start(self, setting: Setting, policies: Mapping[str, Any]) -> None:
+        """Find the environment's expert, if it is wanted."""
+        self._demonstrate = setting.demonstrate
+        if self._expert and self._demonstrate is None:
+            raise RecipeError(
+                where=PLACE,
+                what="`expert: true` asks the environment's expert for successes, and there is none.",
+                remedy="Set `expert: false`, or give the environment a method `expert(agent) -> Action`.",
+            )
+
+    def choose(self, trajectories: list[Trajectory], look: Look) -> list[Trajectory]:
+        """The episodes, with a stored success in each group that has none; what is solved now is stored after that."""
+        groups: dict[str, list[Trajectory]] = {}
+        for trajectory in trajectories:
+            groups.setdefault(trajectory.group, []).append(trajectory)
+        self._counts = {"replay/failed_groups": 0.0, "replay/replayed": 0.0}
+        chosen: list[Trajectory] = []
+        for _, members in sorted(groups.items()):
+            chosen += self._mended(sorted(members, key=lambda one: one.sample), look)
+        self._store.add([one for one in chosen if self._store.solved(one) and not is_replayed(one)])
+        return chosen
+
+    def _mended(self, members: list[Trajectory], look: Look) -> list[Trajectory]:
+        """The group, with a success in it if there is one to be had."""
+        _refuse_unjudged(members)
+        if any(self._store.solved(one) or is_replayed(one) for one in members):
+            return members
+        self._counts["replay/failed_groups"] += 1
+        stored = self._success_of(members[0].task, look)
+        if stored is None:
+            return members
+        self._counts["replay/replayed"] += 1
+        place = derive(look.seed, "replay_success", members[0].group) % len(members)
+        if self._how == "add":
+            copy = in_group_of(members[place], stored, sample=max(one.sample for one in members) + 1)
+            return [*members, copy]
+        copy = in_group_of(members[place], stored, sample=members[place].sample)
+        return [*members[:place], copy, *members[place + 1 :]]
+
+    def _success_of(self, task: Task, look: Look) -> Trajectory | None:
+        if task not in self._store and self._expert:
+            shown = [one for one in self._demonstrate([task]) if self._store.solved(one)]
+            self._store.add([_judged(one, look) for one in shown])
+        return self._store.draw(task, seed=look.seed)
+
+    def __call__(self, table: StepTable, look: Look) -> Bool[Tensor, " rows"]:
+        if "replayed" in table:
+            _refuse_several(table)
+        return torch.ones(len(table), dtype=torch.bool)
+
+    def learn(self, table: StepTable, look: Look) -> dict[str, float]:
+        """Groups without a success, how many of them got one, and how many successes are stored."""
+        return {**self._counts, "replay/stored": float(len(self._store))}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The store."""
+        return self._store.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with what was saved."""
+        self._store.load_state_dict(state)
+
+
+def _judged(trajectory: Trajectory, look: Look) -> Trajectory:
+    """A demonstration with the log-probabilities that the present policies give its tokens."""
+    rows = rows_of([trajectory])
+    for name, policy in look.policies.items():
+        own = [row for row in rows if row.step.policy == name]
+        if not own:
+            continue
+        samples = policy.collate(own, temperature=look.temperature)
+        with torch.no_grad():
+            now = policy.forward(samples, range(len(samples.cost)), values=False, entropy=False)
+        flat = np.full(rows[-1].start + max(len(rows[-1].step.action.tokens), 1), np.nan, np.float32)
+        flat[samples.token_index] = now.logprob.numpy()
+        for row in own:
+            row.step.action.logprobs = flat[row.start : row.start + len(row.step.action.tokens)].copy()
+    return trajectory
+
+
+def _refuse_unjudged(members: Sequence[Trajectory]) -> None:
+    if all(one.outcome is None for one in members):
+        raise InvalidData(
+            where=f"{PLACE}, group {members[0].group}",
+            what="none of its episodes has an outcome, so nobody knows whether they failed.",
+            remedy="Let the environment give `success` or `score` in its last `info`.",
+        )
+
+
+def _refuse_several(table: StepTable) -> None:
+    """Raises: InvalidData, for a group in which more than one trajectory is replayed."""
+    second = table["anchored"] > 0 if "anchored" in table else torch.zeros(len(table), dtype=torch.bool)
+    rows = ((table["replayed"] > 0) & ~second).nonzero()[:, 0]
+    pairs = table.key("group", "trajectory")
+    codes, first = np.unique(pairs.codes[rows].numpy(), return_index=True)
+    group = table["group"][rows[torch.from_numpy(first)]]
+    several = (torch.bincount(group, minlength=1) > 1).nonzero()[:, 0] if len(codes) else group
+    if len(several):
+        raise InvalidData(
+            where=f"{PLACE}, group {table.labels('group')[int(several[0])]}",
+            what="more than one of its trajectories is replayed.",
+            remedy="Name `replay_success` once among the selections; one success is enough to compare with.",
+        )

@@ -34,7 +34,7 @@ def command(study: Study, out: Path, *, parallel: int, seeds: int | None = None)
     """The comparison as a command line."""
     arms = [piece for name, layers in study.arms.items() for piece in ("--arm", f"{name}: {shlex.join(layers)}")]
     options = ["--seeds", str(seeds or study.seeds), "--out", str(out), "--parallel", str(parallel)]
-    options += ["--reference", study.reference, "--metric", study.metric]
+    options += ["--reference", study.reference, "--metric", study.metric, "--axis", study.axis]
     return [sys.executable, "-m", "palaestra", "compare", study.setup, *study.overrides, *arms, *options]
 
 

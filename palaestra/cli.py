@@ -93,11 +93,14 @@ def compare(
     parallel: Annotated[int, typer.Option(help="Runs at the same time.", min=1)] = 1,
     reference: Annotated[str | None, typer.Option(help="Arm that differences are taken to; default the first.")] = None,
     metric: Annotated[str, typer.Option(help="success or return.")] = "success",
+    axis: Annotated[
+        str, typer.Option(help="What is equal: environment_steps, tokens (generated), updates or step.")
+    ] = "environment_steps",
 ) -> None:
     """Compare methods on one setup at equal budget, several seeds, with intervals. Resumable."""
     _command(
         "compare", setup=setup, methods=methods or [], arms=arm or [], seeds=seeds, out=out, parallel=parallel,
-        reference=reference, metric=metric,
+        reference=reference, metric=metric, axis=axis,
     )  # fmt: skip
 
 

@@ -34,6 +34,7 @@ class Study(pydantic.BaseModel):
     seeds: Annotated[int, pydantic.Field(ge=1)] = 5
     overrides: list[str] = []
     metric: Literal["success", "return"] = "success"
+    axis: Literal["environment_steps", "tokens", "updates", "step"] = "environment_steps"  # what arms have as much of
     also: list[str] = []  # further logged metrics
     seen: str = ""  # in words, after the run; with the reason where the relation failed
 

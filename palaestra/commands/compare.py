@@ -29,6 +29,7 @@ def run(
     parallel: int,
     reference: str | None,
     metric: str,
+    axis: str,
 ) -> None:
     """Run all arms, then write comparison.json, comparison.txt and comparison.png into `out`.
 
@@ -48,6 +49,7 @@ def run(
             seed=seed,
             folder=Path(out) / "runs" / arm / f"seed-{seed}",
             arguments=(setup, *layers, *overrides, *own),
+            clones=Path(out) / "clones" if recipes[arm].settings.warm_start is not None else None,
         )
         for seed in range(1, seeds + 1)
         for arm, (layers, own) in named.items()
@@ -58,7 +60,7 @@ def run(
     loaded = [_load(arm, [r for r in runs if r.arm == arm]) for arm in named]
     settings = next(iter(recipes.values())).settings
     name = (settings.evaluation.environment or settings.environment).name
-    result = compare(loaded, metric=f"eval/{name}/{metric}", reference=reference)
+    result = compare(loaded, metric=f"eval/{name}/{metric}", reference=reference, axis=axis)
     folder = Path(out)
     write_atomic(folder / "comparison.json", json.dumps(result.to_json(), indent=1, sort_keys=True) + "\n")
     write_atomic(folder / "comparison.txt", result.text())

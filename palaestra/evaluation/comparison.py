@@ -41,7 +41,7 @@ SCHEMA_NAME = "palaestra.comparison/1"
 SCHEMA = {
     "schema": SCHEMA_NAME,
     "metric": "name of the compared metric",
-    "axis": "what the budget counts: environment_steps, updates or step",
+    "axis": "what the budget counts: environment_steps, tokens, updates or step",
     "budget": "where all curves end, on the axis",
     "reference": "the arm that others are compared with",
     "level": "of all intervals",
@@ -216,7 +216,7 @@ def compare(
         reference: the arm that others are compared with; default: the first.
         resamples: Higher: smoother bounds, slower. Usual: 10000.
         level: of all intervals. Higher: wider. Usual: 0.95.
-        axis: `environment_steps`, `updates` or `step`.
+        axis: `environment_steps`, `tokens`, `updates` or `step`.
         points: of the grid.
 
     Raises: RunFolderError, if a run ends before the budget; UnknownName, for a metric or reference nobody has.

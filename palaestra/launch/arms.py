@@ -25,6 +25,7 @@ class ArmRun:
     seed: int
     folder: Path
     arguments: tuple[str, ...]
+    clones: Path | None = None  # where runs that begin alike share their warm start
 
     @property
     def complete(self) -> bool:
@@ -34,7 +35,8 @@ class ArmRun:
     @property
     def overrides(self) -> list[str]:
         """What is this run's alone."""
-        return [f"seed={self.seed}", f"run={self.folder}", "training.threads=1"]
+        shared = [] if self.clones is None else [f"warm_start.keep={self.clones}"]
+        return [f"seed={self.seed}", f"run={self.folder}", "training.threads=1", *shared]
 
     def command(self) -> list[str]:
         """The command line; resumes what is there."""

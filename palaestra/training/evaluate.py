@@ -11,18 +11,21 @@ from palaestra.envs.panels import evaluation_tasks
 from palaestra.evaluation.panels import Evaluation, summarize
 from palaestra.registry import part
 from palaestra.rollout.stage import Play, Stage
-from palaestra.training.build import World, bind, make_environment
+from palaestra.training.build import Bound, World, bind, make_environment
 from palaestra.training.settings import RunSettings
 
 
 class Panel:
     """Held-out tasks and the runner that plays them."""
 
-    def __init__(self, settings: RunSettings, world: World) -> None:
+    def __init__(self, settings: RunSettings, world: World, strategies: Sequence[Bound] = ()) -> None:
         """
+        Args:
+            strategies: one that holds an `instruction` says with which one the panel is played.
+
         Raises: InvalidData, if the panel is empty or its committed hash does not fit.
         """
-        self._settings = settings.evaluation
+        self._settings, self._strategies = settings.evaluation, strategies
         self._seed = settings.seed
         self.name = settings.environment.name
         self.metric = self._settings.metric
@@ -44,8 +47,15 @@ class Panel:
 
     def play(self) -> tuple[Evaluation, list[Trajectory]]:
         """One episode of each task."""
+        said = next((text for strategy in self._strategies if (text := strategy.can("instruction"))), None)
         plays = [
-            Play(task=task, group=f"eval-{i:05d}", sample=0, seed=derive(self._seed, "eval", task.content_hash))
+            Play(
+                task=task,
+                group=f"eval-{i:05d}",
+                sample=0,
+                seed=derive(self._seed, "eval", task.content_hash),
+                instruction=said,
+            )
             for i, task in enumerate(self.tasks)
         ]
         played = self._runner.collect(plays, temperature=self._settings.temperature)

@@ -33,6 +33,7 @@ class Parts:
     selection: Sequence[Bound]
     advantage: Sequence[Bound]
     weights: Sequence[Bound]
+    updates: Sequence[Bound] = ()  # losses and regularizers, which read columns too
 
     @property
     def all(self) -> tuple[Bound, ...]:
@@ -151,7 +152,8 @@ def prepare(
         table = table.replace(weight=table.weight * selection.looking(seen)(table))
     experience = Experience(table, seen.rows)
     look = proximal or "token_proximal" in parts.reads
-    entropy = bool({"entropy", "token_entropy"} & parts.reads)
+    read = parts.reads.union(*(bound.part.reads for bound in parts.updates))
+    entropy = bool({"entropy", "token_entropy"} & read)
     _consult(experience, seen, references, proximal=look, entropy=entropy)
     table = experience.table
     experience.credit = chain([bound.looking(seen) for bound in parts.advantage], table)

@@ -47,6 +47,7 @@ class WarmStartSettings(Section):
     batch_tokens: PositiveInt = 4096
     noise: Fraction = 0.0  # share of expert actions exchanged for a random legal one in the environment
     frozen: bool = False  # clone policies too that are not trained afterwards
+    keep: str | None = None  # folder for the clones: a run that begins alike takes them instead of cloning again
     optimizer: Use = Use(name="adamw", options={"lr": 1e-3})
 
 

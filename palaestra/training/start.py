@@ -15,8 +15,9 @@ from palaestra.evaluation.report import write_report
 from palaestra.registry import part
 from palaestra.store.folder import RECIPE, RunFolder
 from palaestra.store.metrics import MetricsLog
-from palaestra.training.build import bind, bind_all, build_world
+from palaestra.training.build import bind, bind_all, build_world, make_optimizer
 from palaestra.training.checkpoint import RunState
+from palaestra.training.clones import Clones
 from palaestra.training.evaluate import Panel
 from palaestra.training.experience import Parts
 from palaestra.training.loop import Trainer
@@ -73,8 +74,9 @@ def train(
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What two resolved recipes differ in: `training.iterations 100 -> 200`. Where a run lies is no difference."""
-    values = [{key: entry["value"] for key, entry in recipe.items() if key != "run"} for recipe in (before, now)]
+    """What two resolved recipes differ in: `training.iterations 100 -> 200`. Where files lie is no difference."""
+    places = ("run", "warm_start.keep")
+    values = [{key: entry["value"] for key, entry in recipe.items() if key not in places} for recipe in (before, now)]
     return [
         f"{key} {values[0].get(key)} -> {values[1].get(key)}"
         for key in sorted({*values[0], *values[1]})
@@ -99,6 +101,7 @@ def _trainer(settings: RunSettings, folder: RunFolder, progress: Progress) -> Tr
     }
     keepers = {"runner": world.runner, "sampler": sampler.held}
     keepers |= {f"strategy.{place}": strategy.held for place, strategy in enumerate(strategies)}
+    parts.updates = [part for updater in updaters.values() for part in (updater.loss, *updater.regularizers)]
     others = parts.stateful | {name: held for name, held in keepers.items() if hasattr(held, "state_dict")}
     state = RunState(policies=world.policies, references={}, updaters=updaters, others=others)
     if settings.reference is not None:
@@ -111,7 +114,7 @@ def _trainer(settings: RunSettings, folder: RunFolder, progress: Progress) -> Tr
         parts=parts,
         state=state,
         folder=folder,
-        panel=Panel(settings, world),
+        panel=Panel(settings, world, strategies),
         progress=progress,
     )
 
@@ -128,10 +131,9 @@ def _strictly(uses: Sequence[Use]) -> list[Use]:
 
 def _updater(settings: RunSettings, own: PolicySettings, policy: Any) -> Updater:
     training = settings.training
-    optimizer = bind("optimizer", own.optimizer or settings.optimizer)
     return Updater(
         policy=policy,
-        optimizer=optimizer(list(policy.module.parameters())),
+        optimizer=make_optimizer(own.optimizer or settings.optimizer, policy.module),
         loss=bind("loss", own.loss or settings.loss),
         regularizers=bind_all("regularizer", settings.regularizers if own.regularizers is None else own.regularizers),
         how=settings.aggregate.how,
@@ -154,7 +156,12 @@ def _frozen(policy: Any) -> Any:
 def _warm(trainer: Trainer, progress: Progress) -> None:
     settings = trainer.settings
     if settings.warm_start is not None:
-        warm_start(trainer.world, settings.warm_start, seed=settings.seed, say=progress.stage)
+        folder = settings.warm_start.keep
+        clones = None if folder is None else Clones(folder, settings)
+        if clones is None or not clones.restore(trainer.world.policies):
+            warm_start(trainer.world, settings.warm_start, seed=settings.seed, say=progress.stage)
+            if clones is not None:
+                clones.keep(trainer.world.policies)
     for name, reference in trainer.state.references.items():
         reference.module.load_state_dict(trainer.world.policies[name].module.state_dict())
 

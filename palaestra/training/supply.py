@@ -95,6 +95,8 @@ class Synchronous:
             policies=self._world.policies,
             step=step,
             seed=derive(self._settings.seed, "strategy", step),
+            stage=self._world.stage,
+            source=self._world.source,
         )
         kept = runner.perform(lambda collect: play_through(self._strategies, collect)(plays, field))
         return Harvest(kept=kept, played=field.played, metrics=field.metrics)

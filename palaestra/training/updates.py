@@ -92,10 +92,11 @@ class Updater:
         """Samples with a token that can move something; none at all if no token has an advantage."""
         counted = batch.weight if batch.counted is None else batch.counted
         signal = counted * (batch.advantage != 0)  # what is rejected moves nothing and still counts
-        if not bool(signal.any()) and not self.regularizers:
+        pulls = bool(self.regularizers) or self._wants("every_token")  # something moves tokens without advantage too
+        if not bool(signal.any()) and not pulls:
             return []
         keep = signal > 0
-        if self.regularizers:
+        if pulls:
             keep = counted > 0
             if batch.value_weight is not None:
                 keep = keep | (batch.value_weight > 0)
@@ -164,7 +165,9 @@ class Updater:
         norms = _AgentNorms(self.policy.module, batch.agent) if self.agent_gradients else None
         metrics: dict[str, float] = defaultdict(float)
         self.optimizer.zero()
-        mini_batch = self._now(samples, micros, batch, recorded=recorded) if self._wants("mini_batch") else None
+        mini_batch = batch if self._wants("mini_columns") else None
+        if self._wants("mini_batch"):
+            mini_batch = self._now(samples, micros, batch, recorded=recorded)
         start = 0
         for micro in micros:
             length = int(sum(samples.token_start[i + 1] - samples.token_start[i] for i in micro))
@@ -239,6 +242,7 @@ class Updater:
                 "the last good update.",
             )
         out = {f"policy/{key}" if key == "loss" else key: value for key, value in metrics.items()}
+        out |= getattr(self.optimizer, "metrics", {})
         return out | {"policy/grad_norm": norm, "policy/lr": rate, "policy/skipped": 0.0 if finite else 1.0}
 
 

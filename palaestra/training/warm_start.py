@@ -19,7 +19,7 @@ from palaestra.errors import NoSignal, RecipeError
 from palaestra.rollout.programs import demonstration_of
 from palaestra.rollout.stage import Play
 from palaestra.training.batches import micro_batches
-from palaestra.training.build import World, bind
+from palaestra.training.build import World, make_optimizer
 from palaestra.training.settings import WarmStartSettings
 
 
@@ -68,7 +68,7 @@ def _clone(
     samples = policy.collate(rows, temperature=1.0)
     taught = _taught_tokens(rows)
     batches = micro_batches(samples.cost, range(len(samples.cost)), budget=settings.batch_tokens)
-    optimizer = bind("optimizer", settings.optimizer)(list(policy.module.parameters()))
+    optimizer = make_optimizer(settings.optimizer, policy.module)
     losses: list[float] = []
     steps = settings.epochs * len(batches)
     policy.module.train()

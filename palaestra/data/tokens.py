@@ -50,7 +50,8 @@ class TokenBatch:
         whole: which of these units this batch holds completely.
         more: further columns of the table, which a loss names in its `reads`.
         mini: the whole mini-batch that this is a cut of, with log-probabilities, entropies and ratios of now but
-            no gradient; for losses that use "mini_batch". place: int64, where this cut's tokens stand in it.
+            no gradient; for losses that use "mini_batch". With "mini_columns" it has the table's columns alone and
+            costs no pass. place: int64, where this cut's tokens stand in it.
         seed: decides what a loss draws by lot in this mini-batch.
     """
 

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from palaestra.data.entropy_signal import EntropyHeat, factors
+
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 
@@ -68,6 +70,28 @@ def log_distribution(
         best = torch.full_like(logprobs, -torch.inf).scatter_(1, logits.argmax(-1, keepdim=True), 0.0)
         logprobs = torch.where(heat > 0, logprobs, best)
     return logprobs
+
+
+def heated(
+    logits: Tensor, *, temperature: Sequence[float], heat: Sequence[EntropyHeat | None]
+) -> tuple[list[float], list[float | None]]:
+    """The temperature at which each row's next token is drawn, and its entropy before, where that decides it.
+
+    Args:
+        logits: (rows, vocabulary).
+        temperature, heat: per row; None leaves the temperature as it is.
+    """
+    rows = [row for row, own in enumerate(heat) if own is not None]
+    found, before = list(temperature), list[float | None]([None] * len(temperature))
+    if rows:
+        base = log_distribution(
+            logits[rows], temperature=[found[row] for row in rows], top_k=[0] * len(rows), top_p=[1.0] * len(rows)
+        )
+        entropy = torch.special.entr(base.exp()).sum(-1)
+        changed = factors([heat[row] for row in rows], entropy).tolist()
+        for row, factor, own in zip(rows, changed, entropy.tolist(), strict=True):
+            found[row], before[row] = found[row] * factor, own
+    return found, before
 
 
 def _kept(scaled: Tensor, top_k: Sequence[int], top_p: Sequence[float]) -> Tensor:

@@ -13,13 +13,15 @@ import torch
 from torch import Tensor
 
 from palaestra.data import Action
+from palaestra.data.entropy_signal import EntropyHeat, factors
 
 
 @dataclass(slots=True, eq=False)
 class Choice:
     """What `act_batch` answers for n rows.
 
-    index: int32 (n,). logprob, entropy: float32 (n,) of the distribution sampled from; entropy if asked for.
+    index: int32 (n,). logprob, entropy: float32 (n,) of the distribution sampled from; entropy if asked for, and
+        with `heat` before it.
     finite: bool (n,), False where the logits are no numbers and the row must not be used.
     memory: (n, memory), for the next act; None without memory.
     """
@@ -57,25 +59,38 @@ def draw(
     temperature: float | np.ndarray = 1.0,
     legal: np.ndarray | None = None,
     entropy: bool = False,
+    heat: Sequence[EntropyHeat | None] = (),
 ) -> Choice:
     """Sample each row of float32 logits (n, actions) by inverting its distribution function at `uniform(seed)`.
 
         p = softmax(logits / temperature) over legal actions        index = #{a : Σ_{b ≤ a} p_b ≤ u}
 
-    Temperature 0 takes the largest logit; the distribution is then a point, log-probability and entropy 0.
+    Temperature 0 takes the largest logit; the distribution is then a point, log-probability and entropy 0. Where a
+    row has a `heat`, that changes its temperature by the entropy which the row has at `temperature`.
     """
-    heat = np.broadcast_to(np.asarray(temperature, np.float32), len(logits))
-    greedy = heat == 0
-    scaled = logits / torch.from_numpy(np.where(greedy, np.float32(1), heat))[:, None]
-    logprobs = torch.log_softmax(masked(scaled, None if legal is None else torch.from_numpy(legal)), -1).numpy()
-    p = np.exp(logprobs.astype(np.float64))
+    at = np.broadcast_to(np.asarray(temperature, np.float32), len(logits))
+    greedy = at == 0
+    allowed = None if legal is None else torch.from_numpy(legal)
+    p, logprobs = _distribution(logits, at, allowed)
+    spread = None
+    if entropy or any(heat):
+        spread = np.where(greedy, 0.0, -(p * logprobs).sum(1)).astype(np.float32)
+    if any(heat):
+        at = (at * factors(heat, torch.from_numpy(spread)).numpy()).astype(np.float32)
+        p, logprobs = _distribution(logits, at, allowed)
     below = p.cumsum(1)
     index = (below <= (uniform(seeds) * below[:, -1])[:, None]).sum(1)
     index = np.where(greedy, logprobs.argmax(1), index).clip(max=logprobs.shape[1] - 1)
     chosen = np.where(greedy, np.float32(0), logprobs[np.arange(len(index)), index])
-    spread = np.where(greedy, 0.0, -(p * logprobs).sum(1)).astype(np.float32) if entropy else None
     finite = torch.isfinite(logits).all(1).numpy()
-    return Choice(index.astype(np.int32), chosen, spread, finite)
+    return Choice(index.astype(np.int32), chosen, spread if entropy else None, finite)
+
+
+def _distribution(logits: Tensor, at: np.ndarray, legal: Tensor | None) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities, float64, and log-probabilities, float32 (n, actions), at each row's temperature."""
+    scaled = logits / torch.from_numpy(np.where(at == 0, np.float32(1), at))[:, None]
+    logprobs = torch.log_softmax(masked(scaled, legal), -1).numpy()
+    return np.exp(logprobs.astype(np.float64)), logprobs
 
 
 def masked(logits: Tensor, legal: Tensor | None) -> Tensor:

@@ -20,6 +20,7 @@ from palaestra.contexts import Context, ContextFull, Conversation, FullHistory, 
 from palaestra.data import Action, Observation, Row, Tail
 from palaestra.data.protocols import Acted, Current, Engine, Request, Sampling, Setting
 from palaestra.errors import EpisodeFailure, PalaestraError
+from palaestra.models.attention import reading
 from palaestra.models.causal_lm import load_causal_lm, make_causal_lm
 from palaestra.models.heads import ValueHead
 from palaestra.models.tokenizer import load_tokenizer, train_tokenizer
@@ -95,8 +96,8 @@ class LanguagePolicy:
 
     @staticmethod
     def abilities(options: Mapping[str, Any]) -> frozenset[str]:
-        """What parts may use of this policy: {"tokens"}, and {"critic"} with a value head."""
-        return frozenset({"tokens", "critic"} if options.get("value_head") else {"tokens"})
+        """What parts may use of this policy: {"tokens", "transformer"}, and {"critic"} with a value head."""
+        return frozenset({"tokens", "transformer"} | ({"critic"} if options.get("value_head") else set()))
 
     def session(self, *, context: Context | None, sampling: Sampling, key: Hashable) -> LanguageSession:
         """A conversation of one agent in one episode; without a context it has its full history."""
@@ -152,7 +153,8 @@ class LanguagePolicy:
     def forward(self, samples: Sequences, which: Sequence[int], *, values: bool, entropy: bool) -> Current:
         """Log-probabilities (and values, entropies) of the response tokens of these samples, with gradient."""
         batch = samples.batch(which)
-        hidden = self._hidden(batch.ids)
+        with reading(samples.cost[list(which)]):
+            hidden = self._hidden(batch.ids)
         rows, places = batch.response
         at = hidden[rows, places]
         logits = self._logits(at).float()

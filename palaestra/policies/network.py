@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from palaestra.data import Action, Observation, Row
+from palaestra.data.entropy_signal import EntropyHeat
 from palaestra.data.protocols import Acted, Current, Sampling, Setting
 from palaestra.errors import CheckpointError, EpisodeFailure, RecipeError
 from palaestra.models.networks import Activation, ActorCritic, RecurrentActorCritic
@@ -110,6 +111,7 @@ class NetworkPolicy:
         memory: Tensor | None = None,
         legal: np.ndarray | None = None,
         entropy: bool = False,
+        heat: Sequence[EntropyHeat | None] = (),
     ) -> Choice:
         """Act for n agents in one forward pass. A row's answer does not depend on the other rows.
 
@@ -118,14 +120,16 @@ class NetworkPolicy:
             temperature: one, or (n,); 0 takes the most probable action (whose log-probability is then 0).
             memory: of the rows' previous acts; None at the start of episodes.
             legal: bool (n, actions); None: all.
-            entropy: ask for the entropy of each distribution, in nats.
+            entropy: ask for the entropy of each distribution, in nats. heat: per row, see `drawing.draw`.
         """
         rows = len(vectors)
         with torch.inference_mode():
             seen = _at_least(torch.from_numpy(vectors), SMALLEST).to(self.device)
             held = self.module.start(rows) if memory is None else memory
             logits, after = self.module.step(seen, None if held is None else _at_least(held, SMALLEST))
-            drawn = draw(logits[:rows].float().cpu(), seeds, temperature=temperature, legal=legal, entropy=entropy)
+            drawn = draw(
+                logits[:rows].float().cpu(), seeds, temperature=temperature, legal=legal, entropy=entropy, heat=heat
+            )
         drawn.memory = None if after is None else after[:rows]
         return drawn
 
@@ -166,6 +170,7 @@ class NetworkPolicy:
             memory=torch.cat(memories) if memories else None,
             legal=stack_legal([question.legal for question in questions], self.actions),
             entropy=any(question.session.sampling.entropy for question in questions),
+            heat=[question.session.sampling.heat for question in questions],
         )
         if choice.memory is not None:
             for question, memory in zip(questions, choice.memory.split(1), strict=True):

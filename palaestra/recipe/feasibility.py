@@ -40,7 +40,7 @@ GIVEN_BY = dict.fromkeys(("reference", "token_reference"), "reference") | dict.f
     ("value", "value_end", "token_value", "value_old", "value_target", "value_weight"), "critic"
 )
 # What parts ask of the updates, which always give it: no ability of a policy or an environment.
-DEMANDS = frozenset({"whole_trajectory", "whole_group", "mini_batch", "rejection"})
+DEMANDS = frozenset({"whole_trajectory", "whole_group", "mini_batch", "mini_columns", "every_token", "rejection"})
 ABILITIES_OF_ENVIRONMENTS = ("expert", "snapshot", "restore", "global_state", "tools")
 
 WHY = {
@@ -50,6 +50,7 @@ WHY = {
     "reference": "Without it there is nothing to keep the policy near to.",
     "group": "A trajectory that is alone equals its group's mean, so every advantage is 0.",
     "expert": "Without one there is nothing to imitate.",
+    "transformer": "Without attention there are no logits to bound.",
 }
 
 

@@ -5,18 +5,24 @@ from palaestra.rewards.dense_then_sparse import DenseThenSparse
 from palaestra.rewards.entity_credit import entity_credit
 from palaestra.rewards.environment import environment
 from palaestra.rewards.equal_split import equal_split
+from palaestra.rewards.function_calls import function_calls
 from palaestra.rewards.game_shaping import game_shaping
 from palaestra.rewards.hierarchical import hierarchical
 from palaestra.rewards.implicit_process import ImplicitProcess
 from palaestra.rewards.intrinsic_tool import IntrinsicTool
 from palaestra.rewards.invalid_penalty import invalid_penalty
+from palaestra.rewards.milestones import milestones
 from palaestra.rewards.noisy_judge import NoisyJudge
 from palaestra.rewards.outcome import outcome
+from palaestra.rewards.overlong import overlong
 from palaestra.rewards.progress import Progress
 from palaestra.rewards.renorm import renorm
 from palaestra.rewards.resource_penalty import resource_penalty
 from palaestra.rewards.running_scale import RunningScale
 from palaestra.rewards.step_judge import StepJudge
+from palaestra.rewards.tool_bonus import tool_bonus
+from palaestra.rewards.tool_penalties import tool_penalties
+from palaestra.rewards.tool_use import tool_use
 
 __all__ = [
     "DefenseSchedule",
@@ -30,10 +36,16 @@ __all__ = [
     "entity_credit",
     "environment",
     "equal_split",
+    "function_calls",
     "game_shaping",
     "hierarchical",
     "invalid_penalty",
+    "milestones",
     "outcome",
+    "overlong",
     "renorm",
     "resource_penalty",
+    "tool_bonus",
+    "tool_penalties",
+    "tool_use",
 ]

@@ -60,13 +60,18 @@ def build_graph(entities: int, relations: int, seed: int) -> Graph:
 def ask(graph: Graph, hops: tuple[int, int], seed: int) -> Question:
     """A question of `hops[0]` to `hops[1]` relations whose chain visits no entity twice, if there is one."""
     draw = random.Random(derive(seed, "question"))
-    count = draw.randint(*hops)
+    count = draw.randint(*hops)  # as `hops_of` says
     for _ in range(100):
         relations = tuple(draw.randrange(len(graph.facts[0])) for _ in range(count))
         question = Question(start=draw.randrange(len(graph.facts)), relations=relations)
         if len(set(chain(graph, question))) == count + 1:
             break
     return question
+
+
+def hops_of(hops: tuple[int, int], seed: int) -> int:
+    """Relations of the question that `ask` makes of the same seed."""
+    return random.Random(derive(seed, "question")).randint(*hops)
 
 
 def chain(graph: Graph, question: Question) -> list[Entity]:

@@ -92,7 +92,7 @@ class Phrase:
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` mazes; splits never share a seed."""
-        return seeded_tasks("phrase", self._params, split, n, seed)
+        return seeded_tasks("phrase", self._params, split, n, seed, difficulty=self._rooms.difficulty)
 
     def reset(self, task: Task) -> StepResult:
         return self._spelled(self._rooms.reset(task))

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pydantic
@@ -213,10 +213,11 @@ class Rooms:
         prefix: rooms of a porch before the house, with one way on, which all episodes share. Usual: 0.
         corridor: steps of a dark corridor before the house, where every action that can be read leads on, so that
             none deserves credit. Usual: 0. Turns for porch and corridor come on top of `max_turns`.
+        reward: "milestones" gives 1 for the key and 1 for the open door too; `maximum` of a step is then 3.
 
-    Reward: 1 for reaching the goal, else 0. An action that is impossible or cannot be read changes nothing but
-    the turn, and has `executable` 0. `progress` of a step is 1 once the key is taken, 2 once the door is open;
-    `process` is 1 if the step was one of a shortest solution, else 0.
+    Reward: 1 for reaching the goal, else 0. A task's `difficulty` is the length of a shortest solution. An action that
+    is impossible or cannot be read changes nothing but the turn, and has `executable` 0. `progress` of a step is 1
+    once the key is taken, 2 once the door is open; `process` is 1 if the step was one of a shortest solution, else 0.
     `actions` lists all actions; an index into it is taken as well as its text. `vector` is one-hot: room, room of
     the key, room of the goal, way open and way locked per direction, where the key is.
     """
@@ -237,11 +238,13 @@ class Rooms:
         show_actions: bool = False,
         prefix: Count = 0,
         corridor: Count = 0,
+        reward: Literal["goal", "milestones"] = "goal",
     ) -> None:
         before = {name: steps for name, steps in (("prefix", prefix), ("corridor", corridor)) if steps}
         self._params = {"rooms": rooms, "max_turns": max_turns, "mazes": mazes, **before}
         self._approach = Approach(prefix=prefix, corridor=corridor)
         self._max_turns, self._show_actions = max_turns + self._approach.length, show_actions
+        self._milestones = reward == "milestones"
         self.vector_size = 3 * rooms + 2 * len(DIRECTIONS) + len(Key) + self._approach.length
         self._maze: Maze | None = None
         self._ways: tuple[dict[Room, int], dict[Room, int]] = ({}, {})
@@ -250,13 +253,20 @@ class Rooms:
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` mazes; splits never share a seed."""
-        return seeded_tasks("rooms", self._params, split, n, seed)
+        return seeded_tasks("rooms", self._params, split, n, seed, difficulty=self.difficulty)
+
+    def difficulty(self, seed: int) -> int:
+        """Turns of a shortest solution of the task with this seed."""
+        return self._build(self._params, seed)[0].length + self._approach.length
+
+    def _build(self, world: Mapping[str, Any], seed: int) -> tuple[Maze, int]:
+        """The maze of a seed, and its number."""
+        mazes, turns = world["mazes"], world["max_turns"]
+        number = seed // 2 % mazes if mazes else seed  # the last bit of a seed tells its split
+        return build(world["rooms"], round(0.4 * turns), int(0.75 * turns), number), number
 
     def reset(self, task: Task) -> StepResult:
-        world = {**self._params, **task.params}
-        mazes, turns = world["mazes"], world["max_turns"]
-        number = task.seed // 2 % mazes if mazes else task.seed  # the last bit of a seed tells its split
-        self._maze = build(world["rooms"], round(0.4 * turns), int(0.75 * turns), number)
+        self._maze, number = self._build({**self._params, **task.params}, task.seed)
         self._ways, self._place, self._seed = self._maze.ways(), 0, task.seed
         self._state = State(room=self._maze.start, key=Key.LYING)
         self._turn, self._name, self._said = 0, str(number), "you start"
@@ -264,7 +274,7 @@ class Rooms:
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
         maze = self._playing()
-        action = read(actions[AGENT].value, ACTIONS)
+        action, key = read(actions[AGENT].value, ACTIONS), self._state.key
         possible, good = self._move(maze, action)
         self._turn += 1
         won = self._state.room == maze.goal
@@ -273,6 +283,7 @@ class Rooms:
             "progress": {AGENT: float(self._state.key)},
             "executable": {AGENT: float(possible)},
             "process": {AGENT: float(good)},
+            **({"maximum": {AGENT: float(len(Key))}} if self._milestones else {}),
             **({"success": won} if won or cut else {}),
         }
         if action is None:
@@ -281,7 +292,7 @@ class Rooms:
         return StepResult(
             observations={} if cut else seen,
             last=seen if cut else {},
-            rewards={AGENT: float(won)},
+            rewards={AGENT: float(won + (self._state.key - key if self._milestones else 0))},
             terminated=frozenset({AGENT} if won else ()),
             truncated=frozenset({AGENT} if cut else ()),
             info=info,

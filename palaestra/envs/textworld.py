@@ -93,7 +93,8 @@ class TextWorld:
         while len(numbers) < n:  # without repetition, until the pool is used up
             numbers += draw.sample(range(pool), min(pool, n - len(numbers)))
         seeds = [derive(number, "textworld", split) for number in numbers]
-        return [Task(env="textworld", params=self._world, seed=game, split=split) for game in seeds]
+        length = None if self._world["challenge"] == "simple" else float(self._world["quest_length"])
+        return [Task(env="textworld", params=self._world, seed=s, split=split, difficulty=length) for s in seeds]
 
     def reset(self, task: Task) -> StepResult:
         self.close()

@@ -12,6 +12,8 @@
 10. `process` is 1 exactly for steps of a shortest solution.
 11. The porch: only east leads on, its turns come on top, and the house behind it is the one without porch.
 12. The corridor: every action that can be read leads on; the expert chooses one in each task, and others in others.
+13. A task's difficulty is the length of its shortest solution.
+14. With `reward: milestones` key, door and goal pay 1 each, and steps tell the maximum.
 """
 
 from __future__ import annotations
@@ -291,3 +293,26 @@ def test_the_corridor_leads_on():  # rule 12
 
 def test_a_house_with_an_approach_is_another_task():  # rule 11
     assert Rooms(prefix=3).tasks("eval", 1, 0)[0].content_hash != Rooms().tasks("eval", 1, 0)[0].content_hash
+
+
+def test_difficulty_is_the_shortest_solution():  # rule 13
+    for options in ({}, {"prefix": 2, "corridor": 1}, {"mazes": 4}):
+        env = Rooms(**options)
+        for task in env.tasks("train", 20, 0):
+            result, turns = env.reset(task), 0
+            while result.observations:
+                result, turns = env.step({PLAYER: env.expert(PLAYER)}), turns + 1
+            assert turns == task.difficulty
+
+
+def test_milestones_are_paid():  # rule 14
+    (plain, _), (env, result) = start(0), start(0, reward="milestones")
+    paid = []
+    while result.observations:
+        action = env.expert(PLAYER)
+        plain.step({PLAYER: action})
+        result = env.step({PLAYER: action})
+        paid += [result.rewards[PLAYER]]
+        assert result.info["maximum"] == {PLAYER: 3.0}
+    assert sum(paid) == 3 and paid.count(1.0) == 3 and paid[-1] == 1.0
+    assert "maximum" not in start(0)[1].info

@@ -1,0 +1,66 @@
+"""Episodes that grow longer stage by stage: exploit first, explore later.
+
+Knows the number of the iteration and a list of turn limits. Knows nothing of tasks but that an environment gives them.
+"""
+
+from __future__ import annotations
+
+from palaestra.data import Assignment, derive
+from palaestra.data.protocols import HasTasks
+from palaestra.errors import RecipeError
+from palaestra.registry import PositiveInt, register
+
+WHERE = "sampler: growing_horizon"
+
+
+@register("sampler", "growing_horizon", source="arXiv 2509.08755")
+def growing_horizon(
+    source: HasTasks,
+    iteration: int,
+    count: int,
+    seed: int,
+    *,
+    rounds: tuple[int, ...] = (6, 13, 20),
+    every: PositiveInt = 100,
+) -> list[Assignment]:
+    """The tasks of `uniform`, played for at most h turns, where h grows every so many iterations.
+
+        stage = min(iteration // every, k − 1)        h = rounds[stage]        of k rounds
+
+    A cut at h is a truncation: the value of what would have come next counts. It is told by the stop reason
+    `max_turns`, and an episode that the environment had no time to judge has no outcome; put the reward `cut_outcome`
+    before parts that read outcomes. The limit of `rollout.max_turns` remains that of evaluations, and the
+    environment's own limit, if it is lower, cuts first.
+
+    Args:
+        source: the environment; iteration, count, seed: of the run.
+        rounds: turns of each stage, each ≥ 1, never falling. Higher first: more exploration from the start, and fewer
+            episodes for the same number of environment steps. Usual: about 1/3, 2/3 and all of what long tasks take.
+            One number, or equal ones, is a fixed limit; with `rollout.max_turns` in it the sampler is `uniform`.
+        every: > 0, iterations of a stage. Usual: 100 of 300.
+
+    Returns: `count` assignments; `horizon` in the info of their trajectories says h.
+    Raises: RecipeError, if `rounds` is empty, falls somewhere or holds a number below 1.
+    """
+    turns = horizon(iteration, rounds, every)
+    tasks = source.tasks("train", count, derive(seed, "tasks", iteration))
+    return [Assignment(task=task, turns=turns, info={"horizon": turns}) for task in tasks]
+
+
+def horizon(iteration: int, rounds: tuple[int, ...], every: int) -> int:
+    """Most turns of an episode in this iteration.
+
+    Raises: RecipeError, as `growing_horizon`.
+    """
+    fault = None
+    if not rounds:
+        fault = "`rounds` is empty"
+    elif min(rounds) < 1:
+        fault = f"`rounds` holds {min(rounds)}, and an episode has at least 1 turn"
+    elif list(rounds) != sorted(rounds):
+        fault = f"`rounds` {list(rounds)} falls somewhere"
+    elif every < 1:
+        fault = f"a stage of {every} iterations never ends and never begins"
+    if fault:
+        raise RecipeError(where=WHERE, what=f"{fault}.", remedy="Give growing limits such as [6, 13, 20], every 100.")
+    return rounds[min(iteration // every, len(rounds) - 1)]

@@ -41,7 +41,7 @@ GIVEN_BY = dict.fromkeys(("reference", "token_reference"), "reference") | dict.f
 )
 # What parts ask of the updates, which always give it: no ability of a policy or an environment.
 DEMANDS = frozenset({"whole_trajectory", "whole_group", "mini_batch", "mini_columns", "every_token", "rejection"})
-ABILITIES_OF_ENVIRONMENTS = ("expert", "snapshot", "restore", "global_state", "tools")
+ABILITIES_OF_ENVIRONMENTS = ("expert", "snapshot", "restore", "global_state", "tools", "guidance")
 
 WHY = {
     "state_key": "Without it every step is its own state, and comparing equal states compares nothing.",
@@ -51,6 +51,7 @@ WHY = {
     "group": "A trajectory that is alone equals its group's mean, so every advantage is 0.",
     "expert": "Without one there is nothing to imitate.",
     "transformer": "Without attention there are no logits to bound.",
+    "guidance": "Without a teacher a second attempt knows no more than the first.",
 }
 
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from palaestra.data import Trajectory
 from palaestra.data.protocols import Sampling
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play
+from palaestra.rollout.stage import Play, Stage
 
 
 class Collect(Protocol):
@@ -44,6 +44,7 @@ class Field:
     Attributes:
         supply: gives the plays of so many further groups of the same iteration.
         settings: of the rollout. sampling: how actions are drawn.
+        stage: environment, roles and program. source: an environment that is asked about tasks only.
         policies: that act, by name. step: the iteration; seed: derive from it whatever is random.
         metrics: written to the log of the iteration.
         played: everything that was played so far, kept or not: it counts as spent.
@@ -55,6 +56,8 @@ class Field:
     policies: Mapping[str, Any]
     step: int
     seed: int
+    stage: Stage | None = None
+    source: Any = None
     metrics: dict[str, float] = field(default_factory=dict)
     played: list[Trajectory] = field(default_factory=list)
     inner: Any = None  # what is inside this strategy; set when it is called

@@ -17,6 +17,9 @@ class _Letters:
 
     stop = (3,)
 
+    def instruction(self, text: str) -> np.ndarray:
+        return np.array([ord(letter) for letter in text], np.int32)
+
     def observation(self, observation: Observation, *, first: bool) -> np.ndarray:
         return np.array([1, *(ord(letter) for letter in observation.text or ""), 2], np.int32)
 
@@ -32,6 +35,9 @@ class _Recording:
 
     def __init__(self, renderer: Any) -> None:
         self._renderer, self.stop, self.last = renderer, renderer.stop, np.zeros(0, np.int32)
+
+    def instruction(self, text: str) -> np.ndarray:
+        return np.asarray(self._renderer.instruction(text))
 
     def observation(self, observation: Observation, *, first: bool) -> np.ndarray:
         self.last = self._renderer.observation(observation, first=first)
@@ -50,7 +56,8 @@ def check_context(context: Context, *, turns: int = 12, renderer: Renderer | Non
     1. A fresh prompt starts a segment of a number never used before; others continue the present one.
     2. `length` is the number of ids in the present segment.
     3. A prompt ends with the present observation, before which the context may put words of its own.
-    4. Nothing is rendered twice: ids in a fresh prompt are pieces that were seen before, plus the new one.
+    4. Nothing is rendered twice: ids in a fresh prompt are turns, or responses alone, that were seen before, plus the
+        new observation.
 
     Raises: ContractError.
     """
@@ -58,7 +65,7 @@ def check_context(context: Context, *, turns: int = 12, renderer: Renderer | Non
     renderer = _Recording(plain)
     talk: Any = context.start(renderer)
     segments: dict[int, list[int]] = {}
-    pieces: list[list[int]] = []
+    pieces: list[tuple[list[int], list[int]]] = []
     for turn in range(turns):
         observation = Observation(text=f"seen {'x' * (turn % 5)}{turn}")
         prompt = talk.observe(observation)
@@ -74,15 +81,17 @@ def check_context(context: Context, *, turns: int = 12, renderer: Renderer | Non
         talk.respond(answer)
         segments[prompt.segment].extend(answer.tolist())
         _rule(talk.length == len(segments[prompt.segment]), "`length` counts the ids of the segment", turn)
-        pieces.append(shown + answer.tolist())
+        pieces.append((shown, answer.tolist()))
 
 
-def _made_of(ids: list[int], pieces: Sequence[list[int]]) -> bool:
-    """Whether `ids` is a chain of whole earlier turns in order."""
+def _made_of(ids: list[int], pieces: Sequence[tuple[list[int], list[int]]]) -> bool:
+    """Whether `ids` is a chain of earlier turns in order, each whole or its response alone."""
     place = 0
-    for piece in pieces:
-        if ids[place : place + len(piece)] == piece:
-            place += len(piece)
+    for shown, answer in pieces:
+        for piece in (shown + answer, answer):
+            if ids[place : place + len(piece)] == piece:
+                place += len(piece)
+                break
     return place == len(ids)
 
 

@@ -33,7 +33,8 @@ def check_loss(
     3. If the advantage changes the gradient at all, then an advantage of 0 gives no gradient.
     4. Masked tokens (weight 0, and with it value_weight 0) change neither value nor gradient, whatever stands in
        their columns.
-    5. Cutting the batch between trajectories does not change value or gradient, with coefficients of the whole.
+    5. Cutting the batch between trajectories (between groups, where the loss uses "whole_group") does not change value
+       or gradient, with coefficients of the whole.
     6. The gradient is the one that finite differences show.
 
     Args:
@@ -62,7 +63,8 @@ class _Check:
 
     def __init__(self, loss: Callable[[TokenBatch], Any], how: Aggregation) -> None:
         self.loss, self.how = loss, how
-        declared = getattr(loss, "part", None)
+        declared = getattr(getattr(loss, "func", loss), "part", None)  # options may be bound by functools.partial
+        self.of_groups = declared is not None and "whole_group" in declared.uses
         self.name = declared.name if declared is not None else getattr(loss, "__name__", repr(loss))
 
     def broken(self, rule: str, what: str) -> NoReturn:
@@ -108,7 +110,7 @@ def _wide(batch: TokenBatch) -> TokenBatch:
             filled[name] = torch.zeros(len(batch))
     if filled["value_weight"] is not None:
         filled["value_weight"] = filled["value_weight"] * (batch.weight > 0)
-    whole = batch.whole | {"row", "sequence", "invocation", "trajectory"}
+    whole = batch.whole | {"row", "sequence", "invocation", "trajectory", "group"}
     return batch.replace(whole=whole, **{n: v.detach().double() for n, v in filled.items() if v is not None})
 
 
@@ -143,7 +145,7 @@ def _check_masked(check: _Check, batch: TokenBatch, share: Tensor, total: Tensor
 
 
 def _check_cut(check: _Check, batch: TokenBatch, share: Tensor, total: Tensor, gradient: list[Tensor]) -> None:
-    even = batch.trajectory % 2 == 0
+    even = (batch.need("group", where="check_loss") if check.of_groups else batch.trajectory) % 2 == 0
     halves = [half for half in (even.nonzero()[:, 0], (~even).nonzero()[:, 0]) if len(half)]
     results = [check.gradient(batch.take(half), share[half]) for half in halves]
     together = [torch.zeros_like(g) for g in gradient]

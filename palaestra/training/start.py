@@ -5,7 +5,6 @@ Knows how the pieces are put together. Knows no part by name.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -148,8 +147,8 @@ def _updater(settings: RunSettings, own: PolicySettings, policy: Any) -> Updater
 
 def _frozen(policy: Any) -> Any:
     """A copy whose weights stay as they are."""
-    twin = copy.copy(policy)
-    twin.module = copy.deepcopy(policy.module).requires_grad_(False)
+    twin = policy.twin()
+    twin.module.requires_grad_(False)
     return twin
 
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
 from pathlib import Path
@@ -54,8 +55,10 @@ def batch_of(columns: dict[str, list[Any]]) -> TokenBatch:
     filled = {name: torch.zeros(size, dtype=torch.float64) for name in ("advantage", "logprob", "proximal")}
     filled["weight"] = torch.ones(size, dtype=torch.float64)
     places = {name: torch.zeros(size, dtype=torch.int64) for name in ("row", "sequence", "trajectory")}
-    whole = frozenset({"row", "sequence", "invocation", "trajectory"})
-    return TokenBatch(**{**filled, **places, **numbers, **units}, whole=whole)
+    own = {field.name for field in dataclasses.fields(TokenBatch)}
+    more = {name: numbers.pop(name) for name in [*numbers] if name not in own}
+    whole = frozenset({"row", "sequence", "invocation", "trajectory", "group"})
+    return TokenBatch(**{**filled, **places, **numbers, **units}, whole=whole, more=more)
 
 
 def method_of(case: dict[str, Any]) -> Tensor:

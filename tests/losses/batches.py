@@ -51,5 +51,10 @@ def filled(rows: list[list[int]], seed: int, *, on_policy: bool = False) -> Toke
         value_target=normal(),
         value_weight=(torch.rand(tokens, generator=dice) > 0.3).double(),
         foreign=(torch.tensor(trajectory) % 2).double(),
-        whole=frozenset({"row", "sequence", "invocation", "trajectory"}),
+        whole=frozenset({"row", "sequence", "invocation", "trajectory", "group"}),
+        more={
+            "outcome": (torch.tensor(trajectory) % 3 % 2).double(),
+            "branch": torch.zeros(tokens, dtype=torch.float64),
+            "twin": torch.tensor(trajectory).double(),
+        },
     )

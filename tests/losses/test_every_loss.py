@@ -5,6 +5,7 @@ a loss that breaks a rule.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import typing
 from collections.abc import Callable
@@ -54,14 +55,14 @@ def test_losses_are_found() -> None:
 @quick
 @given(batch=batches())
 def test_tokens(loss: Any, options: dict[str, Any], batch: TokenBatch) -> None:  # rule 1
-    check_loss(lambda b: loss(b, **options), batch, exact_gradient=exact(loss, options))
+    check_loss(functools.partial(loss, **options), batch, exact_gradient=exact(loss, options))
 
 
 @pytest.mark.parametrize(("loss", "options"), EVERY)
 @quick
 @given(batch=batches(one_token=True))
 def test_one_token_a_row(loss: Any, options: dict[str, Any], batch: TokenBatch) -> None:  # rule 2
-    check_loss(lambda b: loss(b, **options), batch, exact_gradient=exact(loss, options))
+    check_loss(functools.partial(loss, **options), batch, exact_gradient=exact(loss, options))
 
 
 @pytest.mark.parametrize("how", MODES)

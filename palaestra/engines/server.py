@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from palaestra.engines.attention import LENGTH_MULTIPLE, Batch, Row, round_up
 from palaestra.engines.forward import forward_of, shape_of
-from palaestra.engines.sampling import draw, log_distribution, uniform
+from palaestra.engines.sampling import draw, heated, log_distribution, uniform
 from palaestra.engines.session import Job, SessionState, Statistics
 from palaestra.engines.slots import SlotStore
 from palaestra.errors import EpisodeFailure
@@ -79,8 +79,12 @@ class PolicyServer:
 
     @torch.inference_mode()
     def fork(self, session: SessionState) -> SessionState:
-        """A session with the same ids, and the same keys and values if there is a slot for them."""
-        twin = SessionState(ids=list(session.ids), epoch=session.epoch)
+        """A session with the same ids, and the same keys and values if there is a slot for them.
+
+        What both read next, such as the answer of a tool, is computed once where it is the same.
+        """
+        twin = SessionState(ids=list(session.ids), epoch=session.epoch, forked=True)
+        session.forked = True
         if session.slot is not None and session.cached and self._place(twin):
             self._store.copy(session.slot, [self._slot(twin)], session.cached)
             twin.cached, twin.seen = session.cached, session.cached
@@ -120,11 +124,11 @@ class PolicyServer:
         self._sample(self._finite(answers))
 
     def _apart(self, jobs: Sequence[Job]) -> tuple[list[Job], list[Job]]:
-        """Jobs to compute; and those whose whole prompt another session has, or will have after this step."""
+        """Jobs to compute; and those all of whose ids another session has, or will have after this step."""
         leaders, followers = [], []
         fresh: set[tuple[int, ...]] = set()
         for job in jobs:
-            if job.session.cached == 0:
+            if _may_share(job.session):
                 prompt = tuple(job.session.ids)
                 if prompt in fresh or self._store.find(prompt):
                     followers.append(job)
@@ -147,9 +151,8 @@ class PolicyServer:
         rows = []
         for job in jobs:
             session = job.session
-            if session.cached == 0:
-                # What the slot held is overwritten from here on, whether the pass succeeds or not.
-                self._store.forget(self._slot(session))
+            # What the slot held is overwritten from here on, whether the pass succeeds or not.
+            self._store.forget(self._slot(session), beyond=session.cached)
             rows.append(Row(self._slot(session), session.cached, session.ids[session.cached :]))
         batch = Batch(rows, self._store)
         logits = self._forward(batch)
@@ -170,10 +173,10 @@ class PolicyServer:
         else:
             statistics.prefill_tokens += new
         statistics.recomputed_tokens += max(0, session.seen - session.cached)
-        if session.cached == 0:
+        if _may_share(session):
             # A clone: a view would keep the logits of the whole batch in memory.
             self._store.remember(self._slot(session), tuple(session.ids), logits.clone())
-        session.cached = len(session.ids)
+        session.cached, session.forked = len(session.ids), False
         session.seen = max(session.seen, session.cached)
 
     def _take_over(self, jobs: Sequence[Job]) -> list[Answer]:
@@ -186,11 +189,12 @@ class PolicyServer:
             if found is None:
                 continue
             source, logits = found
-            session.cached = len(session.ids)
+            self.statistics.shared_tokens += len(session.ids) - session.cached
+            session.cached, session.forked = len(session.ids), False
             session.seen = max(session.seen, session.cached)
+            self._store.forget(self._slot(session))
             copies.setdefault((source, session.cached), []).append(self._slot(session))
             answers.append((job, logits))
-            self.statistics.shared_tokens += session.cached
         for (source, length), slots in copies.items():
             self._store.copy(source, slots, length)
         for job, logits in answers:
@@ -218,23 +222,35 @@ class PolicyServer:
         if not answers:
             return
         requests = [job.request for job, _ in answers]
-        logprobs = log_distribution(
-            torch.stack([logits for _, logits in answers]),
+        logits = torch.stack([logits for _, logits in answers])
+        temperature, entropy = heated(
+            logits,
             temperature=[request.temperature for request in requests],
+            heat=[request.heat for request in requests],
+        )
+        logprobs = log_distribution(
+            logits,
+            temperature=temperature,
             top_k=[request.top_k for request in requests],
             top_p=[request.top_p for request in requests],
         )
         uniforms = uniform([request.seed for request in requests], [len(job.tokens) for job, _ in answers])
         drawn = draw(logprobs, uniforms, entropy=any(request.entropy for request in requests))
         entropies = [None] * len(answers) if drawn.entropy is None else drawn.entropy.tolist()
-        rows = zip(answers, drawn.tokens.tolist(), drawn.logprobs.tolist(), entropies, strict=True)
-        for (job, _), token, logprob, entropy in rows:
-            job.accept(token, logprob, entropy, version=self.version, length=self.length)
+        rows = zip(answers, drawn.tokens.tolist(), drawn.logprobs.tolist(), entropies, entropy, strict=True)
+        for (job, _), token, logprob, sampled, before in rows:
+            known = sampled if before is None else before
+            job.accept(token, logprob, known, version=self.version, length=self.length)
         self.statistics.sampled_tokens += len(answers)
 
     def _failure(self, what: str, remedy: str = "") -> EpisodeFailure:
         where = f"in-process engine, policy `{self.name}`, version {self.version}"
         return EpisodeFailure(boundary="engine", where=where, what=f"{what}.", remedy=remedy)
+
+
+def _may_share(session: SessionState) -> bool:
+    """Whether another session may have just these ids: before the first response, and after a fork."""
+    return session.cached == 0 or session.forked
 
 
 def _chunks(jobs: Sequence[Job], limit: int) -> Iterator[list[Job]]:

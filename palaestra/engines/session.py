@@ -53,6 +53,7 @@ class SessionState:
         ids: prompts and responses so far.
         cached: how many leading ids have keys and values in `slot`; valid for weights of age `epoch`.
         seen: the most ids that were ever computed; what is computed again is counted.
+        forked: whether another session began with the same ids, so that what comes next may be common too.
         used: when it was last worked on; the longest unused session loses its slot first.
         job: the generation in progress.
     """
@@ -62,6 +63,7 @@ class SessionState:
     slot: int | None = None
     epoch: int = 0
     seen: int = 0
+    forked: bool = False
     used: int = 0
     job: Job | None = None
 

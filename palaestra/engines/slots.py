@@ -40,7 +40,7 @@ class SlotStore:
         self.keys = torch.zeros(shape.layers, 0, shape.heads, length, shape.width, device=device, dtype=dtype)
         self.values = self.keys.clone()
         self._free: dict[int, None] = {}  # oldest first
-        self._prompt: dict[int, tuple[int, ...]] = {}
+        self._prompts: dict[int, list[tuple[int, ...]]] = {}  # each the beginning of the next
         self._holders: dict[tuple[int, ...], dict[int, Tensor]] = {}
 
     @property
@@ -76,8 +76,7 @@ class SlotStore:
     # ---- shared prompts -----------------------------------------------------------------------------------
     def remember(self, slot: int, prompt: tuple[int, ...], logits: Tensor) -> None:
         """Note that a slot begins with this prompt, and the logits (vocabulary,) after its last id."""
-        self.forget(slot)
-        self._prompt[slot] = prompt
+        self._prompts.setdefault(slot, []).append(prompt)
         self._holders.setdefault(prompt, {})[slot] = logits
 
     def find(self, prompt: tuple[int, ...]) -> tuple[int, Tensor] | None:
@@ -87,17 +86,20 @@ class SlotStore:
 
     def forget_all(self) -> None:
         """No slot's content is valid any more: the weights changed."""
-        self._prompt.clear()
+        self._prompts.clear()
         self._holders.clear()
 
-    def forget(self, slot: int) -> None:
-        """This slot's content is about to change."""
-        prompt = self._prompt.pop(slot, None)
-        if prompt is not None:
+    def forget(self, slot: int, *, beyond: int = 0) -> None:
+        """This slot's content is about to change from its id number `beyond` on."""
+        prompts = self._prompts.get(slot)
+        while prompts and len(prompts[-1]) > beyond:
+            prompt = prompts.pop()
             holders = self._holders[prompt]
             del holders[slot]
             if not holders:
                 del self._holders[prompt]
+        if prompts is not None and not prompts:
+            del self._prompts[slot]
 
     def copy(self, source: int, targets: Sequence[int], length: int) -> None:
         """Copy the first `length` keys and values of one slot into others."""

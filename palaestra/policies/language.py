@@ -5,9 +5,10 @@ Knows models, contexts and an engine by protocol. Knows nothing of environments,
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from palaestra.contexts import Context, ContextFull, Conversation, FullHistory, Prompt, renderer_for
 from palaestra.data import Action, Observation, Row, Tail
 from palaestra.data.protocols import Acted, Current, Engine, Request, Sampling, Setting
-from palaestra.errors import EpisodeFailure, PalaestraError
+from palaestra.errors import ContractError, EpisodeFailure, PalaestraError
 from palaestra.models.attention import reading
 from palaestra.models.causal_lm import load_causal_lm, make_causal_lm
 from palaestra.models.heads import ValueHead
@@ -94,6 +95,11 @@ class LanguagePolicy:
         """The causal language model inside `module`."""
         return self.module["model"]
 
+    @property
+    def choices(self) -> int:
+        """How many tokens there are to choose from: their entropy is at most ln(choices)."""
+        return int(self.model.config.get_text_config().vocab_size)
+
     @staticmethod
     def abilities(options: Mapping[str, Any]) -> frozenset[str]:
         """What parts may use of this policy: {"tokens", "transformer"}, and {"critic"} with a value head."""
@@ -102,6 +108,12 @@ class LanguagePolicy:
     def session(self, *, context: Context | None, sampling: Sampling, key: Hashable) -> LanguageSession:
         """A conversation of one agent in one episode; without a context it has its full history."""
         return LanguageSession(self, (context or FullHistory()).start(self.renderer), sampling, key)
+
+    def twin(self) -> LanguagePolicy:
+        """The same policy with weights of its own, and no engine yet."""
+        other = copy.copy(self)
+        other.module, other.engine = copy.deepcopy(self.module), None
+        return other
 
     def weights_changed(self, version: int) -> None:
         """Call after each update: cached keys and values of older weights are forgotten."""
@@ -216,6 +228,7 @@ class LanguageSession:
     key: Hashable
     segment: int = -1
     unread: list[np.ndarray] = field(default_factory=list)  # recorded ids of this segment, new to the engine
+    heard: bool = False  # the engine has a session for this segment
 
     async def act(self, observation: Observation, *, seed: int) -> Acted:
         """Sample a response.
@@ -244,7 +257,7 @@ class LanguageSession:
                 heat=self.sampling.heat,
             )
         )
-        self.unread = []
+        self.unread, self.heard = [], True
         self.conversation.respond(generation.tokens)
         action = Action(
             text=self.policy.renderer.text(generation.tokens),
@@ -271,6 +284,25 @@ class LanguageSession:
         self.unread += [prompt.ids, action.tokens]  # the engine reads them when the next response is asked for
         return Acted(action=action, prompt=prompt.ids, segment=prompt.segment, version=self.policy.version)
 
+    def fork(self, key: Hashable) -> LanguageSession:
+        """A copy that goes on from here; what the engine has read is not read again.
+
+        Raises: ContractError, if the engine cannot fork.
+        """
+        renderer = self.policy.renderer
+        conversation = copy.deepcopy(self.conversation, {id(renderer): renderer})
+        twin = replace(self, conversation=conversation, key=key, unread=list(self.unread))
+        if self.heard:
+            engine = self.policy.connected()
+            if not hasattr(engine, "fork"):
+                raise ContractError(
+                    where=f"policy {self.policy.name}",
+                    what=f"its engine, {type(engine).__name__}, cannot fork a session.",
+                    remedy="Use the in-process engine, or a strategy that does not branch.",
+                )
+            engine.fork((self.key, self.segment), (key, self.segment))
+        return twin
+
     def end(self, observation: Observation | None) -> Tail | None:
         """Free the engine's memory; the prompt ids that `observation` would have had, if they fit."""
         self._forget()
@@ -283,7 +315,7 @@ class LanguageSession:
         """Where a segment starts, the one before it is forgotten."""
         if prompt.fresh:
             self._forget()
-            self.segment, self.unread = prompt.segment, []
+            self.segment, self.unread, self.heard = prompt.segment, [], False
 
     def _forget(self) -> None:
         if self.policy.engine is not None and self.segment >= 0:

@@ -9,9 +9,10 @@ who else is asked at the same time.
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
@@ -82,6 +83,11 @@ class NetworkPolicy:
             network.load_state_dict(load_file(Path(model) / WEIGHTS))
         self.module: Any = network.to(setting.device)
         self._batcher = TurnBatcher(self)
+
+    @property
+    def choices(self) -> int:
+        """How many actions there are to choose from: their entropy is at most ln(choices)."""
+        return self.actions
 
     @staticmethod
     def abilities(options: Mapping[str, Any]) -> frozenset[str]:
@@ -217,6 +223,13 @@ class NetworkPolicy:
             remedy="Either the observation's vector is not finite, or training has diverged: lower the learning rate.",
         )
 
+    def twin(self) -> NetworkPolicy:
+        """The same policy with weights of its own."""
+        other = copy.copy(self)
+        other.module = copy.deepcopy(self.module)
+        other._batcher = TurnBatcher(other)
+        return other
+
     def weights_changed(self, version: int) -> None:
         """Call after each update."""
         self.version = version
@@ -301,6 +314,10 @@ class NetworkSession:
             self.memory = self.policy.act_batch(vectors, [0], memory=self.memory).memory
         taken = Action(text=action.text, value=action.value, tokens=np.array([index], np.int32), finish=action.finish)
         return Acted(action=taken, version=self.policy.version)
+
+    def fork(self, key: Hashable) -> NetworkSession:
+        """A copy that remembers the same; memories are never written to, only replaced."""
+        return replace(self)
 
     def end(self, observation: Observation | None) -> None:
         """Nothing is held; the value after the end is read from the observation itself."""

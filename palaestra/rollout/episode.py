@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +17,7 @@ from palaestra.data import Action, Observation, Step, StepResult, StopReason, Tr
 from palaestra.data.protocols import Acted, Sampling, Session
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError
 from palaestra.rollout.hosts import Host
+from palaestra.rollout.origin import Origin, fork
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Stage
 
@@ -60,6 +62,7 @@ class Agent:
         """
         observation = self.episode.instructed(observation)
         self.episode.check_limits(self, observation)
+        await self.episode.watched()
         seed, began = derive(self.episode.play.seed, self.name, self.acts), time.monotonic()
         try:
             acted = await self.session.act(observation, seed=seed)
@@ -103,6 +106,7 @@ class Agent:
             )
         )
         self.acts += 1
+        self.episode.mark(steps[-1])
         self.episode.sampled_tokens += len(acted.action.tokens)
         self.episode.latest[self.name] = steps[-1]
         return acted.action
@@ -136,11 +140,17 @@ class Episode:
     env_steps: int = 0
     sampled_tokens: int = 0
     started: float = field(default_factory=time.monotonic)
+    results: list[StepResult] = field(default_factory=list)  # what the environment answered, where somebody watches
+    past: deque[StepResult] = field(default_factory=deque)  # of a branch: answers that are still to be repeated
+    answered: bool = False  # the environment has, and nobody has acted on it yet
 
     def __post_init__(self) -> None:
         play = self.play
         self.trajectory = Trajectory(task=play.task, group=play.group, sample=play.sample, info=dict(play.info))
         self.agents = Agents(self)
+        if play.origin is not None:
+            self.past.extend(play.origin.results)
+            self.trajectory.info |= {"parent": play.origin.parent, "fork": len(play.origin.steps)}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -150,9 +160,14 @@ class Episode:
     def make_agent(self, name: str) -> Agent:
         role = self.stage.role(name)
         key = (self.play.group, self.play.sample, name)
-        session = role.policy.session(context=role.context, sampling=self.sampling, key=key)
+        origin = self.play.origin
+        session = None if origin is None else origin.sessions.get(name)
+        if session is None:
+            session = role.policy.session(context=role.context, sampling=self.sampling, key=key)
         if hasattr(session, "oracle"):  # scripted experts ask the environment itself
             session.oracle = lambda: self.expert(name)
+        if origin is not None:
+            session = origin.repeating(name, session)
         return Agent(name, session, role.policy.name, self)
 
     def instructed(self, observation: Observation) -> Observation:
@@ -163,17 +178,19 @@ class Episode:
     # ---- the environment ----------------------------------------------------------------------------------
     async def reset(self) -> StepResult:
         """Set the task up. Raises: EpisodeFailure(boundary="environment")."""
-        result = await self.host.reset(self.play.task)
+        result = await self._repeated() or await self.host.reset(self.play.task)
         self._take(result)
         return result
 
     async def step(self, actions: Mapping[str, Action]) -> StepResult:
         """Act in the environment; its rewards go to the steps that earned them."""
-        began = time.monotonic()
-        result = await self.host.step(dict(actions))
+        result = await self._repeated()
+        if result is None:
+            began, self.answered = time.monotonic(), True
+            result = await self.host.step(dict(actions))
+            for agent in actions.keys() & self.latest.keys():
+                self.latest[agent].seconds += time.monotonic() - began
         self.env_steps += 1
-        for agent in actions.keys() & self.latest.keys():
-            self.latest[agent].seconds += time.monotonic() - began
         self._take(result)
         for agent, reward in result.rewards.items():
             self.reward(agent, reward)
@@ -210,6 +227,8 @@ class Episode:
                 what=f"`step` and `reset` must return a StepResult, found {type(result).__name__}.",
                 remedy="Run palaestra.testing.check_environment on it.",
             )
+        if self.play.watch is not None:
+            self.results.append(result)
         self.seen = {**result.observations, **result.last}
         self.trajectory.info = {**self.trajectory.info, **result.info}
         for name, given in result.info.items():
@@ -217,6 +236,44 @@ class Episode:
                 for agent, value in given.items():
                     if agent in self.latest:
                         _tell(self.latest[agent], name, value)
+
+    # ---- branches -----------------------------------------------------------------------------------------
+    async def watched(self) -> None:
+        """Wait until the play's watcher has looked at this place: the environment has answered, an act comes next."""
+        if self.answered and self.play.watch is not None:
+            self.answered = False
+            await self.play.watch(self)
+
+    async def branch(self, play: Play) -> Play:
+        """The play of an episode that begins where this one stands. A watcher calls it.
+
+        Raises: EpisodeFailure, if the environment cannot be copied; ContractError, if a session cannot.
+        """
+        state = await self.host.snapshot()
+        sessions = {name: fork(agent.session, (play.group, play.sample, name)) for name, agent in self.agents.items()}
+        steps, results = tuple(self.trajectory.steps), tuple(self.results)
+        origin = Origin(parent=self.trajectory.id, results=results, steps=steps, state=state, sessions=sessions)
+        return replace(play, origin=origin)
+
+    def mark(self, step: Step) -> None:
+        """In trees each step tells the node that it stands at; those of the record tell that they are copies."""
+        origin = self.play.origin
+        if origin is not None and step.turn < len(origin.steps):
+            step.info |= {"copied": 1.0, "node": origin.steps[step.turn].info["node"]}
+        elif origin is not None or self.play.watch is not None:
+            step.info["node"] = f"{self.trajectory.id}:{step.turn}"
+
+    async def _repeated(self) -> StepResult | None:
+        """The next answer of the record. With its last one, the environment is where the branch begins."""
+        if not self.past:
+            return None
+        result, origin = self.past.popleft(), self.play.origin
+        if not self.past and origin is not None:
+            await self.host.reset(self.play.task)
+            await self.host.restore(origin.state)
+            for copied, step in zip(self.trajectory.steps, origin.steps, strict=False):
+                copied.seconds = step.seconds
+        return result
 
     # ---- the end ------------------------------------------------------------------------------------------
     def check_limits(self, agent: Agent, observation: Observation) -> None:
@@ -234,6 +291,9 @@ class Episode:
         trajectory = self.trajectory
         trajectory.stop = reason
         over = reason not in (StopReason.ERROR, StopReason.SUSPENDED)
+        if self.play.origin is not None:  # what the branch did not come to need is freed too
+            for name in self.play.origin.sessions:
+                self.agents[name]
         for name, agent in self.agents.items():
             last = self.latest.get(name)
             if last is not None and not last.terminated and over:

@@ -24,6 +24,8 @@ class Host(Protocol):
     async def reset(self, task: Task) -> StepResult: ...
     async def step(self, actions: Mapping[str, Action]) -> StepResult: ...
     async def expert(self, agent: str) -> Action: ...
+    async def snapshot(self) -> Any: ...
+    async def restore(self, state: Any) -> None: ...
     async def close(self) -> None: ...
 
 
@@ -60,6 +62,19 @@ def no_expert(name: str) -> EpisodeFailure:
     )
 
 
+def no_snapshot(name: str) -> EpisodeFailure:
+    """Somebody wanted to branch off from an environment that cannot be copied."""
+    return EpisodeFailure(
+        boundary="environment",
+        where=f"environment {name}",
+        what="it cannot be put back into an earlier state, so no episode can branch off from another one.",
+        remedy="Give it methods `snapshot() -> state` and `restore(state)`, or leave out the strategy that branches.",
+    )
+
+
+MISSING = {"expert": no_expert, "snapshot": no_snapshot, "restore": no_snapshot}  # abilities that some lack
+
+
 class InlineCalls:
     """Calls run in the event loop: right for environments that answer in well under a millisecond."""
 
@@ -68,8 +83,8 @@ class InlineCalls:
 
     async def __call__(self, call: str, *arguments: Any) -> Any:
         method = getattr(self._environment, call, None)
-        if method is None and call == "expert":
-            raise no_expert(self._name)
+        if method is None and call in MISSING:
+            raise MISSING[call](self._name)
         try:
             result = method(*arguments)  # type: ignore[misc]
             return await result if inspect.isawaitable(result) else result
@@ -123,6 +138,12 @@ class LocalHost:
 
     async def expert(self, agent: str) -> Action:
         return await self._call("expert", agent)  # type: ignore[no-any-return]
+
+    async def snapshot(self) -> Any:
+        return await self._call("snapshot")
+
+    async def restore(self, state: Any) -> None:
+        await self._call("restore", state)
 
     async def close(self) -> None:
         await self._call("close")

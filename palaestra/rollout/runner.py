@@ -6,6 +6,7 @@ Knows episodes, hosts and limits. Knows no method, no model and no environment b
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -72,6 +73,7 @@ class EpisodeRunner:
         async def collect(plays: Sequence[Play], sampling: Sampling | None = None) -> list[Trajectory]:
             async def one(play: Play) -> Trajectory:
                 async with gate:
+                    play = _leaving(gate, play)
                     return await self._play(play, sampling or self.sampling(), program or self._stage.program)
 
             return await asyncio.gather(*(one(play) for play in plays))
@@ -139,6 +141,22 @@ class EpisodeRunner:
             self._threads.shutdown(wait=False, cancel_futures=True)
         if self._workers is not None:
             self._workers.stop()
+
+
+def _leaving(gate: asyncio.Semaphore, play: Play) -> Play:
+    """The play, whose episode makes room for others while it waits for its watcher: it may wait for them."""
+    watch = play.watch
+    if watch is None:
+        return play
+
+    async def wait(episode: Episode) -> None:
+        gate.release()
+        try:
+            await watch(episode)
+        finally:
+            await gate.acquire()
+
+    return dataclasses.replace(play, watch=wait)
 
 
 def _failed(trajectory: Trajectory, error: EpisodeFailure) -> Trajectory:

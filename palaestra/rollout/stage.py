@@ -51,6 +51,9 @@ class Play:
         turns: most turns, in place of `rollout.max_turns`.
         instruction: said to every agent at the head of what it reads.
         info: JSON values for the trajectory's `info`.
+        watch: called with the episode whenever the environment has answered and an agent is about to act; the
+            episode waits for it. There, and only there, `episode.branch` makes the play of a branch.
+        origin: where a branch begins.
     """
 
     task: Task
@@ -60,3 +63,5 @@ class Play:
     turns: int | None = None
     instruction: str | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
+    watch: Callable[[Any], Awaitable[None]] | None = None
+    origin: Any = None

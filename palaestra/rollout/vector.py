@@ -56,6 +56,12 @@ class VectorRunner:
             program: in place of the stage's (demonstrations). It may wait for acts and steps only.
             sampling: in place of the settings' and of `temperature`.
         """
+        if any(play.watch is not None or play.origin is not None for play in plays):
+            raise RecipeError(
+                where="rollout.runner: vector",
+                what="its programs run in lock step, and one that branches off would have to run ahead of it.",
+                remedy="Set `rollout.runner: episodes`, or leave out the strategy that branches.",
+            )
         waiting, done = deque(enumerate(plays)), dict[int, Trajectory]()
         live: dict[int, _Running] = {}
         sampling, count = sampling or self.sampling(temperature), min(self._settings.in_flight, len(plays))

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from palaestra.data import Action, StepResult, Task
-from palaestra.rollout.hosts import failure, hung, no_expert
+from palaestra.rollout.hosts import MISSING, failure, hung
 
 DEPTH = 4  # messages on their way to one worker: with more, both sides of a full pipe could wait for each other
 READY = -1  # in place of an environment's number: the process has imported everything
@@ -48,8 +48,8 @@ def _serve(make: Callable[[], Any], pipe: Connection) -> None:
                 result: Any = tuple(environments[number].agents)
             elif call == "close":
                 result = environments.pop(number).close() if number in environments else None
-            elif call == "expert" and not hasattr(environments[number], "expert"):
-                raise no_expert(type(environments[number]).__name__)
+            elif call in MISSING and not hasattr(environments[number], call):
+                raise MISSING[call](type(environments[number]).__name__)
             else:
                 result = getattr(environments[number], call)(*arguments)
             pipe.send((number, True, result))
@@ -275,6 +275,12 @@ class ProcessHost:
 
     async def expert(self, agent: str) -> Action:
         return await self.ask("expert", agent)  # type: ignore[no-any-return]
+
+    async def snapshot(self) -> Any:
+        return await self.ask("snapshot")
+
+    async def restore(self, state: Any) -> None:
+        await self.ask("restore", state)
 
     async def close(self) -> None:
         self._worker.load -= 1

@@ -130,6 +130,9 @@ class _ScriptedTurns:
         self.turn += 1
         return Acted(action=action)
 
+    def fork(self, key: Hashable) -> _ScriptedTurns:
+        return _ScriptedTurns(self.answers, self.turn)
+
     def end(self, observation: Observation | None) -> Tail | None:
         return None
 

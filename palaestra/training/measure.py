@@ -41,8 +41,8 @@ def measure(played: Sequence[Trajectory], experience: Experience, policies: Mapp
 
 
 def generated(trajectory: Trajectory) -> list[Step]:
-    """The steps of this iteration: all, unless the episode was suspended in an earlier one."""
-    return [step for step in trajectory.steps if step.info.get("fresh", 1.0)]
+    """The steps of this iteration: all but those of an earlier one, where it was suspended, and a branch's copies."""
+    return [step for step in trajectory.steps if step.info.get("fresh", 1.0) and not step.info.get("copied", 0.0)]
 
 
 def spent(played: Sequence[Trajectory]) -> tuple[int, int]:

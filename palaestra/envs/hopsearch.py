@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 import pydantic
 
-from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.data import Action, Observation, StepResult, Task, derive, named_share
 from palaestra.envs.hopsearch_graph import (
     ENTITIES,
     RELATIONS,
@@ -26,6 +26,8 @@ from palaestra.envs.hopsearch_graph import (
     answer,
     ask,
     build_graph,
+    chain,
+    hops_of,
     search,
 )
 from palaestra.envs.panels import seeded_tasks
@@ -52,6 +54,7 @@ class State:
     path: list[tuple[Relation, Entity]] = field(default_factory=list)
     evidence: str = EVIDENCE[0]
     facts: dict[tuple[Entity, Relation], Entity] = field(default_factory=dict)  # the latest finding of each query
+    said: str = ""  # by the agent itself
     turn: int = 0
     calls: int = 0
 
@@ -99,17 +102,18 @@ class HopSearch:
     cannot be read, such as a search for an unknown entity, changes nothing but the turn.
 
     A step's `info` tells `process`, 1 for a relevant query and 0 for others (repeated, leading nowhere, unreadable;
-    nothing for the answer), `executable`, 0 for what could not be read, and `calls`, the number of searches so
-    far. The last one tells `stratum`, the number of searches as a text. With several questions each also tells
-    `gist`, what would be worth noting now: `1: birch. question 2: cedar owner.`, the answer to the first question
-    and what is left of the second; no policy sees it.
+    nothing for the answer), `executable`, 0 for what could not be read, `calls`, the number of searches so far, and
+    `entities`, which share of the entities on the questions' ways, answers included, the agent has named itself: in
+    a search, in an answer, or in whatever it wrote. The last one tells `stratum`, the number of searches as a text.
+    With several questions each also tells `gist`, what would be worth noting now: `1: birch. question 2: cedar
+    owner.`, the answer to the first question and what is left of the second; no policy sees it.
 
     `vector` says, for one question: its relations, the relations followed so far, how many these are, what a
     repeated search said, and the share of turns left.
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    provides = frozenset({"state_key", "outcome", "process", "executable", "stratum", "calls"})
+    provides = frozenset({"state_key", "outcome", "process", "executable", "stratum", "calls", "entities"})
 
     def __init__(
         self,
@@ -141,16 +145,19 @@ class HopSearch:
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` sets of questions; splits never share a seed."""
-        return seeded_tasks("hopsearch", self._params, split, n, seed)
+        return seeded_tasks("hopsearch", self._params, split, n, seed, difficulty=self._difficulty)
+
+    def _difficulty(self, seed: int) -> int:
+        """A search for each relation and an answer to each question: turns of the shortest solution of one question."""
+        count = _count(self._params, seed)
+        return sum(hops_of(tuple(self._params["hops"]), derive(seed, k)) for k in range(count)) + count
 
     def reset(self, task: Task) -> StepResult:
         world = {**self._params, **task.params}
         # The last bit of a seed tells its split.
         number = task.seed // 2 % world["graphs"] if world["graphs"] else task.seed
         graph = build_graph(world["entities"], world["relations"], number)
-        fewest, most = world["questions"]
-        count = fewest + derive(task.seed, "count") % (most - fewest + 1)
-        asked = tuple(ask(graph, tuple(world["hops"]), derive(task.seed, k)) for k in range(count))
+        asked = tuple(ask(graph, tuple(world["hops"]), derive(task.seed, k)) for k in range(_count(world, task.seed)))
         name = f"{number}/{' '.join(_spell(graph, question) for question in asked)}"
         self._state = State(graph, asked, Relevance(asked), task.seed, world["noise"], name, asked[0].start)
         said = _state_question(self._state, 0) if self._in_turn else _state_questions(graph, asked)
@@ -160,7 +167,10 @@ class HopSearch:
     def step(self, actions: Mapping[str, Action]) -> StepResult:
         state = self._playing()
         meant = self._read(actions[AGENT].value)
-        info: dict[str, Any] = {"executable": {AGENT: float(meant is not None)}}
+        state.said += f" {_said(state.graph, actions[AGENT].value, meant)}"
+        gold = [state.graph.entities[entity] for q in state.questions for entity in chain(state.graph, q)[1:]]
+        told = {"executable": float(meant is not None), "entities": named_share(state.said, gold)}
+        info: dict[str, Any] = {name: {AGENT: value} for name, value in told.items()}
         state.turn += 1
         right: list[bool] | None = None
         if meant is None:
@@ -300,6 +310,18 @@ class HopSearch:
         evidence[EVIDENCE.index(state.evidence)] = 1
         left = np.float32(1 - state.turn / self._max_turns)
         return np.concatenate([lists.reshape(-1), depth, evidence, [left]]).astype(np.float32)
+
+
+def _count(world: Mapping[str, Any], seed: int) -> int:
+    """Questions of the task with this seed."""
+    fewest, most = world["questions"]
+    return int(fewest + derive(seed, "count") % (most - fewest + 1))
+
+
+def _said(graph: Graph, value: Any, meant: tuple[Any, ...] | None) -> str:
+    """What an action says: its text, if it has one, and the entities that it is about."""
+    about = meant[1:2] if meant and meant[0] == "search" else meant[1:] if meant else ()
+    return " ".join([value if isinstance(value, str) else "", *(graph.entities[entity] for entity in about)])
 
 
 def _state_questions(graph: Graph, questions: Sequence[Question]) -> str:

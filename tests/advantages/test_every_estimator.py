@@ -26,6 +26,7 @@ few = settings(max_examples=8, deadline=None, derandomize=True)  # of each varia
 PARTS = [o for o in vars(advantages).values() if hasattr(o, "part") and not inspect.isclass(o)]  # classes hold state
 ESTIMATORS = [o for o in PARTS if len(o.part.data) == 1]
 FILTERS = [o for o in PARTS if len(o.part.data) == 2]
+NEEDED: dict[Any, dict[str, Any]] = {advantages.bnpo: {"minimum": -16.0, "maximum": 16.0}}  # of random returns
 
 
 class Bound:
@@ -44,12 +45,13 @@ class Bound:
 def variants(target: Any) -> list[Bound]:
     """The part as it is, and once for every value of every option that is a choice or a switch."""
     hints = typing.get_type_hints(inspect.unwrap(target))
-    found = [Bound(target)]
+    always = NEEDED.get(target, {})
+    found = [Bound(target, **always)]
     for name in (p.name for p in inspect.signature(target).parameters.values() if p.kind is p.KEYWORD_ONLY):
         choices = typing.get_args(hints[name]) if typing.get_origin(hints[name]) is typing.Literal else ()
-        found += [Bound(target, **{name: choice}) for choice in choices if choice != "error"]
+        found += [Bound(target, **always, **{name: choice}) for choice in choices if choice != "error"]
         if name == "unit":
-            found += [Bound(target, unit=unit) for unit in ("row", "token")]
+            found += [Bound(target, **always, unit=unit) for unit in ("row", "token")]
     return found
 
 

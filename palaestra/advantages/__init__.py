@@ -23,6 +23,7 @@ from palaestra.advantages.flow_grpo import flow_grpo
 from palaestra.advantages.gigpo import gigpo
 from palaestra.advantages.grpo import grpo
 from palaestra.advantages.grpo_process import grpo_process
+from palaestra.advantages.hapo import hapo
 from palaestra.advantages.hrpo import hrpo
 from palaestra.advantages.loop import loop
 from palaestra.advantages.m_grpo import m_grpo
@@ -71,6 +72,7 @@ __all__ = [
     "gigpo",
     "grpo",
     "grpo_process",
+    "hapo",
     "hrpo",
     "loop",
     "m_grpo",

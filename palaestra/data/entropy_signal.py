@@ -36,9 +36,7 @@ class EntropyScale:
     high: float
     low: float
 
-    def signal(
-        self, entropy: Float[Tensor, " tokens"], *, released_sign: bool = False
-    ) -> Float[Tensor, " tokens"]:
+    def signal(self, entropy: Float[Tensor, " tokens"], *, released_sign: bool = False) -> Float[Tensor, " tokens"]:
         """h in [−1, 1], float64 (tokens,): 1 at the most uncertain token of the batch, −1 at the most certain one.
 
         Args:

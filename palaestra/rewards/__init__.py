@@ -20,6 +20,7 @@ from palaestra.rewards.renorm import renorm
 from palaestra.rewards.resource_penalty import resource_penalty
 from palaestra.rewards.running_scale import RunningScale
 from palaestra.rewards.step_judge import StepJudge
+from palaestra.rewards.token_budget import token_budget
 from palaestra.rewards.tool_bonus import tool_bonus
 from palaestra.rewards.tool_penalties import tool_penalties
 from palaestra.rewards.tool_use import tool_use
@@ -45,6 +46,7 @@ __all__ = [
     "overlong",
     "renorm",
     "resource_penalty",
+    "token_budget",
     "tool_bonus",
     "tool_penalties",
     "tool_use",

@@ -107,7 +107,10 @@ class LanguagePolicy:
 
     def session(self, *, context: Context | None, sampling: Sampling, key: Hashable) -> LanguageSession:
         """A conversation of one agent in one episode; without a context it has its full history."""
-        return LanguageSession(self, (context or FullHistory()).start(self.renderer), sampling, key)
+        context = context or FullHistory()
+        if hasattr(context, "start_for"):  # what it shows is drawn for each episode
+            return LanguageSession(self, context.start_for(self.renderer, key), sampling, key)
+        return LanguageSession(self, context.start(self.renderer), sampling, key)
 
     def twin(self) -> LanguagePolicy:
         """The same policy with weights of its own, and no engine yet."""

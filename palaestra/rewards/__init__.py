@@ -1,12 +1,15 @@
 """Rewards: a table to a new reward column, one after the other. Floor 2."""
 
+from palaestra.rewards.cut_outcome import cut_outcome
 from palaestra.rewards.defense_schedule import DefenseSchedule
+from palaestra.rewards.dense_normalized import dense_normalized
 from palaestra.rewards.dense_then_sparse import DenseThenSparse
 from palaestra.rewards.entity_credit import entity_credit
 from palaestra.rewards.environment import environment
 from palaestra.rewards.equal_split import equal_split
 from palaestra.rewards.function_calls import function_calls
 from palaestra.rewards.game_shaping import game_shaping
+from palaestra.rewards.gui_action import GuiAction
 from palaestra.rewards.hierarchical import hierarchical
 from palaestra.rewards.implicit_process import ImplicitProcess
 from palaestra.rewards.intrinsic_tool import IntrinsicTool
@@ -28,12 +31,15 @@ from palaestra.rewards.tool_use import tool_use
 __all__ = [
     "DefenseSchedule",
     "DenseThenSparse",
+    "GuiAction",
     "ImplicitProcess",
     "IntrinsicTool",
     "NoisyJudge",
     "Progress",
     "RunningScale",
     "StepJudge",
+    "cut_outcome",
+    "dense_normalized",
     "entity_credit",
     "environment",
     "equal_split",

@@ -1,0 +1,67 @@
+"""Dense rewards of a game, scaled so that a win is worth 1 however many rewards it brings.
+
+Knows step rewards, outcomes and the most rewards that a game can give. Knows nothing of what they are given for.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from palaestra.data import StepTable
+from palaestra.errors import InvalidData
+from palaestra.registry import PositiveInt, register
+
+WHERE = "reward: dense_normalized"
+
+
+@register("reward", "dense_normalized", reads=("outcome",), source="arXiv 2510.01132, public code")
+def dense_normalized(table: StepTable, *, maximum: PositiveInt | None = None, column: str = "reward") -> Tensor:
+    """1 for every step with a positive reward, divided by their number in a win, by the game's maximum otherwise.
+
+        r_k = [x_k > 0] / n                                  x: step rewards
+        n   = max(number of positive x of the trajectory, 1) if its outcome is 1, else maximum
+
+    A win without any positive step reward is worth 0.
+
+    Args:
+        table: columns outcome and `column` (rows,); `maximum` (rows,), most positive rewards of the game, unless given
+            as an option.
+        maximum: > 0, in place of the column. Higher: partial success is worth less.
+        column: where the step rewards stand.
+
+    Returns: float32 (rows,).
+    Raises: InvalidData, if neither option nor column tells the maximum, if it is below 1, or if a trajectory has no
+        outcome.
+
+    Differs from the authors' code: step rewards of another size than 1 count as 1, so that a win is worth 1 in
+    every game.
+    """
+    counts = table.weight > 0
+    most = _most(table, counts, maximum)
+    outcome = table["outcome"].double()
+    if bool(outcome[counts].isnan().any()):
+        raise InvalidData(
+            where=WHERE,
+            what=f"{int(outcome[counts].isnan().sum())} of {int(counts.sum())} rows have no outcome.",
+            remedy="Give `success` in the environment's last `info`; put `cut_outcome` before this part if limits cut.",
+        )
+    positive = ((table[column] > 0) & counts).double()
+    key = table.key("trajectory")
+    number = torch.zeros(key.size, dtype=torch.float64).index_add_(0, key.codes, positive).clamp_min(1.0)
+    return torch.where(counts, positive / torch.where(outcome >= 1, number[key.codes], most), 0.0).float()
+
+
+def _most(table: StepTable, counts: Tensor, maximum: int | None) -> Tensor:
+    if maximum is not None:
+        return torch.full((len(table),), float(maximum), dtype=torch.float64)
+    if "maximum" not in table:
+        raise InvalidData(
+            where=WHERE,
+            what="nothing tells how many rewards a game can give.",
+            remedy='Set `maximum`, or give info["maximum"] = {agent: …} in the environment.',
+        )
+    most = table["maximum"].double()
+    if bool((most[counts] < 1).any()):
+        raise InvalidData(where=WHERE, what=f"a game's `maximum` is {float(most[counts].min()):g}, below 1.")
+    return most

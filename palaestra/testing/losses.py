@@ -30,11 +30,12 @@ def check_loss(
 
     1. It gives a loss (tokens,) and metrics (tokens,), all finite; metrics carry no gradient.
     2. The gradient is finite.
-    3. If the advantage changes the gradient at all, then an advantage of 0 gives no gradient.
+    3. If the advantage changes the gradient at all, then an advantage of 0 gives no gradient (unless the loss uses
+       "every_token", since it draws the policy somewhere whatever the advantage).
     4. Masked tokens (weight 0, and with it value_weight 0) change neither value nor gradient, whatever stands in
        their columns.
     5. Cutting the batch between trajectories (between groups, where the loss uses "whole_group") does not change value
-       or gradient, with coefficients of the whole.
+       or gradient, with coefficients of the whole, and with the mini-batch beside each cut.
     6. The gradient is the one that finite differences show.
 
     Args:
@@ -64,7 +65,8 @@ class _Check:
     def __init__(self, loss: Callable[[TokenBatch], Any], how: Aggregation) -> None:
         self.loss, self.how = loss, how
         declared = getattr(getattr(loss, "func", loss), "part", None)  # options may be bound by functools.partial
-        self.of_groups = declared is not None and "whole_group" in declared.uses
+        uses = () if declared is None else declared.uses
+        self.of_groups, self.pulls = "whole_group" in uses, "every_token" in uses
         self.name = declared.name if declared is not None else getattr(loss, "__name__", repr(loss))
 
     def broken(self, rule: str, what: str) -> NoReturn:
@@ -123,6 +125,8 @@ def _close(one: Tensor, other: Tensor) -> bool:
 
 
 def _check_advantage(check: _Check, batch: TokenBatch, share: Tensor, gradient: list[Tensor]) -> None:
+    if check.pulls:
+        return
     twice = check.gradient(batch.replace(advantage=2 * batch.advantage), share)[1]
     if all(map(_close, gradient, twice)):
         return
@@ -147,7 +151,8 @@ def _check_masked(check: _Check, batch: TokenBatch, share: Tensor, total: Tensor
 def _check_cut(check: _Check, batch: TokenBatch, share: Tensor, total: Tensor, gradient: list[Tensor]) -> None:
     even = (batch.need("group", where="check_loss") if check.of_groups else batch.trajectory) % 2 == 0
     halves = [half for half in (even.nonzero()[:, 0], (~even).nonzero()[:, 0]) if len(half)]
-    results = [check.gradient(batch.take(half), share[half]) for half in halves]
+    cuts = [batch.take(half).replace(mini=batch, place=half) for half in halves]
+    results = [check.gradient(cut, share[half]) for cut, half in zip(cuts, halves, strict=True)]
     together = [torch.zeros_like(g) for g in gradient]
     for half, (_, found) in zip(halves, results, strict=True):
         for leaf, own in zip(together, found, strict=True):

@@ -54,6 +54,7 @@ def filled(rows: list[list[int]], seed: int, *, on_policy: bool = False) -> Toke
         whole=frozenset({"row", "sequence", "invocation", "trajectory", "group"}),
         more={
             "outcome": (torch.tensor(trajectory) % 3 % 2).double(),
+            "token_entropy": normal().abs(),
             "branch": torch.zeros(tokens, dtype=torch.float64),
             "twin": torch.tensor(trajectory).double(),
         },

@@ -105,6 +105,20 @@ def _check_settings(settings: RunSettings, rows: Mapping[str, Row]) -> None:
             what="a hanging step can only be left behind in a worker, and `rollout.workers` is 0.",
             remedy="Set rollout.workers=1 or more, or leave `rollout.step_seconds` out.",
         )
+    training = settings.training
+    if training.max_staleness and rollout.runner != "episodes":
+        raise RecipeError(
+            where=rows["training.max_staleness"].mark.where,
+            what=f"the runner `{rollout.runner}` plays all episodes together, and `training.max_staleness` wants "
+            "episodes that go on while the policies learn.",
+            remedy="Set rollout.runner=episodes, or training.max_staleness=0.",
+        )
+    if training.max_staleness and training.lag:
+        raise RecipeError(
+            where=rows["training.lag"].mark.where,
+            what="`training.lag` makes weights old on purpose, where `training.max_staleness` lets them grow old.",
+            remedy="Set one of them to 0.",
+        )
     if settings.strategy and rollout.runner == "windows":
         raise RecipeError(
             where=rows["rollout.runner"].mark.where,
@@ -141,6 +155,12 @@ def _check_need(
     if need == "group":
         if settings.rollout.group < 2:
             raise _no_group(used, rows["rollout.group"])
+    elif need == "fork":
+        if not _forks(settings.rollout.runner):
+            runners = [name for name in registry.names("rollout") if _forks(name)]
+            fault = f"forks of episodes, and the runner `{settings.rollout.runner}` makes none"
+            where = rows["rollout.runner"].mark.where
+            raise _refusal(used, need, fault, f"set rollout.runner={' or '.join(runners)}", where=where)
     elif need == "reference":
         if settings.reference is None:
             raise _refusal(used, need, "a reference policy, and `reference` is not set", _REFERENCE)
@@ -184,6 +204,10 @@ def _check_column(need: str, used: UsedPart, settings: RunSettings, parts: Seque
         fault = f"the column `{need}`, and the runner `{settings.rollout.runner}` gives none"
         way = f"set rollout.runner={' or '.join(runners)}"
     raise _refusal(used, need, fault, way, verb="reads")
+
+
+def _forks(runner: str) -> bool:
+    return bool(getattr(registry.part("rollout", runner).target, "forks", False))
 
 
 def _provides(slot: str, name: str) -> frozenset[str]:

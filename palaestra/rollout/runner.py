@@ -29,6 +29,8 @@ from palaestra.rollout.workers import WorkerPool
 class EpisodeRunner:
     """Plays async programs in one event loop, `in_flight` at a time."""
 
+    forks = True  # episodes can branch off from others
+
     def __init__(self, stage: Stage, settings: RolloutSettings) -> None:
         self._stage, self._settings = stage, settings
         self._threads: ThreadPoolExecutor | None = None

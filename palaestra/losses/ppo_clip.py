@@ -38,10 +38,11 @@ def ppo_clip(
     ratio: Ratio = "token",
     form: Form = "additive",
     high_foreign: NonNegative | None = None,
+    around: Literal["proximal", "behavior"] = "proximal",
 ) -> tuple[Float[Tensor, " tokens"], dict[str, Tensor]]:
     """−min(ρ A, clip(ρ, 1 − low, 1 + high) A) per token.
 
-        token           ρ_u = exp(logprob_u − proximal_u)
+        token           ρ_u = exp(logprob_u − proximal_u); times `truncated_importance` this is decoupled PPO
         turn            ρ = the product of ρ_u over the tokens of a row; likewise "invocation", "trajectory"
         dual            where A < 0, the loss is at most −dual · A
         multiplicative  clip(ρ, 1/(1 + low), 1 + high), symmetric in the log-ratio where low = high
@@ -59,13 +60,16 @@ def ppo_clip(
         high_foreign: ≥ 0, in place of `high` on rows whose prompt is not the one they were sampled with (column
             `foreign` (rows,) is 1 there; absent: none is), such as prompts from which advice was taken out. Higher:
             what the policy would rarely have done by itself is learned faster. Usual: 0.6–1; None: `high`.
+        around: which policy ρ compares with and the clip lies around: the one at the start of the update, or, as
+            plain PPO on old data has it, what really sampled the token (column behavior (tokens,)).
 
     Returns: loss (tokens,) and, per token, policy/clip_fraction (…_high, …_low), policy/kl (k3 to the
         proximal policy) and policy/ratio.
     Raises: ContractError, if a turn or trajectory is cut by the batch.
     """
     counts = batch.weight > 0
-    difference = torch.where(counts, batch.logprob - batch.proximal, 0.0)
+    old = batch.proximal if around == "proximal" else batch.need("behavior", where="loss: ppo_clip, around: behavior")
+    difference = torch.where(counts, batch.logprob - old, 0.0)
     share: Tensor | float = 1.0
     if ratio != "token":
         difference, share = _over_units(difference, batch, ratio)

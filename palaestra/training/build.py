@@ -110,11 +110,11 @@ def build_world(settings: RunSettings) -> World:
         seed=derive(settings.seed, "weights") % 2**31,
         vector_size=getattr(source, "vector_size", None),
         action_count=getattr(source, "action_count", None),
-        texts=lambda: [*transcripts(use, make, source, settings.rollout, settings.seed), *phrases(settings)],
+        texts=lambda: [*transcripts(use, make, source, settings.rollout, settings.seed), *phrases(settings, source)],
         device=settings.device,
     )
     policies = {name: _policy(name, chosen, setting) for name, chosen in settings.policies.items()}
-    _connect_engine(policies, settings.device)
+    connect_engine(policies, settings.device)
     stage = Stage(
         environment_name=use.name,
         make_environment=make,
@@ -140,7 +140,7 @@ def _policy(name: str, settings: PolicySettings, setting: Setting) -> Any:
     return policy
 
 
-def _connect_engine(policies: Mapping[str, Any], device: str) -> None:
+def connect_engine(policies: Mapping[str, Any], device: str) -> None:
     """One engine serves all policies that generate tokens."""
     models = {name: policy.model for name, policy in policies.items() if hasattr(policy, "engine")}
     if models:
@@ -204,7 +204,9 @@ def demonstrations(stage: Stage, runner: Any, seed: int, tasks: Sequence[Task]) 
     return [played for played in runner.collect(plays, program=program) if played.stop is not StopReason.ERROR]
 
 
-def phrases(settings: RunSettings) -> list[str]:
-    """What contexts themselves put before a policy, beside observations: texts for a tokenizer."""
-    made = [bind("context", role.context)() for role in settings.agents.values()]
-    return [text for context in made for text in getattr(context, "phrases", ())]
+def phrases(settings: RunSettings, source: Any) -> list[str]:
+    """What is put before a policy beside observations, by contexts, strategies and the environment's teacher: texts
+    for a tokenizer."""
+    made: list[Any] = [source, *(bind("context", role.context)() for role in settings.agents.values())]
+    made += [strategy.held for strategy in bind_all("strategy", settings.strategy)]
+    return [text for one in made for text in getattr(one, "phrases", ())]

@@ -51,7 +51,9 @@ class Clones:
                 policy.weights_changed(int(kept[name]["version"]))
         except (OSError, RuntimeError, EOFError, KeyError, ValueError, UnpicklingError) as error:
             raise CheckpointError(
-                where=str(self.path), what=f"it holds no clones for this run: {type(error).__name__}.", remedy="Remove the file."
+                where=str(self.path),
+                what=f"it holds no clones for this run: {type(error).__name__}.",
+                remedy="Remove the file.",
             ) from error
         return True
 

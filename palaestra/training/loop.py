@@ -23,7 +23,7 @@ from palaestra.training.guards import Guard
 from palaestra.training.measure import measure, spent
 from palaestra.training.progress import Progress
 from palaestra.training.settings import RunSettings
-from palaestra.training.supply import Plans, Synchronous
+from palaestra.training.supply import Plans, Supply
 
 
 @dataclass(kw_only=True)
@@ -33,7 +33,7 @@ class Trainer:
     settings: RunSettings
     world: World
     plans: Plans
-    supply: Synchronous
+    supply: Supply
     parts: Parts
     state: RunState
     folder: RunFolder
@@ -87,7 +87,7 @@ class Trainer:
         policies = {name: updater.policy for name, updater in self.state.updaters.items()}
         seed = derive(self.settings.seed, "parts", self.step)
         seen = Seen(policies, self.step, seed, rollout.temperature, training.token_budget)
-        several = training.epochs * training.minibatches > 1
+        several = training.epochs * training.minibatches > 1 or training.max_staleness + training.lag > 0
         return prepare(whole, self.parts, seen, self.state.references, proximal=several, strict=self.settings.strict)
 
     def update(self, experience: Experience) -> dict[str, float]:

@@ -45,6 +45,7 @@ class WarmStartSettings(Section):
     episodes: PositiveInt = 256
     epochs: PositiveInt = 2
     batch_tokens: PositiveInt = 4096
+    guidance: Fraction = 0.0  # share of episodes under the environment's guidance, so that policies know what it means
     noise: Fraction = 0.0  # share of expert actions exchanged for a random legal one in the environment
     frozen: bool = False  # clone policies too that are not trained afterwards
     keep: str | None = None  # folder for the clones: a run that begins alike takes them instead of cloning again
@@ -74,6 +75,9 @@ class TrainingSettings(Section):
     stop_kl: Positive | None = None  # end an iteration's updates once policy/kl is larger
     agent_gradients: bool = False  # log the gradient norm of each agent's share; costs a pass per agent
     threads: PositiveInt | None = None
+    max_staleness: Annotated[int, pydantic.Field(ge=0)] = 0  # batches that are played ahead of the updates; 0: none
+    stale: Literal["wait", "drop"] = "wait"  # for the slowest episode of a batch, or take what is done and drop the old
+    lag: Annotated[int, pydantic.Field(ge=0)] = 0  # act with weights this many updates old, to study what it does
 
 
 class EvaluationSettings(Section):

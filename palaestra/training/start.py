@@ -12,9 +12,11 @@ import torch
 
 from palaestra.evaluation.report import write_report
 from palaestra.registry import part
+from palaestra.rollout.journal import Journal
 from palaestra.store.folder import RECIPE, RunFolder
 from palaestra.store.metrics import MetricsLog
-from palaestra.training.build import bind, bind_all, build_world, make_optimizer
+from palaestra.training.asynchronous import Asynchronous
+from palaestra.training.build import World, bind, bind_all, build_world, make_optimizer
 from palaestra.training.checkpoint import RunState
 from palaestra.training.clones import Clones
 from palaestra.training.evaluate import Panel
@@ -22,7 +24,7 @@ from palaestra.training.experience import Parts
 from palaestra.training.loop import Trainer
 from palaestra.training.progress import Progress
 from palaestra.training.settings import PolicySettings, RunSettings, Use
-from palaestra.training.supply import Plans, Synchronous
+from palaestra.training.supply import Lagging, Plans, Supply, Synchronous
 from palaestra.training.updates import Updater
 from palaestra.training.warm_start import warm_start
 
@@ -67,6 +69,7 @@ def train(
                 _start_parts(trainer)
             trainer.run()
         finally:
+            trainer.supply.close()
             trainer.world.runner.close()
     write_report(folder)
     return closing_line(folder, trainer.panel)
@@ -98,7 +101,8 @@ def _trainer(settings: RunSettings, folder: RunFolder, progress: Progress) -> Tr
         for name, policy in world.policies.items()
         if policy.trainable
     }
-    keepers = {"runner": world.runner, "sampler": sampler.held}
+    supply = _supply(settings, world, plans, [strategy.held or strategy for strategy in strategies], folder)
+    keepers = {"runner": world.runner, "sampler": sampler.held, "supply": supply}
     keepers |= {f"strategy.{place}": strategy.held for place, strategy in enumerate(strategies)}
     parts.updates = [part for updater in updaters.values() for part in (updater.loss, *updater.regularizers)]
     others = parts.stateful | {name: held for name, held in keepers.items() if hasattr(held, "state_dict")}
@@ -109,13 +113,22 @@ def _trainer(settings: RunSettings, folder: RunFolder, progress: Progress) -> Tr
         settings=settings,
         world=world,
         plans=plans,
-        supply=Synchronous(settings, world, plans, strategies),
+        supply=supply,
         parts=parts,
         state=state,
         folder=folder,
         panel=Panel(settings, world, strategies),
         progress=progress,
     )
+
+
+def _supply(settings: RunSettings, world: World, plans: Plans, strategies: Sequence[Any], folder: RunFolder) -> Supply:
+    """Where episodes come from: played in between the updates, beside them, or with old weights."""
+    if settings.training.max_staleness:
+        return Asynchronous(settings, world, plans, strategies, Journal(folder.path))
+    if settings.training.lag:
+        return Lagging(settings, world, plans, strategies)
+    return Synchronous(settings, world, plans, strategies)
 
 
 def _strictly(uses: Sequence[Use]) -> list[Use]:

@@ -1,17 +1,20 @@
-"""Supply: where an iteration's episodes come from. Here: played when they are asked for, with the present weights.
+"""Supply: where an iteration's episodes come from. Here: they are played when they are asked for.
 
 Knows samplers, strategies and runners by protocol. Knows no method.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from palaestra.data import Assignment, Trajectory, derive
 from palaestra.rollout.field import Field, play_through
 from palaestra.rollout.stage import Play
+from palaestra.training.actors import Actors, Weights
 from palaestra.training.build import Bound, World
 from palaestra.training.settings import RunSettings
 
@@ -30,25 +33,44 @@ class Harvest:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
+class Supply(Protocol):
+    """Gives iterations their episodes. With `state_dict` and `load_state_dict` it is kept in checkpoints."""
+
+    def take(self, step: int) -> Harvest:
+        """The episodes of iteration `step`."""
+        ...
+
+    def refresh(self) -> None:
+        """The policies have other weights now."""
+        ...
+
+    def close(self) -> None:
+        """End what is under way."""
+        ...
+
+
 class Plans:
     """Which plays an iteration has: the sampler's tasks, each as a group."""
 
     def __init__(self, settings: RunSettings, source: Any, sampler: Bound) -> None:
         self._settings, self._source, self._sampler = settings, source, sampler
+        self._alone = threading.Lock()  # a supply may ask from a thread of its own
 
     def plays(self, step: int) -> list[Play]:
         """Of iteration `step`."""
-        seed = self._settings.seed
-        return self._groups(self._sampler(self._source, step, self._settings.rollout.tasks, seed), step, first=0)
+        return self._drawn(step, self._settings.rollout.tasks, self._settings.seed, first=0)
 
-    def more(self, step: int) -> Callable[[int], list[Play]]:
-        """Gives further groups of iteration `step`, others at each call."""
-        given = self._settings.rollout.tasks
+    def more(self, step: int, *, first: int | None = None) -> Callable[[int], list[Play]]:
+        """Gives further groups of iteration `step`, others at each call.
+
+        Args:
+            first: number of the first of them; None: they follow those of the iteration itself.
+        """
+        given = self._settings.rollout.tasks if first is None else first
 
         def supply(groups: int) -> list[Play]:
             nonlocal given
-            seed = derive(self._settings.seed, "more", given)
-            found = self._groups(self._sampler(self._source, step, groups, seed), step, first=given)
+            found = self._drawn(step, groups, derive(self._settings.seed, "more", given), first=given)
             given += groups
             return found
 
@@ -57,9 +79,12 @@ class Plans:
     def learn(self, played: Sequence[Trajectory], step: int) -> dict[str, float]:
         """Let a sampler with state see how its tasks went; its metrics."""
         learn = self._sampler.can("learn")
-        return dict(learn(played, step)) if learn is not None else {}
+        with self._alone:
+            return dict(learn(played, step)) if learn is not None else {}
 
-    def _groups(self, chosen: Sequence[Any], step: int, *, first: int) -> list[Play]:
+    def _drawn(self, step: int, count: int, drawn_by: int, *, first: int) -> list[Play]:
+        with self._alone:
+            chosen = self._sampler(self._source, step, count, drawn_by)
         seed, rollout = self._settings.seed, self._settings.rollout
         return [
             Play(
@@ -106,3 +131,46 @@ class Synchronous:
 
     def close(self) -> None:
         """Nothing is under way between two iterations."""
+
+
+class Lagging:
+    """Plays like `Synchronous`, but with weights that are `training.lag` updates old: staleness without a clock.
+
+    What an asynchronous run does to learning can so be studied with numbers that repeat exactly.
+    """
+
+    def __init__(self, settings: RunSettings, world: World, plans: Plans, strategies: Sequence[Any]) -> None:
+        self._actors = Actors(settings, world)
+        actors = World(
+            stage=self._actors.stage,
+            source=world.source,
+            runner=self._actors.runner,
+            policies=self._actors.policies,
+            setting=world.setting,
+        )
+        self._inner = Synchronous(settings, actors, plans, strategies)
+        self._past: deque[Weights] = deque(maxlen=settings.training.lag + 1)
+
+    def take(self, step: int) -> Harvest:
+        """The episodes of iteration `step`; the first ones are played with the weights of the start."""
+        if not self._past:
+            self.refresh()
+        self._actors.follow(self._past[0])
+        return self._inner.take(step)
+
+    def refresh(self) -> None:
+        """Note the learners' weights."""
+        self._past.append(self._actors.weights())
+
+    def close(self) -> None:
+        """End the runner's workers."""
+        self._actors.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The weights of the last updates."""
+        return {"past": [{n: [version, dict(state)] for n, (version, state) in w.items()} for w in self._past]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with them."""
+        self._past.clear()
+        self._past.extend({n: (int(kept[0]), kept[1]) for n, kept in w.items()} for w in state["past"])

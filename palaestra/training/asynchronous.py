@@ -1,0 +1,301 @@
+"""The asynchronous supply: episodes are played all the time, in a thread of their own, while the policies learn.
+
+Of batch b of the plan an iteration v may have begun only if b ≤ v + `max_staleness`; so nothing that is learned from
+was drawn by weights older than that, the queue is bounded, and rollouts wait where learning is slow. New weights are
+handed over between two tokens: an episode under way goes on with them.
+
+Knows plans, actors, strategies and the journal. Knows no method.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from palaestra.data import Trajectory, derive
+from palaestra.data.protocols import Sampling
+from palaestra.data.table import token_count
+from palaestra.errors import ContractError
+from palaestra.rollout.field import Collect, Field, play_through
+from palaestra.rollout.journal import Journal, name_of
+from palaestra.rollout.stage import Play
+from palaestra.training.actors import Actors
+from palaestra.training.build import World
+from palaestra.training.settings import RunSettings
+from palaestra.training.supply import Harvest, Plans
+
+APART = 10_000  # numbers between the further groups that strategies ask for in one batch
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Group:
+    """The plays of one task, under way or done.
+
+    Attributes:
+        batch: number of its batch in the plan. place: where it stands in the order in which groups were begun.
+        ended: where it stands in the order in which they were done; −1 before.
+    """
+
+    batch: int
+    place: int
+    plays: list[Play]
+    ended: int = -1
+    kept: list[Trajectory] = field(default_factory=list)
+    played: list[Trajectory] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The group of its plays."""
+        return self.plays[0].group
+
+
+class Asynchronous:
+    """Plays ahead of the updates by at most `training.max_staleness` batches.
+
+    `training.stale: wait` gives iteration v the groups of batch v, waiting for the slowest of them while later
+    batches go on; `drop` gives it the groups that were done first and throws away what has become older than the
+    bound, which never waits for the slowest, and sees more of the short episodes.
+    """
+
+    def __init__(
+        self, settings: RunSettings, world: World, plans: Plans, strategies: Sequence[Any], journal: Journal
+    ) -> None:
+        """Raises: ContractError, if the runner cannot play in an event loop of its own."""
+        self._settings, self._world, self._plans, self._strategies = settings, world, plans, strategies
+        self._journal = journal
+        self._bound, self._drops = settings.training.max_staleness, settings.training.stale == "drop"
+        self._groups: dict[str, Group] = {}  # begun and not yet taken, by name
+        self._planned = self._begun = self._done = self._replaced = 0
+        self._changed = threading.Condition(threading.RLock())
+        self._fault: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._collect: Collect | None = None
+        self._finish: asyncio.Event | None = None
+        self.actors = Actors(settings, world)
+        if not hasattr(self.actors.runner, "open"):
+            raise ContractError(
+                where=f"rollout.runner: {settings.rollout.runner}",
+                what="it plays in lock step, and `training.max_staleness` wants episodes that go on by themselves.",
+                remedy="Set rollout.runner=episodes, or training.max_staleness=0.",
+            )
+
+    # ---- what the loop calls --------------------------------------------------------------------------------
+    def take(self, step: int) -> Harvest:
+        """The episodes of iteration `step`, as soon as there are enough; meanwhile others go on.
+
+        Raises: whatever a strategy or a runner raised.
+        """
+        self._start()
+        last = min(step + self._bound + 1, self._settings.training.iterations)  # what nobody learns from is not played
+        for batch in range(self._planned, last):
+            self._begin(batch)
+        dropped: list[Group] = []
+        with self._changed:
+            groups = self._chosen(step)
+            while groups is None:
+                self._changed.wait(timeout=1.0)  # a limit, so that Ctrl-C is heard
+                if self._fault is not None:
+                    raise self._fault
+                dropped += self._replace_stale(step)
+                groups = self._chosen(step)
+            for group in groups:
+                self._forget(group)
+            waiting = [group for group in self._groups.values() if group.ended >= 0]
+            queue = {"queue/ready": float(len(waiting)), "queue/under_way": float(len(self._groups) - len(waiting))}
+        kept = [t for group in groups for t in group.kept]
+        played = [t for group in (*groups, *dropped) for t in group.played]
+        metrics = _mean([group.metrics for group in groups]) | queue | self._staleness(kept)
+        return Harvest(kept=kept, played=played, metrics=metrics | {"stale/dropped": float(len(dropped))})
+
+    def refresh(self) -> None:
+        """Hand the learners' weights over; returns when the actors have them."""
+        if self._loop is None:
+            self.actors.follow()
+            return
+
+        async def follow() -> None:
+            self.actors.follow()
+
+        asyncio.run_coroutine_threadsafe(follow(), self._loop).result()
+
+    def close(self) -> None:
+        """Stop playing; episodes under way are given up, those that are done stand in the journal."""
+        if self._loop is not None and self._thread is not None and self._finish is not None:
+            self._loop.call_soon_threadsafe(self._finish.set)
+            self._thread.join()
+        self.actors.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Which groups of the plan are still to be learned from; their episodes stand in the journal."""
+        with self._changed:
+            self._journal.keep([group.name for group in self._groups.values()])
+            return {"planned": self._planned, "groups": {g.name: g.batch for g in self._groups.values()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Begin again what was under way; what the journal holds is not played twice."""
+        self._start()
+        self._planned = int(state["planned"])
+        for name, batch in state["groups"].items():
+            plays = [play for play in self._journal.plans.get(batch, []) if play.group == name]
+            if plays:
+                self._submit(batch, plays)
+
+    # ---- plan -----------------------------------------------------------------------------------------------
+    def _begin(self, batch: int) -> None:
+        """Begin the groups of a batch; the journal knows those that were planned before the run was stopped."""
+        plays = self._journal.plans.get(batch)
+        if plays is None:
+            plays = self._plans.plays(batch)
+            with self._changed:
+                self._journal.plan(batch, plays)
+        for name in dict.fromkeys(play.group for play in plays):
+            self._submit(batch, [play for play in plays if play.group == name])
+        self._planned = batch + 1
+
+    def _submit(self, batch: int, plays: list[Play]) -> None:
+        group = Group(batch=batch, place=self._begun, plays=plays)
+        self._begun += 1
+        with self._changed:
+            self._groups[group.name] = group
+        assert self._loop is not None
+        self._watch(asyncio.run_coroutine_threadsafe(self._play(group), self._loop))
+
+    def _chosen(self, step: int) -> list[Group] | None:
+        """The groups of this iteration, in the order of the plan, or None if some are still under way."""
+        done = [group for group in self._groups.values() if group.ended >= 0]
+        if not self._drops:
+            own = [group for group in self._groups.values() if group.batch == step]
+            return None if any(group.ended < 0 for group in own) else sorted(own, key=lambda g: g.place)
+        done = [group for group in done if self._lag(group.kept) <= self._bound]
+        if len(done) < self._settings.rollout.tasks:
+            return None
+        return sorted(sorted(done, key=lambda g: g.ended)[: self._settings.rollout.tasks], key=lambda g: g.place)
+
+    def _replace_stale(self, step: int) -> list[Group]:
+        """Give up groups that are done and too old, and begin as many others."""
+        if not self._drops:
+            return []
+        old = [g for g in self._groups.values() if g.ended >= 0 and self._lag(g.kept) > self._bound]
+        for group in old:
+            self._forget(group)
+            self._replaced += 1
+            plays = self._plans.more(step, first=APART * (self._replaced + self._settings.rollout.tasks))(1)
+            self._journal.plan(step, [*self._journal.plans.get(step, []), *plays])
+            self._submit(step, plays)
+        return old
+
+    def _forget(self, group: Group) -> None:
+        del self._groups[group.name]
+
+    # ---- how old --------------------------------------------------------------------------------------------
+    def _lags(self, trajectories: Sequence[Trajectory]) -> np.ndarray:
+        """How many versions behind the learners each sampled token is: int64 (tokens,)."""
+        found = [np.zeros(0, np.int64)]
+        for step in (step for trajectory in trajectories for step in trajectory.steps):
+            policy = self._world.policies.get(step.policy)
+            if policy is not None and policy.trainable:
+                drawn = step.action.versions
+                drawn = np.full(token_count(step), step.version) if drawn is None else drawn
+                found.append(policy.version - drawn.astype(np.int64))
+        return np.concatenate(found)
+
+    def _lag(self, trajectories: Sequence[Trajectory]) -> int:
+        return int(max(self._lags(trajectories), default=0))
+
+    def _staleness(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        """Mean, and the share of tokens at each age."""
+        lags = self._lags(trajectories)
+        if not len(lags):
+            return {}
+        shares = {f"staleness/{age}": float((lags == age).mean()) for age in range(self._bound + 1)}
+        return {"staleness/mean": float(lags.mean()), **shares}
+
+    # ---- the thread that plays --------------------------------------------------------------------------------
+    def _start(self) -> None:
+        if self._thread is not None:
+            return
+        self.actors.follow()
+        ready = threading.Event()
+
+        async def live() -> None:
+            self._loop, self._finish = asyncio.get_running_loop(), asyncio.Event()
+            async with self.actors.runner.open() as collect:
+                self._collect = collect
+                ready.set()
+                await self._finish.wait()
+                others = asyncio.all_tasks() - {asyncio.current_task()}
+                for task in others:
+                    task.cancel()
+                await asyncio.gather(*others, return_exceptions=True)
+
+        def run() -> None:
+            try:
+                asyncio.run(live())
+            except BaseException as error:
+                self._fail(error)
+            finally:
+                ready.set()
+
+        self._thread = threading.Thread(target=run, name="rollouts", daemon=True)
+        self._thread.start()
+        ready.wait()
+        if self._fault is not None:
+            raise self._fault
+
+    async def _play(self, group: Group) -> None:
+        """Play one group through the strategies."""
+        field = Field(
+            supply=self._plans.more(group.batch, first=APART * (1 + group.place % self._settings.rollout.tasks)),
+            settings=self._settings.rollout,
+            sampling=self.actors.runner.sampling(),
+            policies=self.actors.policies,
+            step=group.batch,
+            seed=derive(self._settings.seed, "strategy", group.batch, group.place),
+            stage=self.actors.stage,
+            source=self._world.source,
+        )
+        kept = await play_through(self._strategies, self._recorded)(group.plays, field)
+        with self._changed:
+            group.kept, group.played, group.metrics = kept, field.played, field.metrics
+            group.ended, self._done = self._done, self._done + 1
+            self._changed.notify_all()
+
+    async def _recorded(self, plays: Sequence[Play], sampling: Sampling | None = None) -> list[Trajectory]:
+        """Play, but what was finished before; every finished episode goes to the journal at once."""
+
+        async def one(play: Play) -> Trajectory:
+            known = self._journal.finished.get(name_of(play))
+            if known is not None:
+                return known
+            assert self._collect is not None
+            (played,) = await self._collect([play], sampling)
+            with self._changed:
+                self._journal.finish(play, played)
+            return played
+
+        return list(await asyncio.gather(*(one(play) for play in plays)))
+
+    def _watch(self, future: Future[None]) -> None:
+        def look(done: Future[None]) -> None:
+            if not done.cancelled() and (error := done.exception()) is not None:
+                self._fail(error)
+
+        future.add_done_callback(look)
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            self._fault = self._fault or error
+            self._changed.notify_all()
+
+
+def _mean(found: Sequence[dict[str, float]]) -> dict[str, float]:
+    names = sorted({name for metrics in found for name in metrics})
+    return {name: float(np.mean([metrics[name] for metrics in found if name in metrics])) for name in names}

@@ -1,0 +1,238 @@
+"""Episodes played beside the updates: (1) with a bound of 0 it is the synchronous run, bit for bit; (2) nothing that
+is learned from is older than the bound, and the log says how old it was; (3) no more than the bound allows is begun;
+(4) after a kill no finished episode is played again, and the run ends as far as one that was not killed; (5) what a
+strategy raises ends the run, and so does an interrupt, without a thread left behind; (6) the slowest episode of a batch
+is waited for, or not; (7) weights change in the middle of a response, and every token knows by which it was drawn;
+(8) weights that are old on purpose are exactly as old as asked, also after a resume; (9) what cannot be is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import palaestra.training.start as start
+from palaestra.data.protocols import Request
+from palaestra.engines import InProcessEngine
+from palaestra.errors import RecipeError
+from palaestra.models.causal_lm import make_causal_lm
+from palaestra.recipe import load
+from palaestra.rollout.journal import Journal
+from palaestra.training.asynchronous import Asynchronous
+from palaestra.training.start import train
+from palaestra.training.supply import Plans
+from tests.training.conftest import ECHO, curve, final_weights
+
+Run = Callable[..., Path]
+NETWORK: dict[str, Any] = {"policies": {"main": {"policy": {"network": {"hidden": [16]}}}}, "warm_start": None}
+
+
+def test_1_a_bound_of_0_changes_nothing(echo: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = echo("synchronous")
+
+    def forced(settings: Any, world: Any, plans: Plans, strategies: Any, folder: Any) -> Asynchronous:
+        return Asynchronous(settings, world, plans, strategies, Journal(folder.path))
+
+    monkeypatch.setattr(start, "_supply", forced)
+    assert final_weights(echo("asynchronous")) == final_weights(before)
+
+
+@pytest.mark.parametrize("stale", ["wait", "drop"])
+@pytest.mark.parametrize("bound", [1, 3])
+def test_2_nothing_is_older_than_the_bound(echo: Run, bound: int, stale: str) -> None:
+    log = curve(echo("run", f"training.max_staleness={bound}", f"training.stale={stale}", "training.iterations=8"))
+    assert [line["step"] for line in log] == list(range(1, 9))
+    for line in log:
+        shares = [line[f"staleness/{age}"] for age in range(bound + 1)]
+        assert sum(shares) == pytest.approx(1.0)
+        assert line["staleness/mean"] == pytest.approx(np.dot(shares, range(bound + 1)))
+    assert any(line["staleness/mean"] > 0 for line in log), "something was played ahead"
+
+
+def test_3_the_queue_is_bounded(echo: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[tuple[int, int]] = []
+    plain = Asynchronous.take
+
+    def watched(self: Asynchronous, step: int) -> Any:
+        harvest = plain(self, step)
+        begun.append((step, self._begun))
+        return harvest
+
+    monkeypatch.setattr(Asynchronous, "take", watched)
+    echo("run", "training.max_staleness=2", "training.iterations=6")
+    assert begun == [(step, 4 * min(step + 3, 6)) for step in range(6)], "4 groups a batch, 2 batches ahead"
+
+
+SLOW = '''
+import asyncio, os, random
+from palaestra.testing.fakes import EchoEnvironment
+
+
+class Slow(EchoEnvironment):
+    """Echo whose steps take a while, and which writes down whose episodes are over."""
+
+    def __init__(self, *, log: str, turns: int = 3) -> None:
+        super().__init__(turns=turns)
+        self._log = log
+
+    async def step(self, actions):
+        result = super().step(actions)
+        await asyncio.sleep(random.Random(self._task.seed).uniform(0.005, 0.05))
+        return result
+'''
+
+
+def _slow(tmp_path: Path, **training: Any) -> dict[str, Any]:
+    (tmp_path / "slow.py").write_text(SLOW)
+    return {
+        **ECHO,
+        **NETWORK,
+        "environment": {f"{tmp_path / 'slow.py'}:Slow": {"log": str(tmp_path / "log")}},
+        "rollout": {"tasks": 4, "group": 4, "max_turns": 3},
+        "training": {"iterations": 30, "checkpoint_every": 3, "threads": 1, "max_staleness": 2, **training},
+    }
+
+
+def test_4_a_kill_loses_no_finished_episode(tmp_path: Path) -> None:
+    recipe, folder = tmp_path / "recipe.yaml", tmp_path / "run"
+    recipe.write_text(json.dumps(_slow(tmp_path)))
+    command = [sys.executable, "-m", "palaestra", "train", str(recipe), f"run={folder}", "--quiet"]
+    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and len(_lines(folder / "metrics.jsonl")) < 5:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    kept = Journal(folder)
+    finished = {name: to_compare(trajectory) for name, trajectory in kept.finished.items()}
+    assert finished, "it was killed while episodes waited to be learned from"
+
+    settings = load([recipe], [f"run={folder}"])
+    played: list[Any] = []
+    plain = Journal.finish
+
+    def watched(self: Journal, play: Any, trajectory: Any) -> None:
+        played.append((play.group, play.sample, play.seed))
+        plain(self, play, trajectory)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Journal, "finish", watched)
+        train(settings.settings, recipe=settings.to_json(), resume=True, quiet=True)
+    assert not set(played) & set(finished), "nothing that was over is played again"
+    assert [line["step"] for line in _lines(folder / "metrics.jsonl")] == list(range(1, 31))
+    assert max(Counter(played).values()) == 1
+
+
+def test_5_faults_and_interrupts_end_the_run(echo: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken.py").write_text(
+        "from palaestra.registry import register\n\n\n"
+        "@register('strategy', 'broken')\nclass Broken:\n"
+        "    async def __call__(self, plays, field):\n        raise ValueError('no way')\n"
+    )
+    before = threading.active_count()
+    with pytest.raises(ValueError, match="no way"):
+        echo("broken", f"strategy={tmp_path / 'broken.py'}:Broken", "training.max_staleness=1")
+
+    def interrupted(self: Plans, played: Any, step: int) -> dict[str, float]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Plans, "learn", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        echo("interrupted", "training.max_staleness=1")
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(("stale", "waits"), [("wait", True), ("drop", False)])
+def test_6_the_slowest_is_waited_for_or_not(echo: Run, tmp_path: Path, stale: str, waits: bool) -> None:
+    (tmp_path / "one.py").write_text(
+        "import asyncio\nfrom palaestra.testing.fakes import EchoEnvironment\n\n\n"
+        "class One(EchoEnvironment):\n"
+        "    async def step(self, actions):\n"
+        "        result = super().step(actions)\n"
+        "        await asyncio.sleep(1.0 if self._task.seed % 7 == 0 else 0.0)\n"
+        "        return result\n"
+    )
+    layers = {**NETWORK, "environment": f"{tmp_path / 'one.py'}:One"}
+    overrides = [f"training.stale={stale}", "training.max_staleness=3", "rollout.tasks=8", "rollout.group=2"]
+    folder = echo("run", *overrides, "evaluation.tasks=1", layers=layers)
+    waited = [line["time/rollout"] for line in _lines(folder / "timings.jsonl")]
+    assert (max(waited[:-1]) > 0.5) is waits, "at the end there is nothing left but the slow ones"
+
+
+def test_7_weights_change_inside_a_response() -> None:
+    """Log-probabilities of each token are those of the weights that its version names."""
+    torch.manual_seed(0)
+    models = [make_causal_lm(vocabulary=32, hidden=32, layers=2, heads=2, context=64, seed=seed) for seed in (0, 1)]
+    acting = make_causal_lm(vocabulary=32, hidden=32, layers=2, heads=2, context=64, seed=0)
+    version, passes = 0, 0
+
+    def ask(name: str) -> int:
+        nonlocal version, passes
+        passes += 1
+        if passes == 4:
+            version = 1
+            acting.load_state_dict(models[1].state_dict())
+        return version
+
+    engine = InProcessEngine(models={"main": acting}, versions=ask)
+    prompt = np.arange(1, 6, dtype=np.int32)
+
+    async def generate() -> Any:
+        return await engine.generate(Request(policy="main", session=0, prompt=prompt, seed=1, max_tokens=8))
+
+    found = asyncio.run(generate())
+    drawn_by = found.versions.tolist()
+    assert drawn_by == sorted(drawn_by) and set(drawn_by) == {0, 1}, "the change came in the middle"
+    ids = torch.from_numpy(np.concatenate([prompt, found.tokens])).long()[None]
+    for place, (token, drawn) in enumerate(zip(found.tokens.tolist(), found.versions.tolist(), strict=True)):
+        logits = models[drawn](input_ids=ids).logits[0, len(prompt) + place - 1]
+        expected = torch.log_softmax(logits.detach().float(), -1)[token]
+        assert found.logprobs[place] == pytest.approx(float(expected), abs=1e-4)
+
+
+def test_8_weights_old_on_purpose(echo: Run) -> None:
+    log = curve(echo("run", "training.lag=2", "training.iterations=6"))
+    assert [line["staleness/max"] for line in log] == [0, 1, 2, 2, 2, 2]
+    whole = echo("whole", "training.lag=2")
+    parts = echo("parts", "training.lag=2", "training.iterations=2")
+    echo("parts", "training.lag=2", resume=True)
+    assert final_weights(whole) == final_weights(parts)
+    assert final_weights(echo("none", "training.lag=0")) == final_weights(echo("plain"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["rollout.runner=vector", "training.max_staleness=1"], "plays all episodes together"),
+        (["training.max_staleness=1", "training.lag=1"], "makes weights old on purpose"),
+        (["training.max_staleness=-1"], "max_staleness"),
+        (["training.stale=sometimes"], "stale"),
+    ],
+)
+def test_9_refusals(overrides: list[str], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        load([ECHO, NETWORK], overrides)
+
+
+def to_compare(trajectory: Any) -> list[Any]:
+    return [(step.agent, step.action.tokens.tolist()) for step in trajectory.steps]
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]

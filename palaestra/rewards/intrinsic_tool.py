@@ -93,11 +93,13 @@ class IntrinsicTool:
         if "replayed" in table:
             fresh = fresh & (table["replayed"] == 0)
         episodes = max(compact(table["trajectory"][fresh])[1], 1)
-        return {
+        found = {
             "intrinsic/factor": self.factor(look.step),
             "intrinsic/mean": float(table["intrinsic"][fresh].double().sum()) / episodes,
-            "intrinsic/tool_turns": float(self._calls(table)[fresh].sum()) / episodes,
         }
+        if self._column in table:
+            found["intrinsic/tool_turns"] = float(self._calls(table)[fresh].sum()) / episodes
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         """Nothing: the schedule goes by the number of the iteration."""

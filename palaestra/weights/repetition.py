@@ -7,6 +7,7 @@ repetitive episode still counts in its group's mean.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from palaestra.data import StepTable, Trajectory
+from palaestra.data import StepTable
 from palaestra.data.protocols import Look
 from palaestra.registry import PositiveInt, register
 
@@ -40,16 +41,21 @@ class RepetitionFilter:
 
     def __call__(self, table: StepTable, look: Look) -> Float[Tensor, " rows"]:
         whole = {row.trajectory.id: row.trajectory for row in look.rows}
-        masked = {name for name, trajectory in whole.items() if self._repeats(trajectory)}
-        self._share = len(masked) / max(len(whole), 1)
-        return torch.tensor([float(row.trajectory.id not in masked) for row in look.rows])
+        most = {name: self.most([step.action.tokens for step in one.steps]) for name, one in whole.items()}
+        self._share = sum(count >= self._times for count in most.values()) / max(len(most), 1)
+        return self.mask(torch.tensor([most[row.trajectory.id] for row in look.rows]))
 
-    def _repeats(self, trajectory: Trajectory) -> bool:
+    def most(self, responses: Sequence[np.ndarray]) -> int:
+        """How often the commonest run occurs in these responses."""
         runs: Counter[bytes] = Counter()
-        for step in trajectory.steps:
-            tokens = np.asarray(step.action.tokens, np.int32)
+        for response in responses:
+            tokens = np.asarray(response, np.int32)
             runs.update(tokens[at : at + self._length].tobytes() for at in range(len(tokens) - self._length + 1))
-        return max(runs.values(), default=0) >= self._times
+        return max(runs.values(), default=0)
+
+    def mask(self, most: Tensor) -> Float[Tensor, " rows"]:
+        """0 on rows whose trajectory's commonest run occurs too often."""
+        return (most < self._times).float()
 
     def learn(self, table: StepTable, look: Look) -> dict[str, float]:
         """Share of trajectories that were masked."""

@@ -14,7 +14,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from palaestra.data import Key, StepTable, segment_rank
-from palaestra.errors import InvalidData
 from palaestra.registry import Columns, register
 
 Quantile = Annotated[float, pydantic.Field(ge=0, lt=1)]
@@ -33,15 +32,9 @@ def uncertain_steps(table: StepTable, *, quantile: Quantile = 0.2, by: Columns =
         by: columns that a group agrees in.
 
     Returns: float32 (rows,); 0 on padding, unless all is kept.
-    Raises: MissingColumn, without entropies; InvalidData, for one that is not finite.
+    Raises: MissingColumn, without entropies.
     """
     entropy, counts = table["entropy"].double(), table.weight > 0
-    if not bool(entropy[counts].isfinite().all()):
-        raise InvalidData(
-            where="weights: uncertain_steps",
-            what=f"{int((~entropy[counts].isfinite()).sum())} of {int(counts.sum())} steps have no entropy.",
-            remedy="Only steps of trained policies have one; leave the part out for teams with scripted members.",
-        )
     if quantile == 0:
         return torch.ones(len(table))
     key = table.key(*by)

@@ -38,9 +38,13 @@ class UnreadableFilter:
 
     def __call__(self, table: StepTable, look: Look) -> Float[Tensor, " rows"]:
         whole = {row.trajectory.id: row.trajectory for row in look.rows}
-        masked = {name for name, trajectory in whole.items() if unreadable_share(trajectory) > self._most}
-        self._share = len(masked) / max(len(whole), 1)
-        return torch.tensor([float(row.trajectory.id not in masked) for row in look.rows])
+        shares = {name: unreadable_share(trajectory) for name, trajectory in whole.items()}
+        self._share = sum(share > self._most for share in shares.values()) / max(len(shares), 1)
+        return self.mask(torch.tensor([shares[row.trajectory.id] for row in look.rows]))
+
+    def mask(self, share: Tensor) -> Float[Tensor, " rows"]:
+        """0 on rows whose trajectory has a larger share of unreadable characters than may be."""
+        return (share <= self._most).float()
 
     def learn(self, table: StepTable, look: Look) -> dict[str, float]:
         """Share of trajectories that were masked."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from palaestra.data import FinishReason, Key, Step, StepTable, segment_sum
 from palaestra.data.protocols import Look
+from palaestra.data.segments import compact
 from palaestra.registry import register
 
 
@@ -37,8 +38,12 @@ class VoidTurnFilter:
         void = torch.tensor([_is_void(row.step) for row in look.rows])
         if self._unread and "invalid" in table:
             void = void | (table["invalid"] > 0)
-        whole = table.key("trajectory")
-        masked = segment_sum(void, by=Key(whole.codes, whole.size)) > 0
+        return self.mask(void, table["trajectory"])
+
+    def mask(self, void: Tensor, trajectory: Tensor) -> Float[Tensor, " rows"]:
+        """0 on the rows of trajectories (codes) with a void turn."""
+        whole = Key(*compact(trajectory))
+        masked = segment_sum(void, by=whole) > 0
         self._share = float(masked.double().mean())
         return (~masked)[whole.codes].float()
 

@@ -1,36 +1,39 @@
 """Toolcalc: work an expression out step by step, with a calculator and a register of names that both may fail.
 
-Knows expressions, tools, texts and rewards. The world is deterministic; all that differs between tasks, the failures of
-tools too, comes from the seed.
+Knows tools, texts and rewards; expressions are in `toolcalc_expressions`. The world is deterministic; all that differs
+between tasks, the failures of tools too, comes from the seed.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import random
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.panels import seeded_tasks
+from palaestra.envs.toolcalc_expressions import (
+    FAMILIES,
+    NAMES,
+    OPERATIONS,
+    Expression,
+    Family,
+    Operation,
+    apply,
+    build,
+)
 from palaestra.errors import ContractError, RecipeError
 from palaestra.registry import Fraction, PositiveInt, register
 
 AGENT = "player"
-NAMES = ("red", "blue", "gold", "gray")
-OPERATIONS = ("plus", "minus", "times")
 CALC, HEAD, LOOKUP, ANSWER, DONE = "calc", "head", "lookup", "answer", "done"
-NAMED = 0.5  # share of the numbers of the family "named" that have to be looked up
-LARGE = 0.7  # share of numbers of two digits, but in the family "small"
-Family = Literal["small", "large", "named"]
-FAMILIES: tuple[Family, ...] = ("small", "large", "named")
-Operation = str
+TAGGED = re.compile(r"\s*(?:<think>[^<>]*</think>\s*)?<tool>([^<>]*)</tool>\s*")
 Range = tuple[PositiveInt, PositiveInt]
 
 
@@ -41,57 +44,6 @@ class Said(IntEnum):
     BUSY = 1  # the tool failed; the same call may work later
     WRONG = 2  # the tool cannot do this here
     UNREAD = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expression:
-    """`17 plus red times 3`, worked out from left to right: (17 + red) · 3."""
-
-    start: int
-    operations: tuple[Operation, ...]
-    numbers: tuple[int, ...]
-    names: tuple[str | None, ...]  # None: the number is written out
-    family: Family
-    results: tuple[int, ...]  # after 0, 1, … operations
-
-    @property
-    def answer(self) -> int:
-        """The right answer."""
-        return self.results[-1]
-
-
-def apply(operation: Operation, left: int, right: int) -> int:
-    """`left` plus, minus or times `right`."""
-    return {"plus": left + right, "minus": left - right, "times": left * right}[operation]
-
-
-@lru_cache(maxsize=4096)
-def build(fewest: int, most: int, families: tuple[Family, ...], seed: int) -> Expression:
-    """An expression of one of the families, all equally likely."""
-    draw = random.Random(seed)
-    family, count = draw.choice(families), draw.randint(fewest, most)
-    start, *numbers = (_number(family, draw) for _ in range(count + 1))
-    operations = tuple(draw.choice(OPERATIONS) for _ in range(count))
-    names: list[str | None] = [None] * count
-    if family == "named":
-        hidden = [place for place in range(count) if draw.random() < NAMED] or [draw.randrange(count)]
-        for place, name in zip(hidden, draw.sample(NAMES, len(NAMES)), strict=False):
-            names[place] = name
-    results = [start]
-    for operation, number in zip(operations, numbers, strict=True):
-        results.append(apply(operation, results[-1], number))
-    return Expression(
-        start=start,
-        operations=operations,
-        numbers=tuple(numbers),
-        names=tuple(names),
-        family=family,
-        results=tuple(results),
-    )
-
-
-def _number(family: Family, draw: random.Random) -> int:
-    return draw.randint(10, 99) if family != "small" and draw.random() < LARGE else draw.randint(2, 9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +105,8 @@ class ToolCalc:
         mental: numbers below it are small. 0: nothing can be done in the head. Usual: 10.
         tools: without them, `calc` and `lookup` do not exist.
         confirm: an answer ends nothing and may be given again; `done` ends the episode, the last answer counts.
+        tags: an act is written `<tool> calc plus </tool>`, `<think> words </think>` may stand before it; what is
+            outside of tags, in other tags, in nested ones or in one that was never closed cannot be read.
         max_turns: turns until the episode is cut off. Expressions take up to 2 · operations + 1. Usual: 12.
 
     Reward: 1 for the right answer at the end, else 0.
@@ -181,6 +135,7 @@ class ToolCalc:
         mental: Annotated[int, pydantic.Field(ge=0, le=10)] = 10,
         tools: bool = True,
         confirm: bool = False,
+        tags: bool = False,
         max_turns: PositiveInt = 12,
     ) -> None:
         _refuse_impossible(operations, families, failure)
@@ -191,7 +146,7 @@ class ToolCalc:
             "mental": mental,
         }
         self._tools, self._confirm, self._max_turns, self._most = tools, confirm, max_turns, operations[1]
-        self._mental = mental
+        self._mental, self._tags = mental, tags
         kinds = (CALC, HEAD) if tools else (HEAD,)
         self.actions = (
             *(f"{kind} {operation}" for kind in kinds for operation in OPERATIONS),
@@ -200,6 +155,7 @@ class ToolCalc:
             *((DONE,) if confirm else ()),
         )
         self.action_count = len(self.actions)
+        self._written = tuple(f"<tool> {action} </tool>" if tags else action for action in self.actions)
         self.vector_size = len(OPERATIONS) + len(NAMES) + 2 + self._most + 1 + len(Said) + 2
         self._state: State | None = None
 
@@ -245,7 +201,8 @@ class ToolCalc:
         else:
             kind = CALC if self._tools and not state.easy(self._mental) else HEAD
             text = f"{kind} {state.expression.operations[state.place]}"
-        return Action(text=text, value=self.actions.index(text))
+        index = self.actions.index(text)
+        return Action(text=self._written[index], value=index)
 
     def snapshot(self) -> Any:
         return self._state
@@ -265,9 +222,12 @@ class ToolCalc:
     def _read(self, value: Any) -> tuple[str, ...] | None:
         """The words of an action; None if it cannot be read."""
         if isinstance(value, int | np.integer) and 0 <= value < len(self.actions):
-            value = self.actions[int(value)]
+            value = self._written[int(value)]
         if not isinstance(value, str):
             return None
+        if self._tags:
+            found = TAGGED.fullmatch(value)
+            value = found[1] if found else ""
         words = tuple(value.lower().split())
         if " ".join(words) in self.actions:
             return words
@@ -320,7 +280,7 @@ class ToolCalc:
         return Observation(
             text=_describe(state),
             vector=self._vector(state),
-            legal=self.actions,
+            legal=self._written,
             state_key=f"{state.seed}/{state.place} {state.value}/{known}/{answered}",
         )
 

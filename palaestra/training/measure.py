@@ -37,6 +37,7 @@ def measure(played: Sequence[Trajectory], experience: Experience, policies: Mapp
     metrics |= experience.credit.signal.metrics()
     metrics["selection/kept"] = float((experience.table.weight > 0).float().mean())
     metrics |= {f"info/{name}/mean": value for name, value in told(over).items()}
+    metrics |= _tools(over)
     return metrics | _agents(over) | _versions(whole, policies)
 
 
@@ -66,6 +67,20 @@ def _results(over: Sequence[Trajectory]) -> dict[str, float]:
         metrics["prompt/mean"] = float(np.mean(read))
     outcomes = [t.outcome for t in over if t.outcome is not None]
     return metrics | ({"outcome/mean": float(np.mean(outcomes))} if outcomes else {})
+
+
+def _tools(over: Sequence[Trajectory]) -> dict[str, float]:
+    """Where the environment tells of tool calls: calls an episode and the share of them that failed, by result."""
+    metrics: dict[str, float] = {}
+    for name, own in (("solved", [t for t in over if t.outcome == 1]), ("failed", [t for t in over if t.outcome == 0])):
+        told_of = [[s.info for s in t.steps if "tool_call" in s.info] for t in own]
+        calls = sum(info["tool_call"] for infos in told_of for info in infos)
+        errors = sum(info.get("tool_error", 0.0) for infos in told_of for info in infos)
+        if any(told_of):
+            metrics[f"tools/{name}/calls"] = calls / len(own)
+        if calls:
+            metrics[f"tools/{name}/errors"] = errors / calls
+    return metrics
 
 
 def prompt_lengths(trajectory: Trajectory) -> list[int]:

@@ -9,6 +9,7 @@
 6. A confirmed episode ends with `done`, by its last answer; several answers are no good format.
 7. Families and difficulties are as asked for; splits differ.
 8. A number may be answered in words.
+9. With tags, what is unclosed, nested or outside of them is a call that failed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import numpy as np
 import pytest
 
 from palaestra.data import Action, Task
-from palaestra.envs.toolcalc import NAMES, ToolCalc, build
+from palaestra.envs.toolcalc import ToolCalc
+from palaestra.envs.toolcalc_expressions import NAMES, build
 from palaestra.errors import ContractError, RecipeError
 from palaestra.testing import check_environment
 
@@ -51,7 +53,7 @@ def known(seed, **options):
     "options",
     [
         {},
-        {"confirm": True},
+        {"confirm": True, "tags": True},
         {"tools": False},
         {"families": ["named"], "failure": 0.5},
         {"operations": [1, 6], "mental": 0},
@@ -203,3 +205,25 @@ def test_numbers_in_words():  # rule 8
         assert end.info["success"] is right and end.info["format"] == {PLAYER: 1.0}
     env, _ = known(8)
     assert act(env, "answer 4 5").info["invalid"] and act(env, "answer ٣").info["invalid"]
+
+
+def test_tags():  # rule 9
+    env, expression = known(5, tags=True, failure=0.0, families=("small",), max_turns=20)
+    call = f"calc {expression.operations[0]}"
+    unreadable = (
+        call,
+        f"<tool> {call}",
+        f"{call} </tool>",
+        f"<tool> <tool> {call} </tool> </tool>",
+        f"<tool> {call} </tool> so",
+        f"<answer> {call} </answer>",
+        f"<think> <tool> {call} </tool> </think>",
+    )
+    for text in unreadable:
+        result = act(env, text)
+        assert result.info["invalid"] == {PLAYER: True}
+        assert result.info["tool_error"] == {PLAYER: 1.0}
+        assert result.observations[PLAYER].text.startswith("error: cannot read that.")
+    assert env.snapshot().place == 0
+    assert act(env, f"<think> first </think> <tool> {call} </tool>").info["process"] == {PLAYER: 1.0}
+    assert env.expert(PLAYER).text.startswith("<tool> ")

@@ -42,14 +42,14 @@ class UIForm:
     `finish`; or an index into `actions`, where clicks are told by the widget's place on the page.
     Reward: 1 for handing in the form with every value as wanted, else 0. What is impossible changes nothing but the
     turn. `process` of a step is 1 if it belongs to a shortest solution; `executable` is 1 if it was possible;
-    `reference` lists such steps before the act, `gesture` is what was done: what a rule-based reward compares.
+    `references` lists such steps before the act, `gesture` is what was done: what a rule-based reward compares.
     `vector` per widget in view: field, switch, on, focus, wrong, wanted word if it is a wrong field; then the page;
     then whether something is wrong on a page above, on one below, anywhere.
     """
 
     agents: tuple[str, ...] = (AGENT,)
     provides = frozenset(
-        {"state_key", "outcome", "process", "executable", "gesture", "reference"}
+        {"state_key", "outcome", "process", "executable", "gesture", "references"}
     )  # columns that tables made of it have, and what its steps' `info` tells
 
     def __init__(
@@ -114,7 +114,7 @@ class UIForm:
         info: dict[str, Any] = {
             "process": {AGENT: float(now is not None and left is not None and now < left)},
             "executable": {AGENT: float(after is not None)},
-            "reference": {AGENT: [_reference(form, before, one) for one in best]},
+            "references": {AGENT: [_reference(form, before, one) for one in best]},
             **({"success": won} if over or cut else {}),
         }
         if gesture is None:

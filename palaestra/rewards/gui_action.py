@@ -26,7 +26,7 @@ TYPES = ("click", "type", "scroll", "answer", *PLAIN)
 SIMILAR = 0.5  # edit similarity from which a text counts as right
 
 
-@register("reward", "gui_action", reads=("gesture", "reference"), source="arXiv 2508.11360, arXiv 2512.01763")
+@register("reward", "gui_action", reads=("gesture", "references"), source="arXiv 2508.11360, arXiv 2512.01763")
 class GuiAction:
     """Pay each action for its form, its type and its argument.
 
@@ -39,7 +39,7 @@ class GuiAction:
     question: score_k. Types without an argument: 1. Several references: the best of them.
 
     A step's `info` tells `gesture`, {type: click, point: [x, y]}, {type: type, text: …}, {type: scroll,
-    direction: …} …, absent if the action could not be read; `reference`, a list of right ones, with a `box` [left,
+    direction: …} …, absent if the action could not be read; `references`, a list of right ones, with a `box` [left,
     top, right, bottom] in place of a point. A judge's score is another number of `info`, or what a reward part before
     this one gives.
 
@@ -107,7 +107,7 @@ class GuiAction:
 
     def _parts_of(self, row: Row, table: StepTable) -> tuple[float, float, float]:
         """How much of format, type and argument is right."""
-        references = row.step.info.get("reference")
+        references = row.step.info.get("references")
         if not references:
             raise _fault(row, "the step has no reference to be compared with.", "Use it where each step tells one.")
         gesture = row.step.info.get("gesture")
@@ -178,6 +178,7 @@ def f1(said: str, wanted: str) -> float:
 
 def edited(said: str, wanted: str) -> float:
     """1 if at most half of the longer text must be changed to get one from the other (Levenshtein)."""
+    said, wanted = said.lower(), wanted.lower()
     if not said and not wanted:
         return 1.0
     before = list(range(len(wanted) + 1))

@@ -7,7 +7,7 @@
 4. A form handed in is won iff every value is as wanted; a wrong one ends the episode too.
 5. Clicks: by name, by point and by index they do the same; beside a box nothing happens.
 6. Words go to the field in focus; a click on a switch, and a scroll, take the focus away.
-7. `process` is 1 exactly for steps of a shortest solution; `reference` lists them and `gesture` is what was done.
+7. `process` is 1 exactly for steps of a shortest solution; `references` lists them and `gesture` is what was done.
 8. What is impossible costs a turn; what cannot be read is marked; after `max_turns` the episode is truncated.
 9. The state key is the form, the page, the focus and all values; text and vector say the same.
 10. The tree: a window, its page, the widgets in view with their boxes, which do not overlap.
@@ -179,7 +179,7 @@ def test_steps_of_shortest_solutions(seed):  # rule 7
         left, now = form.left(before), form.left(screen(env))
         good = now is not None and now < left
         assert result.info["process"] == {USER: float(good)}
-        done, right = result.info["gesture"][USER], result.info["reference"][USER]
+        done, right = result.info["gesture"][USER], result.info["references"][USER]
         assert any(_fits(done, one) for one in right) == good
 
 

@@ -1,0 +1,123 @@
+"""What must not stand together is refused, and the message says where, why and what to do: (1) every line of the
+table; (2) each choice by itself is fine, and so is the right order; (3) every name in the table is a part, and every
+option and setting in it exists.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+import palaestra
+from palaestra import registry
+from palaestra.data import Aggregation
+from palaestra.errors import RecipeError
+from palaestra.recipe import load
+from palaestra.recipe.together import CLASHES, Part, Setting
+
+BASE: dict[str, Any] = {
+    "environment": "toolcalc",
+    "policies": {"main": {"policy": "network"}},
+    "rollout": {"runner": "vector"},
+}
+SUM = {"aggregate": {"how": "sequence-sum"}}
+FINE: list[dict[str, Any]] = [
+    {"advantage": "hapo"},
+    {"advantage": {"hapo": {"average": "trajectory"}}, "aggregate": {"how": "sequence-mean"}},
+    {"loss": "squared_objective", **SUM},
+    {"loss": {"ppo_clip": {"ratio": "turn", "high_foreign": 0.5}}},
+    {"loss": {"ppo_clip": {"ratio": "trajectory"}}},
+    {"advantage": ["grpo", "whiten"]},
+    {"advantage": "canon"},
+    {"selection": ["constant_groups", "resample_on_correct"]},
+]
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    (
+        {"advantage": "hapo", "aggregate": {"how": "sequence-mean"}},
+        """`hapo` does not go with `aggregate.how: sequence-mean`.
+  Its advantages balance over tokens; an average over a trajectory's own tokens corrects for length again.
+
+  Set aggregate.how=token-mean, or advantage.hapo.average=trajectory.""",
+    ),
+    (
+        {"loss": "squared_objective"},
+        """`squared_objective` does not go with `aggregate.how: token-mean`.
+  Its square belongs to a trajectory, and this average would weigh trajectories by their lengths.
+
+  Set aggregate.how=sequence-sum""",
+    ),
+    (
+        {"loss": {"ppo_clip": {"ratio": "trajectory", "high_foreign": 0.5}}},
+        """`ppo_clip` has `ratio: trajectory`, `high_foreign: 0.5`.
+  One ratio for many rows cannot have another bound""",
+    ),
+    (
+        {"advantage": ["canon", "whiten"]},
+        """`canon` does not go with `whiten`.
+  Dividing by a deviation undoes what the two halves of a group differ in.""",
+    ),
+    (
+        {"advantage": ["canon", {"grpo": {"scale": "std"}}]},
+        """`canon` does not go with `grpo`.
+  Dividing by a deviation undoes""",
+    ),
+    (
+        {"selection": ["resample_on_correct", "constant_groups"]},
+        """`resample_on_correct` does not go with `constant_groups` after it.
+  Both decide who stays in a group, and after the resampling a group looks more alike than it was.
+
+  Drop groups first, then resample what is left""",
+    ),
+    (
+        {"selection": ["resample_on_correct", "resample_on_correct"]},
+        "`resample_on_correct` does not go with `resample_on_correct` after it.",
+    ),
+]
+
+
+@pytest.fixture(autouse=True)
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package's own registry, in place of the tiny one of this room."""
+    slots = json.loads((Path(palaestra.__file__).parent / "parts.json").read_text())
+    monkeypatch.setattr(registry, "index", lambda: {slot: slots.get(slot, {}) for slot in registry.SLOTS})
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(("layer", "words"), REFUSED, ids=[str(n) for n in range(len(REFUSED))])
+def test_refused(layer: dict[str, Any], words: str) -> None:  # rule 1
+    with pytest.raises(RecipeError) as caught:
+        load([BASE, layer])
+    assert words in str(caught.value)
+
+
+def test_the_place_is_the_later_choice(tmp_path: Path) -> None:  # rule 1
+    file = tmp_path / "a.yaml"
+    file.write_text("advantage: hapo\naggregate:\n  how: sequence-mean\n")
+    with pytest.raises(RecipeError, match=r"^a.yaml:3  how: sequence-mean"):
+        load([BASE, "a.yaml"])
+    file.write_text("loss: squared_objective\n")
+    with pytest.raises(RecipeError, match=r"^a.yaml:1  loss: squared_objective"):
+        load([BASE, "a.yaml"])
+
+
+@pytest.mark.parametrize("layer", FINE, ids=[str(n) for n in range(len(FINE))])
+def test_fine(layer: dict[str, Any]) -> None:  # rule 2
+    load([BASE, layer])
+
+
+def described() -> list[Part | Setting]:
+    return [choice for clash in CLASHES for choice in (clash.one, clash.other) if choice is not None]
+
+
+@pytest.mark.parametrize("choice", described(), ids=str)
+def test_the_table_names_what_exists(choice: Part | Setting) -> None:  # rule 3
+    if isinstance(choice, Setting):
+        assert choice.key == "aggregate.how" and set(choice.values) <= set(get_args(Aggregation))
+        return
+    names = choice.names or ("ppo_clip" if choice.slot == "loss" else "grpo",)
+    for name in names if not isinstance(names, str) else (names,):
+        options = registry.part(choice.slot, name).options.model_fields
+        assert {*choice.options, *choice.has} <= set(options)

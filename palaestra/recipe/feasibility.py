@@ -14,6 +14,7 @@ from palaestra.errors import RecipeError, nearest
 from palaestra.recipe.layers import slot_at
 from palaestra.recipe.origins import Node
 from palaestra.recipe.parts import Row, UsedPart
+from palaestra.recipe.together import refuse_together
 from palaestra.training.settings import RunSettings
 
 AGGREGATIONS = (  # palaestra.data.Aggregation, which cannot be asked without torch; a test holds them equal
@@ -67,6 +68,7 @@ def check(settings: RunSettings, parts: Sequence[UsedPart], rows: Mapping[str, R
     for used in parts:
         for need in _needs(used):
             _check_need(need, used, settings, parts, rows)
+    refuse_together(parts, rows)
 
 
 # ---- settings ---------------------------------------------------------------------------------------------

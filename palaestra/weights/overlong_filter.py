@@ -5,7 +5,7 @@ Knows stop reasons and lengths of trajectories. Knows nothing of rewards or loss
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -49,6 +49,13 @@ class OverlongFilter:
         """0 for a trajectory that was cut off or is longer than `maximum`, else 1."""
         struck = cut.bool() if self._maximum is None else cut.bool() | (length > self._maximum)
         return torch.where(struck, 0.0, 1.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: what is filtered depends on the iteration's trajectories only."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to take back."""
 
 
 def _limit(stop: StopReason, truncated: bool) -> str | None:

@@ -115,12 +115,14 @@ def _check_settings(settings: RunSettings, rows: Mapping[str, Row]) -> None:
             "episodes that go on while the policies learn.",
             remedy="Set rollout.runner=episodes, or training.max_staleness=0.",
         )
-    if training.max_staleness and training.lag:
-        raise RecipeError(
-            where=rows["training.lag"].mark.where,
-            what="`training.lag` makes weights old on purpose, where `training.max_staleness` lets them grow old.",
-            remedy="Set one of them to 0.",
-        )
+    for name in ("lag", "actor_noise"):
+        if training.max_staleness and getattr(training, name):
+            raise RecipeError(
+                where=rows[f"training.{name}"].mark.where,
+                what=f"`training.{name}` acts with other weights to study it, and `training.max_staleness` does so for "
+                "speed.",
+                remedy="Set one of them to 0.",
+            )
     if settings.strategy and rollout.runner == "windows":
         raise RecipeError(
             where=rows["rollout.runner"].mark.where,

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from palaestra.registry import part
@@ -42,12 +43,27 @@ class Actors:
         """A copy of what the learners know now."""
         return {n: (p.version, copy.deepcopy(p.module.state_dict())) for n, p in self._learners.items()}
 
-    def follow(self, weights: Weights | None = None) -> None:
-        """Act with these weights from now on; None: with the learners' present ones."""
+    def disturb(self, share: float, *, seed: int) -> None:
+        """Add noise to every tensor of the acting weights: normal, with this share of the tensor's own deviation."""
+        draw = torch.Generator().manual_seed(seed % 2**63)
+        for name in self._learners:
+            module = self.policies[name].module
+            with torch.no_grad():
+                for p in module.parameters():
+                    if p.numel() > 1:
+                        p += share * p.std() * torch.randn(p.shape, generator=draw)
+            self.policies[name].weights_changed(self.policies[name].version)
+
+    def follow(self, weights: Weights | None = None, *, again: bool = False) -> None:
+        """Act with these weights from now on; None: with the learners' present ones.
+
+        Args:
+            again: take them even if they are of the version that acts already.
+        """
         for name, policy in self._learners.items():
             version, state = (policy.version, policy.module.state_dict()) if weights is None else weights[name]
             twin = self.policies[name]
-            if twin.version != version:
+            if again or twin.version != version:
                 twin.module.load_state_dict(state)
                 twin.weights_changed(version)
 

@@ -87,7 +87,8 @@ class Trainer:
         policies = {name: updater.policy for name, updater in self.state.updaters.items()}
         seed = derive(self.settings.seed, "parts", self.step)
         seen = Seen(policies, self.step, seed, rollout.temperature, training.token_budget)
-        several = training.epochs * training.minibatches > 1 or training.max_staleness + training.lag > 0
+        apart = training.max_staleness + training.lag + training.actor_noise > 0
+        several = apart or training.epochs * training.minibatches > 1
         return prepare(whole, self.parts, seen, self.state.references, proximal=several, strict=self.settings.strict)
 
     def update(self, experience: Experience) -> dict[str, float]:

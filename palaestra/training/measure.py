@@ -36,8 +36,9 @@ def measure(played: Sequence[Trajectory], experience: Experience, policies: Mapp
     assert experience.credit is not None
     metrics |= experience.credit.signal.metrics()
     metrics["selection/kept"] = float((experience.table.weight > 0).float().mean())
+    metrics |= _weights(experience)
     metrics |= {f"info/{name}/mean": value for name, value in told(over).items()}
-    metrics |= _tools(over)
+    metrics |= _tools(over) | _calls(played)
     return metrics | _agents(over) | _versions(whole, policies)
 
 
@@ -50,6 +51,16 @@ def spent(played: Sequence[Trajectory]) -> tuple[int, int]:
     """Environment steps and generated tokens of this iteration, failed episodes included."""
     steps = [step for trajectory in played for step in generated(trajectory)]
     return len(steps), sum(len(step.action.tokens) for step in steps)
+
+
+def _weights(experience: Experience) -> dict[str, float]:
+    """Of the tokens that count: the largest weight, and how many equal ones would average as well, as a share."""
+    weight = experience.weight
+    assert weight is not None
+    own = weight[weight > 0].double()
+    if not len(own):
+        return {}
+    return {"weights/max": float(own.max()), "weights/effective": float(own.sum() ** 2 / own.square().sum() / len(own))}
 
 
 def _results(over: Sequence[Trajectory]) -> dict[str, float]:
@@ -67,6 +78,12 @@ def _results(over: Sequence[Trajectory]) -> dict[str, float]:
         metrics["prompt/mean"] = float(np.mean(read))
     outcomes = [t.outcome for t in over if t.outcome is not None]
     return metrics | ({"outcome/mean": float(np.mean(outcomes))} if outcomes else {})
+
+
+def _calls(played: Sequence[Trajectory]) -> dict[str, float]:
+    """Tool calls that were made in this iteration, where the environment tells of any; copies are not made again."""
+    told_of = [s.info["tool_call"] for t in played for s in generated(t) if "tool_call" in s.info]
+    return {"tools/calls": float(sum(told_of))} if told_of else {}
 
 
 def _tools(over: Sequence[Trajectory]) -> dict[str, float]:

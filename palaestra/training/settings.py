@@ -78,6 +78,7 @@ class TrainingSettings(Section):
     max_staleness: Annotated[int, pydantic.Field(ge=0)] = 0  # batches that are played ahead of the updates; 0: none
     stale: Literal["wait", "drop"] = "wait"  # for the slowest episode of a batch, or take what is done and drop the old
     lag: Annotated[int, pydantic.Field(ge=0)] = 0  # act with weights this many updates old, to study what it does
+    actor_noise: NonNegative = 0.0  # act with weights this much off, as a share of their deviation; likewise
 
 
 class EvaluationSettings(Section):

@@ -24,7 +24,7 @@ from palaestra.training.experience import Parts
 from palaestra.training.loop import Trainer
 from palaestra.training.progress import Progress
 from palaestra.training.settings import PolicySettings, RunSettings, Use
-from palaestra.training.supply import Lagging, Plans, Supply, Synchronous
+from palaestra.training.supply import Apart, Plans, Supply, Synchronous
 from palaestra.training.updates import Updater
 from palaestra.training.warm_start import warm_start
 
@@ -126,8 +126,8 @@ def _supply(settings: RunSettings, world: World, plans: Plans, strategies: Seque
     """Where episodes come from: played in between the updates, beside them, or with old weights."""
     if settings.training.max_staleness:
         return Asynchronous(settings, world, plans, strategies, Journal(folder.path))
-    if settings.training.lag:
-        return Lagging(settings, world, plans, strategies)
+    if settings.training.lag or settings.training.actor_noise:
+        return Apart(settings, world, plans, strategies)
     return Synchronous(settings, world, plans, strategies)
 
 

@@ -133,10 +133,11 @@ class Synchronous:
         """Nothing is under way between two iterations."""
 
 
-class Lagging:
-    """Plays like `Synchronous`, but with weights that are `training.lag` updates old: staleness without a clock.
+class Apart:
+    """Plays like `Synchronous`, but with weights that are not those of the learners: `training.lag` updates old, and
+    with noise (`training.actor_noise`) as an engine of low precision has it.
 
-    What an asynchronous run does to learning can so be studied with numbers that repeat exactly.
+    What age and mismatch do to learning can so be studied without a clock, with numbers that repeat exactly.
     """
 
     def __init__(self, settings: RunSettings, world: World, plans: Plans, strategies: Sequence[Any]) -> None:
@@ -148,14 +149,17 @@ class Lagging:
             policies=self._actors.policies,
             setting=world.setting,
         )
-        self._inner = Synchronous(settings, actors, plans, strategies)
+        self._inner, self._settings = Synchronous(settings, actors, plans, strategies), settings
         self._past: deque[Weights] = deque(maxlen=settings.training.lag + 1)
 
     def take(self, step: int) -> Harvest:
         """The episodes of iteration `step`; the first ones are played with the weights of the start."""
         if not self._past:
             self.refresh()
-        self._actors.follow(self._past[0])
+        noise = self._settings.training.actor_noise
+        self._actors.follow(self._past[0], again=noise > 0)
+        if noise:
+            self._actors.disturb(noise, seed=derive(self._settings.seed, "actors", step))
         return self._inner.take(step)
 
     def refresh(self) -> None:

@@ -5,6 +5,7 @@ Knows two log-probabilities of each token. Knows nothing of engines, losses or m
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -32,6 +33,8 @@ def truncated_importance(
     level: Literal["token", "sequence", "geometric"] = "token",
     mode: Literal["truncate", "mask"] = "truncate",
     low: Positive | None = None,
+    veto: Positive | None = None,
+    normalize: bool = False,
     by: Columns = ("trajectory",),
 ) -> Float[Tensor, " tokens"]:
     """w = min(proximal probability / sampled probability, cap), a constant factor of the loss.
@@ -48,6 +51,8 @@ def truncated_importance(
         mode: "truncate" cuts at `cap`; "mask" gives 1 inside [low, cap] and 0 outside. What is rejected still counts
             in the denominators of the aggregation.
         low: lower bound of "mask"; None: 1 / cap.
+        veto: a sequence with one token that has become rarer than this factor is rejected whole. Usual: 1e-4; None: none.
+        normalize: divide by the mean over all tokens judged, so that the step is as long as without the part.
         by: what a sequence is.
 
     Returns: float32 (tokens,); 1 for tokens that no trained policy judges.
@@ -62,13 +67,18 @@ def truncated_importance(
             remedy="Give `low` below `cap`; with a cap below 1 it must be given.",
         )
     difference, judged = _log_ratio(table)
+    own = Key(*_tokens_of(table.key(*by), table), weight=judged.double())
+    rarest = torch.full((own.size,), LARGEST, dtype=difference.dtype).scatter_reduce(0, own.codes, difference, "amin")
     if level != "token":
-        own = Key(*_tokens_of(table.key(*by), table), weight=judged.double())
         statistic = segment_sum if level == "sequence" else segment_mean
         difference = statistic(difference, by=own)[own.codes]
     ratio = torch.exp(difference.clamp_max(LARGEST))
     inside = ((ratio >= bottom) & (ratio <= cap)).double()
     weight = ratio.clamp_max(cap) if mode == "truncate" else inside
+    if veto is not None:
+        weight = torch.where(rarest[own.codes] < math.log(veto), 0.0, weight)
+    if normalize:
+        weight = weight / weight[judged].mean().clamp_min(1e-12)
     return torch.where(judged, weight, 1.0).float()
 
 

@@ -211,14 +211,16 @@ def test_8_weights_old_on_purpose(echo: Run) -> None:
     parts = echo("parts", "training.lag=2", "training.iterations=2")
     echo("parts", "training.lag=2", resume=True)
     assert final_weights(whole) == final_weights(parts)
-    assert final_weights(echo("none", "training.lag=0")) == final_weights(echo("plain"))
+    assert final_weights(echo("none", "training.lag=0", "training.actor_noise=0")) == final_weights(echo("plain"))
+    disturbed = curve(echo("disturbed", "training.actor_noise=0.1"))
+    assert min(line["mismatch/abs"] for line in disturbed) > 10 * log[0]["mismatch/abs"]
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
         (["rollout.runner=vector", "training.max_staleness=1"], "plays all episodes together"),
-        (["training.max_staleness=1", "training.lag=1"], "makes weights old on purpose"),
+        (["training.max_staleness=1", "training.lag=1"], "acts with other weights to study it"),
         (["training.max_staleness=-1"], "max_staleness"),
         (["training.stale=sometimes"], "stale"),
     ],

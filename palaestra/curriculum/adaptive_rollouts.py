@@ -53,7 +53,7 @@ class AdaptiveRollouts:
         window: PositiveInt = 16,
         success: float = 1.0,
     ) -> None:
-        self._set = TrainingSet(size)
+        self._set, self._size = TrainingSet(size), size
         self._most, self._least, self._threshold = most, min(least, most), threshold
         self._slack, self._success = slack, success
         self._results: defaultdict[str, deque[bool]] = defaultdict(lambda: deque(maxlen=window))
@@ -79,7 +79,8 @@ class AdaptiveRollouts:
         return None if longest is None or self._slack is None else longest + self._slack
 
     def learn(self, played: Sequence[Trajectory], iteration: int) -> dict[str, float]:
-        """Note how the tasks went. Metrics: trajectories per task, and the share of tasks with a limit of turns."""
+        """Note how the tasks went. Metrics: trajectories per task, and the share of the set (without a size: of
+        the tasks played) that was ever solved."""
         over = [one for one in played if one.stop not in (StopReason.ERROR, StopReason.SUSPENDED) and one.steps]
         for trajectory in over:
             name, won = trajectory.task.content_hash, (trajectory.outcome or 0.0) >= self._success
@@ -87,10 +88,9 @@ class AdaptiveRollouts:
             if won:
                 self._longest[name] = max(self._longest.get(name, 0), len(trajectory.steps))
         groups = len({one.group for one in played}) or 1
-        known = sum(name in self._longest for name in self._results)
         return {
             "sampler/samples": len(played) / groups,
-            "sampler/limited": known / max(len(self._results), 1),
+            "sampler/solved": len(self._longest) / max(self._size or len(self._results), 1),
         }
 
     def state_dict(self) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class IntrinsicTool:
         cap: > 0, of an episode. Usual: 1, the reward of a success.
         horizon: iterations until nothing is paid. Usual: 100–200.
         schedule: "cosine" fades, "constant" does not, "none" never pays.
-        column: numbers above 0 mark the turns that called a tool.
+        column: numbers above 0 mark the turns that called a tool. Acts that could not be read (`invalid`) never count.
 
     Called with a table, columns trajectory, turn, reward and that column, each (rows,), it returns the columns reward
     and intrinsic (rows,); `outcome` stays as it is. Rows of weight 0 get no bonus.
@@ -78,14 +78,15 @@ class IntrinsicTool:
         return (self._rate * (before + calls)).clamp_max(self._cap) - (self._rate * before).clamp_max(self._cap)
 
     def _calls(self, table: StepTable) -> Float[Tensor, " rows"]:
-        """1 on rows that called a tool; 0 on padding."""
+        """1 on rows that called a tool; 0 on padding, and on acts that nobody could read, whatever they meant."""
         if self._column not in table:
             raise MissingColumn(
                 where="reward: intrinsic_tool",
                 what=f"the table has no column `{self._column}` that tells which turns called a tool.",
                 remedy=f'Let the environment give `info["{self._column}"] = {{agent: 1.0}}`, or name its `column`.',
             )
-        return ((table[self._column] > 0) & (table.weight > 0)).double()
+        called = (table[self._column] > 0) & (table.weight > 0)
+        return (called & (table["invalid"] == 0) if "invalid" in table else called).double()
 
     def learn(self, table: StepTable, look: Look) -> dict[str, float]:
         """What fresh episodes were paid, and how many of their turns called a tool, on average."""

@@ -52,7 +52,7 @@ def test_assignments() -> None:  # rules 2 and 3
     played = [episode(1.0, task=0, sample=i, turns=2 + i) for i in range(4)]
     played += [episode(0.0, task=1, group="h", turns=9)]
     metrics = sampler.learn(played, 0)
-    assert metrics == {"sampler/samples": 2.5, "sampler/limited": 0.5}
+    assert metrics == {"sampler/samples": 2.5, "sampler/solved": 0.5}
     given = {a.task.seed: (a.samples, a.turns) for a in sampler(Line(), 1, 2, 0)}
     assert given == {0: (2, 5 + 3), 1: (8, None)}
     sampler.learn([episode(0.0, task=0, sample=i) for i in range(4)], 1)
@@ -77,6 +77,12 @@ def test_state() -> None:  # rule 5
     other = AdaptiveRollouts(size=2)
     other.load_state_dict(sampler.state_dict())
     assert other(Line(), 1, 2, 0) == sampler(Line(), 1, 2, 0) and other.state_dict() == sampler.state_dict()
+
+    plain = Repeated(size=4)
+    assert plain.learn([episode(1.0, task=0), episode(0.0, task=1)], 0) == {"sampler/solved": 0.25}
+    resumed = Repeated(size=4)
+    resumed.load_state_dict(plain.state_dict())
+    assert resumed.learn([episode(1.0, task=2)], 1) == {"sampler/solved": 0.5}
 
 
 def test_faulty_episodes() -> None:  # rule 6

@@ -89,6 +89,11 @@ def test_padding_and_replay() -> None:  # rule 5
     assert metrics == {"intrinsic/factor": 1.0, "intrinsic/mean": 0.0, "intrinsic/tool_turns": 0.0}
 
 
+def test_unreadable_acts_call_nothing() -> None:  # rule 5
+    found = IntrinsicTool(rate=0.4)(table(invalid=[1.0, 0, 0, 0, 0, 0]), look(0))
+    assert found["intrinsic"].tolist() == pytest.approx([0, 0, 0.4, 0.4, 0, 0])
+
+
 def test_what_is_refused() -> None:  # rule 6
     with pytest.raises(MissingColumn, match="no column `tool_call` that tells which turns called a tool"):
         IntrinsicTool()(table(tool_call=None), look(0))

@@ -273,7 +273,7 @@ class Asynchronous:
 
         async def one(play: Play) -> Trajectory:
             known = self._journal.finished.get(name_of(play))
-            if known is not None:
+            if known is not None and play.origin is None:  # a branch is of a tree that has grown anew
                 return known
             assert self._collect is not None
             (played,) = await self._collect([play], sampling)

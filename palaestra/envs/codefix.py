@@ -7,7 +7,7 @@ tasks comes from the seed. No text is ever run as Python.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Literal, NamedTuple
@@ -28,6 +28,7 @@ TESTS = 2
 FAVORITE = 2  # the line in which `bias` puts faults
 Lines = Annotated[int, pydantic.Field(ge=2, le=8)]
 Kind = Literal["plan", "feedback", "hint", "patch"]
+Fault = Literal["word", "number"]
 
 
 class Statement(NamedTuple):
@@ -84,27 +85,46 @@ class Problem:
         return " ".join(f"on {x} got {got} want {want}." for x, got, want in found if got != want)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What programs and faults there are; options of the environment."""
+
+    lines: int = 4
+    fewest: int = 4
+    numbers: int = 4
+    words: int = 3
+    faults: tuple[Fault, ...] = ("word", "number")
+    programs: int = 0
+    bias: float = 0.0
+
+
 @lru_cache(maxsize=8192)
-def build(fewest: int, lines: int, numbers: int, bias: float, seed: int) -> Problem:
-    """A program whose numbers differ where they can, and a fault that some test shows."""
+def build(world: World, seed: int) -> Problem:
+    """A program whose numbers differ where they can, and a fault that every test shows."""
     draw = random.Random(seed)
+    # the last bit of a seed tells its split
+    right = _written(world, random.Random(seed // 2 % world.programs) if world.programs else draw)
     while True:
-        size = draw.randint(fewest, lines)
-        several = draw.sample(range(1, numbers + 1), min(size, numbers))
-        several += [draw.randint(1, numbers) for _ in range(size - len(several))]
-        right = tuple(Statement(draw.choice(WORDS), number) for number in several)
-        line = FAVORITE if draw.random() < bias else draw.randint(1, size)
-        faulty = Edit(line, draw.choice(_neighbors(right[line - 1], numbers))).applied(right)
+        line = FAVORITE if draw.random() < world.bias else draw.randint(1, len(right))
+        faulty = Edit(line, draw.choice(list(_neighbors(right[line - 1], world)))).applied(right)
         tests = tuple((x, execute(right, x)) for x in sorted(draw.sample(INPUTS, TESTS)))
-        problem = Problem(faulty=faulty, mend=Edit(line, right[line - 1]), tests=tests)
         if not any(execute(faulty, x) == want for x, want in tests):
-            return problem
+            return Problem(faulty=faulty, mend=Edit(line, right[line - 1]), tests=tests)
 
 
-def _neighbors(statement: Statement, numbers: int) -> list[Statement]:
-    """Statements with another word or another number: what a fault makes of this one."""
-    words = [Statement(word, statement.number) for word in WORDS if word != statement.word]
-    return words + [Statement(statement.word, n) for n in range(1, numbers + 1) if n != statement.number]
+def _written(world: World, draw: random.Random) -> Program:
+    size = draw.randint(world.fewest, world.lines)
+    numbers = draw.sample(range(1, world.numbers + 1), min(size, world.numbers))
+    numbers += [draw.randint(1, world.numbers) for _ in range(size - len(numbers))]
+    return tuple(Statement(draw.choice(WORDS[: world.words]), number) for number in numbers)
+
+
+def _neighbors(statement: Statement, world: World) -> Iterator[Statement]:
+    """Statements with another word, or with another number: what a fault makes of this one."""
+    if "word" in world.faults:
+        yield from (Statement(word, statement.number) for word in WORDS[: world.words] if word != statement.word)
+    if "number" in world.faults:
+        yield from (Statement(statement.word, n) for n in range(1, world.numbers + 1) if n != statement.number)
 
 
 @register("environment", "codefix")
@@ -118,8 +138,12 @@ class CodeFix:
         lines: of the program, 2–8. Higher: more places to look. Usual: 3–4.
         fewest: lines of the shortest program; None: all have `lines`.
         numbers: statements have numbers 1 … numbers. Higher: more edits, rarer success. Usual: 3–4.
+        words: 3: statements add, sub and mul; 2: add and sub only, so that every test is off by the same. Usual: 3.
+        faults: what may be wrong in a statement. "word" alone leaves fewer edits to try.
         edits: that an episode has, tests included. Higher: easier. Usual: 2–4.
         undo: False leaves a failed edit in the program.
+        programs: 0 writes a new program for every seed; k > 0 lets every seed, of every split, break one of k programs,
+            which a policy can come to know.
         bias: share of the tasks whose fault is in line 2. Higher: a fixed advice is worth more. Usual: 0.
         teacher: what guidance consists of. "plan": that one statement is wrong; "feedback": the failing tests;
             "hint": the line; "patch": the whole edit, which is the answer.
@@ -143,8 +167,11 @@ class CodeFix:
         lines: Lines = 4,
         fewest: Lines | None = None,
         numbers: Annotated[int, pydantic.Field(ge=2, le=9)] = 4,
+        words: Annotated[int, pydantic.Field(ge=2, le=len(WORDS))] = 3,
+        faults: Annotated[tuple[Fault, ...], pydantic.Field(min_length=1)] = ("word", "number"),
         edits: PositiveInt = 3,
         undo: bool = True,
+        programs: Annotated[int, pydantic.Field(ge=0)] = 0,
         bias: Fraction = 0.0,
         teacher: tuple[Kind, ...] = ("plan", "feedback", "hint"),
         reveal: Fraction = 1.0,
@@ -156,9 +183,10 @@ class CodeFix:
                 what=f"fewest {fewest} is more than lines {lines}.",
                 remedy="Set `fewest` to at most `lines`, or leave it out.",
             )
-        self._params = {"fewest": fewest, "lines": lines, "numbers": numbers, "bias": bias, "edits": edits}
+        self._params: dict[str, Any] = {"lines": lines, "fewest": fewest, "numbers": numbers, "words": words}
+        self._params |= {"faults": list(faults), "programs": programs, "bias": bias, "edits": edits}
         self._edits, self._undo, self._teacher, self._reveal = edits, undo, teacher, reveal
-        statements = [Statement(word, number) for word in WORDS for number in range(1, numbers + 1)]
+        statements = [Statement(word, number) for word in WORDS[:words] for number in range(1, numbers + 1)]
         self._choices = tuple(Edit(line, one) for line in range(1, lines + 1) for one in statements)
         self._by_text = {str(edit): edit for edit in self._choices}
         self.actions = tuple(self._by_text)
@@ -232,14 +260,21 @@ class CodeFix:
         }
         return " ".join(says[kind] for kind in self._teacher if says[kind])
 
+    @property
+    def phrases(self) -> tuple[str, ...]:
+        """Words of the teacher, for a tokenizer."""
+        lines = range(1, self._params["lines"] + 1)
+        return ("one statement is wrong.", *(f"look at line {line}. {line} edits failed:" for line in lines))
+
     def reference(self, task: Task) -> str:
         """The whole answer, as a teacher must not say it."""
         return str(self._of(task).mend)
 
     # ---- observations -------------------------------------------------------------------------------------
     def _of(self, task: Task) -> Problem:
-        world = {**self._params, **task.params}
-        return build(world["fewest"], world["lines"], world["numbers"], world["bias"], task.seed)
+        given = {**self._params, **task.params}
+        given["faults"] = tuple(given["faults"])
+        return build(World(**{name: value for name, value in given.items() if name != "edits"}), task.seed)
 
     def _read(self, given: Any) -> Edit | None:
         """The edit of an index or a text; None if it is neither."""
@@ -269,9 +304,9 @@ class CodeFix:
         tests: Sequence[tuple[int, int]] = problem.tests
         for x, want in tests:
             got = execute(self._program, x)
-            vector[place : place + 3] = x / len(INPUTS), np.tanh((got - want) / 4), np.tanh(want / 10)
+            vector[place : place + 3] = np.array([x / len(INPUTS), np.tanh((got - want) / 4), np.tanh(want / 10)])
             place += 3
-        vector[place:] = self._done / self._edits, float(bool(self._said))
+        vector[place:] = np.array([self._done / self._edits, float(bool(self._said))])
         return vector
 
     def _playing(self) -> Problem:

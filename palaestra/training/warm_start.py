@@ -6,6 +6,7 @@ meet; only the expert's tokens have loss. Knows policies by protocol. Knows no e
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from palaestra.data import StopReason, derive, rows_of
-from palaestra.data.protocols import HasExpert
+from palaestra.data import StopReason, Trajectory, derive, rows_of
+from palaestra.data.protocols import HasExpert, HasGuidance
 from palaestra.errors import NoSignal, RecipeError
 from palaestra.rollout.programs import demonstration_of
 from palaestra.rollout.stage import Play
@@ -32,7 +33,8 @@ def warm_start(
         say: told (what, done, of) as it goes.
 
     Returns: final metrics: loss and share of expert tokens that the policy would choose.
-    Raises: RecipeError, if the environment has no expert; NoSignal, if every demonstration failed.
+    Raises: RecipeError, if the environment has no expert, or no teacher to be guided by; NoSignal, if every
+        demonstration failed.
     """
     if not isinstance(world.source, HasExpert):
         raise RecipeError(
@@ -45,6 +47,7 @@ def warm_start(
         Play(task=task, group=f"demonstration-{i:05d}", sample=0, seed=derive(seed, "demonstration", i))
         for i, task in enumerate(tasks)
     ]
+    plays = _guided(plays, world, share=settings.guidance)
     say("demonstrations", 0, len(plays))
     program = functools.partial(demonstration_of(world.stage.program), noise=settings.noise)
     played = world.runner.collect(plays, program=program)
@@ -60,6 +63,25 @@ def warm_start(
             metrics |= {f"warm_start/{name}/{key}": value for key, value in found.items()}
             policy.weights_changed(policy.version + 1)
     return metrics
+
+
+def _guided(plays: list[Play], world: World, *, share: float) -> list[Play]:
+    """A share of the plays under what the environment's teacher says before a first attempt."""
+    if share > 0 and not isinstance(world.source, HasGuidance):
+        raise RecipeError(
+            where="warm_start.guidance",
+            what=f"environment `{world.stage.environment_name}` has no teacher.",
+            remedy="Set it to 0, or give the environment a method `guidance(trajectory, *, seed) -> str`.",
+        )
+    found = []
+    for play in plays:
+        draw = np.random.default_rng(derive(play.seed, "guidance"))
+        if draw.random() < share:
+            attempt = Trajectory(task=play.task, group=play.group)
+            text = world.source.guidance(attempt, seed=derive(play.seed, "guidance"))
+            play = dataclasses.replace(play, instruction=text or None)
+        found.append(play)
+    return found
 
 
 def _clone(

@@ -8,6 +8,7 @@
 6. With `bias` faults lie in line 2.
 7. The teacher names the faulty line with probability `reveal`; only the kind "patch" gives the answer away.
 8. The difficulty of a task is the length of its program.
+9. With `programs` faults differ and the programs behind them are few.
 """
 
 from __future__ import annotations
@@ -15,12 +16,19 @@ from __future__ import annotations
 import pytest
 
 from palaestra.data import Action, Task, Trajectory
-from palaestra.envs.codefix import CodeFix, Edit, Statement, build, execute
+from palaestra.envs.codefix import CodeFix, Edit, Statement, World, build, execute
 from palaestra.errors import ContractError, RecipeError
 from palaestra.testing import check_environment
 
 AGENT = "programmer"
-OPTIONS = [{}, {"lines": 2, "edits": 1}, {"lines": 8, "fewest": 3, "numbers": 2}, {"undo": False}, {"bias": 1.0}]
+OPTIONS = [
+    {},
+    {"words": 2, "faults": ["word"]},
+    {"lines": 2, "edits": 1},
+    {"lines": 8, "fewest": 3, "numbers": 2},
+    {"undo": False},
+    {"bias": 1.0},
+]
 
 
 def start(seed=0, **options):
@@ -44,7 +52,7 @@ def test_contract(options):  # rule 1
 
 
 def test_options_are_checked():
-    for options in ({"lines": 1}, {"numbers": 1}, {"teacher": ["shout"]}, {"reveal": 2}):
+    for options in ({"lines": 1}, {"numbers": 1}, {"teacher": ["shout"]}, {"reveal": 2}, {"words": 1}, {"faults": []}):
         with pytest.raises(RecipeError, match=next(iter(options))):
             CodeFix(**options)
     with pytest.raises(RecipeError, match="fewest 4 is more than lines 3"):
@@ -59,7 +67,7 @@ def test_the_interpreter():  # rule 2
     assert Edit(2, Statement("add", 3)).applied(program)[1] == Statement("add", 3)
     assert Edit(4, Statement("add", 3)).applied(program) == program
     for seed in range(200):
-        problem = build(2, 4, 4, 0.0, seed)
+        problem = build(World(fewest=2), seed)
         assert all(execute(problem.faulty, x) != want for x, want in problem.tests)
         assert problem.passes(problem.mend.applied(problem.faulty))
         assert problem.results(problem.faulty).count("want") == 2
@@ -98,9 +106,9 @@ def test_what_costs_an_edit():  # rule 5
 
 
 def test_bias():  # rule 6
-    lines = [build(4, 4, 4, 0.7, seed).mend.line for seed in range(300)]
+    lines = [build(World(bias=0.7), seed).mend.line for seed in range(300)]
     assert 0.7 < lines.count(2) / 300 < 0.85
-    assert {build(4, 4, 4, 1.0, seed).mend.line for seed in range(50)} == {2}
+    assert {build(World(bias=1.0), seed).mend.line for seed in range(50)} == {2}
 
 
 def test_the_teacher():  # rule 7
@@ -113,6 +121,21 @@ def test_the_teacher():  # rule 7
     weak = CodeFix(teacher=["hint"], reveal=0.3)
     told = [weak.guidance(attempt(3), seed=seed) for seed in range(200)]
     assert 40 < sum(map(bool, told)) < 80 and told == [weak.guidance(attempt(3), seed=seed) for seed in range(200)]
+
+
+def test_faults_of_words_are_off_by_twice_the_number():  # rule 2
+    for seed in range(50):
+        problem = build(World(lines=3, fewest=3, numbers=3, words=2, faults=("word",)), seed)
+        off = {execute(problem.faulty, x) - want for x, want in problem.tests}
+        assert len(off) == 1 and abs(off.pop()) == 2 * problem.mend.statement.number
+
+
+def test_few_programs():  # rule 9
+    mended = {
+        problem.mend.applied(problem.faulty) for problem in (build(World(programs=3), seed) for seed in range(60))
+    }
+    assert len(mended) == 3
+    assert len({build(World(programs=3), seed).faulty for seed in range(60)}) > 20
 
 
 def test_difficulty():  # rule 8

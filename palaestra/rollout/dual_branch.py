@@ -1,0 +1,89 @@
+"""Twins: every rollout under a compressed history gets a copy whose prompts show the whole one.
+
+Knows contexts that can be told uncompressed, plays and trajectories. Knows nothing of losses.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from palaestra.data import StopReason, Trajectory
+from palaestra.errors import ContractError
+from palaestra.registry import register
+from palaestra.rollout.field import Field
+from palaestra.rollout.retelling import Opened, opening, retold
+from palaestra.rollout.stage import Play, Stage
+
+
+@register("strategy", "dual_branch", uses=("tokens",), source="arXiv 2512.01763")
+class DualBranch:
+    """Adds to each trajectory its twin: the same actions after prompts with the past observations left in.
+
+    Twins are samples of the same group, marked by the columns `branch` (0: what sampled, 1: a twin) and `twin` (equal
+    for both). So that a twin is compared with twins only, estimate `by: [group, branch]`. Twins cost no environment
+    step and no generated token, but a second pass of the update. A trajectory whose prompts are the same in both
+    branches, as one of a single turn, has none; nor has one that does not fit the model's context uncompressed.
+
+    Metrics: branch/twins (share of the trajectories that have one), branch/read (squared lengths of what the policy
+    read to act, summed, as a share of the twins'): what compression saves of attention.
+
+    Raises: ContractError, if no agent's context compresses.
+    """
+
+    provides = frozenset({"branch", "twin", "foreign"})  # columns that tables have with it
+
+    async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]:
+        """What was played, then the twins."""
+        assert field.stage is not None
+        played = await field.collect(plays)
+        opened = opening(field.stage, **_uncompressed(field.stage, played))
+        size: dict[str, int] = defaultdict(int)
+        for one in played:
+            size[one.group] = max(size[one.group], one.sample + 1)
+        twins, cost = [], np.zeros(2)
+        for one in played:
+            for step in one.steps:
+                step.info |= {"branch": 0.0, "twin": float(one.sample)}
+            twin = _twin(one, opened)
+            if twin is not None:
+                twin.sample += size[one.group]
+                twins.append(twin)
+                cost += _attention(one), _attention(twin)
+        field.metrics["branch/twins"] = len(twins) / max(len(played), 1)
+        if twins:
+            field.metrics["branch/read"] = float(cost[0] / cost[1])
+        return [*played, *twins]
+
+
+def _twin(one: Trajectory, opened: Opened) -> Trajectory | None:
+    if one.stop is StopReason.ERROR or not one.steps:
+        return None
+    twin = retold(one, opened, instruction=one.steps[0].observation.instruction, branch=1.0)
+    if twin is None:
+        return None
+    prompts = zip(one.steps, twin.steps, strict=True)
+    return None if all(np.array_equal(one.prompt_of(a), twin.prompt_of(b)) for a, b in prompts) else twin
+
+
+def _uncompressed(stage: Stage, played: Sequence[Trajectory]) -> Mapping[str, Any]:
+    """Per agent, its context with nothing compressed; agents whose context shows all that already are left out."""
+    agents = sorted({step.agent for one in played for step in one.steps})
+    found = {agent: getattr(stage.role(agent).context, "uncompressed", None) for agent in agents}
+    found = {agent: context for agent, context in found.items() if context is not None}
+    if agents and not found:
+        raise ContractError(
+            where="strategy: dual_branch",
+            what=f"no history is compressed: {', '.join(agents)} see all that a twin would show.",
+            remedy='Set `agents: {"*": {context: {sampled_history: {compress: true}}}}`.',
+        )
+    return found
+
+
+def _attention(one: Trajectory) -> float:
+    """Squared lengths of all segments, summed: what attention over them costs."""
+    segments = {(step.agent, step.segment) for step in one.steps}
+    return float(sum(len(one.sequence(agent, segment)) ** 2 for agent, segment in segments))

@@ -50,7 +50,7 @@ class Branching:
 
     Args:
         initial: trajectories that start at the task; at most the size of a group. Lower: more is shared, less
-            explored. Usual: half of the group.
+            explored. None: half of the group, as usual.
         beam: a trajectory becomes at most so many at one answer. 1: none branches. Usual: 2.
         base: P without any change of entropy; < 0 is no branching at all. Higher: earlier branches. Usual: 0.5.
         weight: ≥ 0. Higher: branches gather where uncertainty has grown. Usual: 0.2.
@@ -82,7 +82,7 @@ class Branching:
     def __init__(
         self,
         *,
-        initial: PositiveInt = 8,
+        initial: PositiveInt | None = None,
         beam: PositiveInt = 2,
         base: Base = 0.5,
         weight: NonNegative = 0.2,
@@ -133,7 +133,7 @@ class Branching:
             size: k. root, tool: H_root and H_tool of the probe.
         """
         if self.balance is None:
-            return self.initial
+            return (size + 1) // 2 if self.initial is None else self.initial
         share = 1 / (1 + math.exp(-max(min(self.balance * (root - tool), 500.0), -500.0)))
         return min(max(round(size * share), 1), size)
 
@@ -153,7 +153,7 @@ class Branching:
                 what=f"a group of {size} cannot be divided into those that start at the task and branches.",
                 remedy="Set rollout.group=2 or more; usual: 16.",
             )
-        if self.balance is None and self.initial > size:
+        if self.balance is None and self.initial is not None and self.initial > size:
             raise RecipeError(
                 where="strategy: branching, initial",
                 what=f"{self.initial} trajectories should start at the task, and a group has {size}.",

@@ -124,7 +124,8 @@ class Synchronous:
             source=self._world.source,
         )
         kept = runner.perform(lambda collect: play_through(self._strategies, collect)(plays, field))
-        return Harvest(kept=kept, played=field.played, metrics=field.metrics)
+        played = sorted(field.played, key=lambda t: (t.group, t.sample))  # whoever ended first
+        return Harvest(kept=kept, played=played, metrics=field.metrics)
 
     def refresh(self) -> None:
         """Weights have changed: those who act are those who learn, so nothing is to be done."""

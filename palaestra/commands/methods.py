@@ -28,9 +28,9 @@ def run(*, slot: str | None, without: str | None) -> None:
 
 
 def _methods() -> Table:
-    table = Table("method", "arXiv", "parts", "recipe", "status", title="Methods", title_justify="left", box=None)
+    table = Table("method", "arXiv", "slot: parts", "recipe", "status", title="Methods", title_justify="left", box=None)
     for method in catalogue():
-        parts = ", ".join(name for names in method.slots.values() for name in names)
+        parts = "\n".join(f"{slot}: {', '.join(names)}" for slot, names in method.slots.items())
         table.add_row(method.title, method.arxiv or "", parts, method.recipe or "", method.status)
     return table
 

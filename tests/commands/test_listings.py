@@ -14,7 +14,7 @@ from tests.commands.conftest import Command
 
 
 def parts(lines: list[str], slot: str) -> set[str]:
-    return {line.split()[1] for line in lines if line.split()[:1] == [slot]}
+    return {line.split()[1] for line in lines if line.lstrip("│ ").startswith(f"{slot} ") and line[:2].strip()}
 
 
 def test_1_methods(palaestra: Command) -> None:

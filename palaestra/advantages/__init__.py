@@ -20,6 +20,7 @@ from palaestra.advantages.empg import empg
 from palaestra.advantages.entropy_aware import entropy_aware
 from palaestra.advantages.filtered import filtered
 from palaestra.advantages.flow_grpo import flow_grpo
+from palaestra.advantages.foresight import foresight
 from palaestra.advantages.gigpo import gigpo
 from palaestra.advantages.grpo import grpo
 from palaestra.advantages.grpo_process import grpo_process
@@ -69,6 +70,7 @@ __all__ = [
     "entropy_aware",
     "filtered",
     "flow_grpo",
+    "foresight",
     "gigpo",
     "grpo",
     "grpo_process",

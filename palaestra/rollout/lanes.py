@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from palaestra.data import Action, Observation, StepResult, Task
 from palaestra.errors import ContractError, EpisodeFailure
-from palaestra.rollout.hosts import failure, no_expert
+from palaestra.rollout.hosts import MISSING, failure, no_expert, no_snapshot
 
 Arrival = StepResult | EpisodeFailure
 
@@ -27,6 +27,8 @@ class Lanes(Protocol):
     def reset(self, tasks: Mapping[int, Task]) -> dict[int, Arrival]: ...
     def step(self, moves: Mapping[int, Mapping[str, Action]]) -> dict[int, Arrival]: ...
     def expert(self, lane: int, agent: str) -> Action: ...
+    def snapshot(self, lane: int) -> Any: ...
+    def restore(self, lane: int, state: Any) -> None: ...
     def close(self) -> None: ...
 
 
@@ -54,13 +56,15 @@ class PlainLanes:
 
     def expert(self, lane: int, agent: str) -> Action:
         """The expert's action in this lane. Raises: EpisodeFailure."""
-        environment = self._environments[lane]
-        if not callable(getattr(environment, "expert", None)):
-            raise no_expert(self._name)
-        try:
-            return environment.expert(agent)  # type: ignore[no-any-return]
-        except Exception as error:
-            raise failure(self._name, "expert", error) from error
+        return self._ability(lane, "expert", agent)  # type: ignore[no-any-return]
+
+    def snapshot(self, lane: int) -> Any:
+        """The state of this lane's environment. Raises: EpisodeFailure."""
+        return self._ability(lane, "snapshot")
+
+    def restore(self, lane: int, state: Any) -> None:
+        """Put this lane's environment back. Raises: EpisodeFailure."""
+        self._ability(lane, "restore", state)
 
     def close(self) -> None:
         """Close all environments."""
@@ -84,6 +88,15 @@ class PlainLanes:
         except Exception as error:
             self._discard(lane)  # what state it is in nobody knows
             return _caused(self._name, call, error)
+
+    def _ability(self, lane: int, name: str, *arguments: Any) -> Any:
+        method = getattr(self._environments[lane], name, None)
+        if not callable(method):
+            raise MISSING[name](self._name)
+        try:
+            return method(*arguments)
+        except Exception as error:
+            raise failure(self._name, name, error) from error
 
     def _discard(self, lane: int) -> None:
         if lane in self._environments:
@@ -162,6 +175,14 @@ class VectorLanes:
     def expert(self, lane: int, agent: str) -> Action:
         """There is none. Raises: EpisodeFailure."""
         raise no_expert(self._name)
+
+    def snapshot(self, lane: int) -> Any:
+        """The copies are one environment. Raises: EpisodeFailure."""
+        raise no_snapshot(self._name)
+
+    def restore(self, lane: int, state: Any) -> None:
+        """The copies are one environment. Raises: EpisodeFailure."""
+        raise no_snapshot(self._name)
 
     def close(self) -> None:
         """Close all copies."""

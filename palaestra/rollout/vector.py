@@ -172,6 +172,12 @@ class _LaneHost:
     async def expert(self, agent: str) -> Action:
         return self._lanes.expert(self._lane, agent)
 
+    async def snapshot(self) -> Any:
+        return self._lanes.snapshot(self._lane)
+
+    async def restore(self, state: Any) -> None:
+        self._lanes.restore(self._lane, state)
+
     async def close(self) -> None:
         """Lanes outlive their episodes."""
 

@@ -36,7 +36,7 @@ def _filled(groups: list[list[int]], seed: int, *, one_token: bool, agents: tupl
     places = [(g, i, k) for g, lengths in enumerate(groups) for i, n in enumerate(lengths) for k in range(n)]
     size = len(places)
     trajectory = [f"{g}/{i}" for g, i, _ in places]
-    agent = dice.choice(agents, size).tolist()
+    agent = [agents[0], *dice.choice(agents, size).tolist()[1:]]  # the first agent always acts
     won = {name: float(dice.integers(0, 2)) for name in dict.fromkeys(trajectory)}
     count = np.ones(size, np.int64) if one_token else dice.integers(1, 4, size)
     value = dice.integers(-8, 9, size) / 4
@@ -66,8 +66,12 @@ def _filled(groups: list[list[int]], seed: int, *, one_token: bool, agents: tupl
     columns["good"] = dice.integers(0, 2, size).astype(float)
     columns["game"] = [f"game {g % 2}" for g, _, _ in places]
     columns["team"] = ["blue" if name == "S" else "red" for name in agent]
+    columns["node"] = [f"{g}:{i // 2}:{k}" for g, i, k in places]
+    columns["token_entropy"] = dice.integers(0, 9, tokens) / 4
     calls = {name: f"{dice.integers(0, 3)} calls" for name in won}
     columns["stratum"] = [calls[name] for name in trajectory]
+    for name in ("format", "executed", "judged"):
+        columns[name] = dice.integers(0, 5, size) / 4
     state = random.getstate()  # run-time type checks draw from it, which hypothesis would take for ours
     table = StepTable(**columns)
     random.setstate(state)

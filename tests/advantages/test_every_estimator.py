@@ -26,7 +26,10 @@ few = settings(max_examples=8, deadline=None, derandomize=True)  # of each varia
 PARTS = [o for o in vars(advantages).values() if hasattr(o, "part") and not inspect.isclass(o)]  # classes hold state
 ESTIMATORS = [o for o in PARTS if len(o.part.data) == 1]
 FILTERS = [o for o in PARTS if len(o.part.data) == 2]
-NEEDED: dict[Any, dict[str, Any]] = {advantages.bnpo: {"minimum": -16.0, "maximum": 16.0}}  # of random returns
+NEEDED: dict[Any, dict[str, Any]] = {  # by random tables
+    advantages.bnpo: {"minimum": -16.0, "maximum": 16.0},
+    advantages.foresight: {"planner": "M", "by": ("group", "state_key")},
+}
 
 
 class Bound:

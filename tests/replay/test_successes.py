@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
 
 from palaestra.advantages import grpo
 from palaestra.data import FinishReason, StepTable, StopReason, Tail, Task, Trajectory
@@ -21,6 +22,8 @@ from palaestra.data.protocols import Setting
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.replay import SuccessStore, again, in_group_of, is_replayed, pack, unpack
 from palaestra.selection import ReplaySuccess
+from palaestra.weights import combine, truncated_importance, uncertain_steps
+from tests.advantages.tables import quick, tables
 from tests.replay.episodes import episode, look
 from tests.rewards.episodes import NETWORK, assert_resumes, run
 from tests.training.conftest import curve
@@ -128,6 +131,15 @@ def test_nothing_stored_changes_nothing() -> None:  # rule 6
     chosen = ReplaySuccess().choose(played, look(0))
     tables = [StepTable.from_trajectories(t) for t in (played, chosen)]
     assert torch.equal(grpo(tables[0]), grpo(tables[1]))
+
+
+@quick
+@given(tables())
+def test_neutral_curation_is_grpo(table: StepTable) -> None:  # rule 6
+    same = table.replace(token_proximal=table["token_logprob"])
+    factors = [uncertain_steps(same, quantile=0.0), truncated_importance(same, cap=1e9)]
+    assert bool((combine(factors, same) == 1).all())
+    assert bool(ReplaySuccess()(same, look(0)).all())
 
 
 def test_what_is_refused() -> None:  # rules 5 and 7

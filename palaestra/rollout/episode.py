@@ -150,7 +150,7 @@ class Episode:
         self.agents = Agents(self)
         if play.origin is not None:
             self.past.extend(play.origin.results)
-            self.trajectory.info |= {"parent": play.origin.parent, "fork": len(play.origin.steps)}
+            self.trajectory.info = {**play.info, "parent": play.origin.parent, "fork": len(play.origin.steps)}
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from palaestra.data.protocols import Acted, Current, Sampling, Setting
 from palaestra.errors import CheckpointError, EpisodeFailure, RecipeError
 from palaestra.models.networks import Activation, ActorCritic, RecurrentActorCritic
 from palaestra.policies.drawing import Choice, draw, masked, stack_legal
-from palaestra.policies.vectors import VectorSamples, collate
+from palaestra.policies.vectors import VectorSamples, collate, refuse_instruction
 from palaestra.registry import PositiveInt, register
 
 MODULES: dict[str, Any] = {"mlp": ActorCritic, "gru": RecurrentActorCritic}
@@ -184,17 +184,8 @@ class NetworkPolicy:
         return [choice.action(row) if fine else self._not_finite() for row, fine in enumerate(choice.finite)]
 
     def vector(self, observation: Observation) -> np.ndarray:
-        """float32 (size,).
-
-        Raises: EpisodeFailure, if the observation has none or one of another length, or comes with an instruction.
-        """
-        if observation.instruction:
-            raise EpisodeFailure(
-                boundary="engine",
-                where=f"policy {self.name}",
-                what="the episode has an instruction, which a network policy cannot read.",
-                remedy="Use the policy `language`, or leave out what gives instructions (sampler, strategy).",
-            )
+        """float32 (size,). Raises: EpisodeFailure, without one of this length, or with words it cannot read."""
+        refuse_instruction(observation, self.name)
         found = observation.vector
         if found is not None and np.size(found) == self.size:
             return np.asarray(found, np.float32).reshape(-1)

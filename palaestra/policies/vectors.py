@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from palaestra.data import Observation, Row, Step
-from palaestra.errors import InvalidData
+from palaestra.errors import EpisodeFailure, InvalidData
 from palaestra.policies.drawing import stack_legal
 
 
@@ -153,3 +153,14 @@ def _ranges(start: np.ndarray, count: np.ndarray) -> np.ndarray:
     """start[i], start[i] + 1, … count[i] of them, for each i in turn."""
     begins = np.cumsum(count) - count
     return np.arange(int(count.sum())) + np.repeat(start - begins, count)
+
+
+def refuse_instruction(observation: Observation, policy: str) -> None:
+    """Raises: EpisodeFailure, if the observation comes with an instruction, which no vector holds."""
+    if observation.instruction:
+        raise EpisodeFailure(
+            boundary="engine",
+            where=f"policy {policy}",
+            what="the episode has an instruction, which a network policy cannot read.",
+            remedy="Use the policy `language`, or leave out what gives instructions (sampler, strategy).",
+        )

@@ -1,0 +1,86 @@
+"""Temperatures of single tokens: hotter where the policy is uncertain, cooler where it is certain (HAPO).
+
+Knows the entropies that actions carry. Knows no policy and no runner.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import pydantic
+import torch
+from torch import Tensor
+
+from palaestra.data import Trajectory
+from palaestra.data.entropy_signal import EntropyHeat, EntropyScale, entropy_scale
+from palaestra.registry import Fraction, register
+from palaestra.rollout.field import Field
+from palaestra.rollout.stage import Play
+
+Strength = Annotated[float, pydantic.Field(ge=0, lt=1)]
+
+
+@register("strategy", "adaptive_temperature", source="arXiv 2509.16591")
+class AdaptiveTemperature:
+    """Draw each token at a temperature that its entropy decides.
+
+        T = T₀ · (1 + strength · h),   h in [−1, 1]: where the entropy at T₀ lies among those of the iteration before
+
+    The first iteration is drawn at T₀. Log-probabilities of actions are those at T; the update reads the policy at T₀,
+    and `weights: truncated_importance` accounts for the difference.
+
+    Args:
+        strength: in [0, 1). Higher: more exploration where there is a choice. Usual: 0.05; lower it if training
+            collapses. 0 is T₀ everywhere.
+        quantile: of the log-entropies, where h is 0. Higher: fewer tokens are drawn hotter. Usual: 0.5–0.8.
+        released_sign: h = |h|, as in code released with the method: no token is drawn cooler.
+
+    Tokens of all policies are measured by one scale.
+    """
+
+    def __init__(self, *, strength: Strength = 0.05, quantile: Fraction = 0.8, released_sign: bool = False) -> None:
+        self.strength, self.quantile, self.released_sign = strength, quantile, released_sign
+        self.scale: EntropyScale | None = None  # of the iteration before
+        self._step, self._seen = -1, torch.zeros(0)  # entropies of iteration `_step`, however often it collects
+
+    async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]:
+        """Play all, hotter and cooler."""
+        self._enter(field.step)
+        heat = None
+        if self.scale is not None:
+            heat = EntropyHeat(scale=self.scale, strength=self.strength, released_sign=self.released_sign)
+        sampling = dataclasses.replace(field.sampling, entropy=True, heat=heat)
+        found = await field.with_(sampling=sampling).collect(plays)
+        entropy = _entropies(found)
+        if len(entropy):
+            self._seen = torch.cat([self._seen, entropy])
+            field.metrics["sampling/entropy"] = float(self._seen.mean())
+            factor = torch.ones(1) if heat is None else heat.factor(self._seen)
+            field.metrics["sampling/temperature"] = float(factor.mean()) * field.sampling.temperature
+        return found
+
+    def _enter(self, step: int) -> None:
+        """A new iteration is drawn by the scale of the one before."""
+        if step == self._step:
+            return
+        if len(self._seen):
+            self.scale = entropy_scale(self._seen, quantile=self.quantile)
+        self._step, self._seen = step, torch.zeros(0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scale, and the entropies that the next one comes from."""
+        scale = None if self.scale is None else dataclasses.asdict(self.scale)
+        return {"scale": scale, "step": self._step, "seen": self._seen}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state` was taken."""
+        self.scale = None if state["scale"] is None else EntropyScale(**state["scale"])
+        self._step, self._seen = state["step"], state["seen"]
+
+
+def _entropies(played: Sequence[Trajectory]) -> Tensor:
+    """Entropies of all sampled tokens, float32 (tokens,)."""
+    given = [step.action.entropy for trajectory in played for step in trajectory.steps]
+    return torch.cat([torch.zeros(0), *(torch.from_numpy(own) for own in given if own is not None)])

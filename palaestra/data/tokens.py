@@ -99,7 +99,7 @@ class TokenBatch:
         column = self.more.get(name, getattr(self, name, None))
         if column is None:
             raise MissingColumn(where=where, what=f"it reads the token column `{name}`, which this batch lacks.")
-        return column  # type: ignore[no-any-return]
+        return column
 
 
 def unit_key(batch: TokenBatch, unit: str, *, where: str) -> Key:

@@ -51,7 +51,7 @@ def truncated_importance(
         mode: "truncate" cuts at `cap`; "mask" gives 1 inside [low, cap] and 0 outside. What is rejected still counts
             in the denominators of the aggregation.
         low: lower bound of "mask"; None: 1 / cap.
-        veto: a sequence with one token that has become rarer than this factor is rejected whole. Usual: 1e-4; None: none.
+        veto: a sequence is rejected whole if one of its tokens has become rarer by this factor. Usual: 1e-4, or none.
         normalize: divide by the mean over all tokens judged, so that the step is as long as without the part.
         by: what a sequence is.
 

@@ -38,6 +38,7 @@ def test_1_the_same_as_cloned_anew(echo: Run, tmp_path: Path, monkeypatch: pytes
         ("warm_start.epochs=9", False),
         ("policies.main.policy.language.hidden=64", False),
         ("environment.echo.turns=3", False),
+        ("strategy=dynamic_sampling", False),
     ],
 )
 def test_2_what_begins_alike(override: str, shared: bool, tmp_path: Path) -> None:

@@ -30,13 +30,20 @@ def tables(
     return _filled(groups, draw(st.integers(0, 10**6)), one_token=one_token, agents=agents)
 
 
+NEEDED: dict[str, dict[str, Any]] = {  # options without which an estimator refuses these tables
+    "bnpo": {"minimum": -16.0, "maximum": 16.0},
+    "foresight": {"planner": "M", "by": ("group", "state_key")},
+}
+
+
 def _filled(groups: list[list[int]], seed: int, *, one_token: bool, agents: tuple[str, ...]) -> StepTable:
     """The table of these lengths, filled from `seed`."""
     dice = np.random.default_rng(seed)
     places = [(g, i, k) for g, lengths in enumerate(groups) for i, n in enumerate(lengths) for k in range(n)]
     size = len(places)
     trajectory = [f"{g}/{i}" for g, i, _ in places]
-    agent = [agents[0], *dice.choice(agents, size).tolist()[1:]]  # the first agent always acts
+    drawn = dice.choice(agents, size).tolist()
+    agent = [agents[0] if k == 0 else drawn[row] for row, (_, _, k) in enumerate(places)]  # it has peers in every group
     won = {name: float(dice.integers(0, 2)) for name in dict.fromkeys(trajectory)}
     count = np.ones(size, np.int64) if one_token else dice.integers(1, 4, size)
     value = dice.integers(-8, 9, size) / 4

@@ -20,16 +20,12 @@ from palaestra import advantages
 from palaestra.data import StepTable, reward_to_go, total_return
 from palaestra.errors import ContractError
 from palaestra.testing import check_estimator
-from tests.advantages.tables import shuffled, tables
+from tests.advantages.tables import NEEDED, shuffled, tables
 
 few = settings(max_examples=8, deadline=None, derandomize=True)  # of each variant
 PARTS = [o for o in vars(advantages).values() if hasattr(o, "part") and not inspect.isclass(o)]  # classes hold state
 ESTIMATORS = [o for o in PARTS if len(o.part.data) == 1]
 FILTERS = [o for o in PARTS if len(o.part.data) == 2]
-NEEDED: dict[Any, dict[str, Any]] = {  # by random tables
-    advantages.bnpo: {"minimum": -16.0, "maximum": 16.0},
-    advantages.foresight: {"planner": "M", "by": ("group", "state_key")},
-}
 
 
 class Bound:
@@ -48,7 +44,7 @@ class Bound:
 def variants(target: Any) -> list[Bound]:
     """The part as it is, and once for every value of every option that is a choice or a switch."""
     hints = typing.get_type_hints(inspect.unwrap(target))
-    always = NEEDED.get(target, {})
+    always = NEEDED.get(target.part.name, {})
     found = [Bound(target, **always)]
     for name in (p.name for p in inspect.signature(target).parameters.values() if p.kind is p.KEYWORD_ONLY):
         choices = typing.get_args(hints[name]) if typing.get_origin(hints[name]) is typing.Literal else ()

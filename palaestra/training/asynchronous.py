@@ -211,12 +211,12 @@ class Asynchronous:
         return int(max(self._lags(trajectories), default=0))
 
     def _staleness(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        """Mean, and the share of tokens at each age."""
+        """Mean and largest age of what is learned from, and the share of tokens at each."""
         lags = self._lags(trajectories)
         if not len(lags):
             return {}
         shares = {f"staleness/{age}": float((lags == age).mean()) for age in range(self._bound + 1)}
-        return {"staleness/mean": float(lags.mean()), **shares}
+        return {"staleness/mean": float(lags.mean()), "staleness/max": float(lags.max()), **shares}
 
     # ---- the thread that plays --------------------------------------------------------------------------------
     def _start(self) -> None:

@@ -60,6 +60,7 @@ def test_2_nothing_is_older_than_the_bound(echo: Run, bound: int, stale: str) ->
         shares = [line[f"staleness/{age}"] for age in range(bound + 1)]
         assert sum(shares) == pytest.approx(1.0)
         assert line["staleness/mean"] == pytest.approx(np.dot(shares, range(bound + 1)))
+        assert line["staleness/max"] <= bound, "what was given up for its age is not learned from"
     assert any(line["staleness/mean"] > 0 for line in log), "something was played ahead"
 
 

@@ -139,7 +139,7 @@ def _judged(trajectory: Trajectory, look: Look) -> Trajectory:
 
 
 def _refuse_unjudged(members: Sequence[Trajectory]) -> None:
-    if all(one.outcome is None for one in members):
+    if all(one.outcome is None and not one.stop.cut for one in members):  # what a limit cut off has failed
         raise InvalidData(
             where=f"{PLACE}, group {members[0].group}",
             what="none of its episodes has an outcome, so nobody knows whether they failed.",

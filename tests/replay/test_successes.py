@@ -116,6 +116,14 @@ def test_groups_that_failed_get_a_success(how: Any, size: int) -> None:  # rule 
         assert sorted(first) == pytest.approx([-0.5773, -0.5773, -0.5773, 1.7320], abs=1e-4)
 
 
+def test_what_a_limit_cut_off_has_failed() -> None:  # rule 5
+    part = ReplaySuccess()
+    part.choose([episode(1.0), episode(0.0, sample=1)], look(0))
+    cut = [replace(episode(0.0, sample=i), outcome=None, stop=StopReason.MAX_TURNS) for i in range(2)]
+    chosen = part.choose(cut, look(1))
+    assert sorted(one.outcome or 0.0 for one in chosen) == [0.0, 1.0]
+
+
 def test_another_member_each_time() -> None:  # rule 5
     part = ReplaySuccess()
     part.choose(group("a", 1), look(0))

@@ -73,6 +73,7 @@ class Part:
     reads: tuple[str, ...] = ()
     uses: tuple[str, ...] = ()
     source: str = ""
+    extra: str = ""
 
     @property
     def options(self) -> type[pydantic.BaseModel]:
@@ -108,7 +109,13 @@ class Part:
 
 
 def register(
-    slot: str, name: str, *, reads: tuple[str, ...] = (), uses: tuple[str, ...] = (), source: str = ""
+    slot: str,
+    name: str,
+    *,
+    reads: tuple[str, ...] = (),
+    uses: tuple[str, ...] = (),
+    source: str = "",
+    extra: str = "",
 ) -> Callable[[P], P]:
     """Make a function or class a part of `slot`, known in recipes as `name`.
 
@@ -118,6 +125,7 @@ def register(
         reads: columns of the table that must be there; checked before a run starts.
         uses: abilities that must be there, such as "critic" or "reference".
         source: "arXiv 2505.10978", or where the formula comes from.
+        extra: the optional dependencies that it needs, as in `pip install 'palaestra[extra]'`.
 
     Options given to a direct call are checked as in a recipe.
     """
@@ -126,7 +134,7 @@ def register(
 
     def decorate(target: P) -> P:
         made: Any = _checked_class(target) if inspect.isclass(target) else _checked_function(target)
-        made.part = Part(slot=slot, name=name, target=target, reads=reads, uses=uses, source=source)
+        made.part = Part(slot=slot, name=name, target=target, reads=reads, uses=uses, source=source, extra=extra)
         return made  # type: ignore[no-any-return]
 
     return decorate

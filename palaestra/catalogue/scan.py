@@ -41,6 +41,7 @@ class Declaration:
     reads: tuple[str, ...]
     uses: tuple[str, ...]
     source: str
+    extra: str
     summary: str
     body: str
     notes: dict[str, str]
@@ -106,6 +107,7 @@ def _declaration(node: Definition, decorator: ast.expr, module: str) -> Declarat
         reads=declared.get("reads", ()),
         uses=declared.get("uses", ()),
         source=" ".join(declared.get("source", ())),
+        extra=" ".join(declared.get("extra", ())),
         summary=summary,
         body=body,
         notes=notes,

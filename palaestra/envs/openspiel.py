@@ -21,7 +21,7 @@ from palaestra.registry import Positive, register
 Opponent = Literal["self", "random", "first", "expert"]
 
 
-@register("environment", "openspiel", source="arXiv 1908.09453")
+@register("environment", "openspiel", source="arXiv 1908.09453", extra="envs")
 class OpenSpiel:
     """A sequential game; seat i is the agent `player_i`.
 

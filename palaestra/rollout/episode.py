@@ -289,6 +289,8 @@ class Episode:
     def finish(self, reason: StopReason) -> Trajectory:
         """Close all sessions and mark how each agent's part ended; a suspended episode has no end and no outcome."""
         trajectory = self.trajectory
+        if reason is StopReason.COMPLETED and "stop" in trajectory.info:
+            reason = _told(trajectory.info["stop"], self.stage.environment_name)
         trajectory.stop = reason
         over = reason not in (StopReason.ERROR, StopReason.SUSPENDED)
         if self.play.origin is not None:  # what the branch did not come to need is freed too
@@ -307,6 +309,22 @@ class Episode:
                 trajectory.tail[name] = tail
         trajectory.outcome = None if reason is StopReason.SUSPENDED else _outcome(trajectory)
         return trajectory
+
+
+def _told(reason: Any, environment: str) -> StopReason:
+    """Why the environment itself ended the episode, where it says so: too many calls, unreadable acts …
+
+    Raises: ContractError, for a word that is no reason.
+    """
+    try:
+        return StopReason(reason)
+    except ValueError:
+        raise ContractError(
+            where=f"environment {environment}, info",
+            what=f"`stop` is {reason!r}, no reason to stop.",
+            options=[known.value for known in StopReason],
+            remedy="Leave it out where the task itself is over.",
+        ) from None
 
 
 def _tell(step: Step, name: str, value: Any) -> None:

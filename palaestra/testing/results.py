@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from palaestra.data import Observation, StepResult
+from palaestra.data import Observation, StepResult, StopReason
 from palaestra.errors import ContractError
 
 
@@ -86,6 +86,10 @@ def check_info(info: Any, agents: set[str], where: str) -> None:
     check_json(dict(info), f"{where}, info", "`info`")
     if not isinstance(info.get("success", False), bool):
         broken(where, f'`info["success"]` must be a bool, found {info["success"]!r}.', 'Scores go to `info["score"]`.')
+    if info.get("stop", "completed") not in {reason.value for reason in StopReason}:
+        broken(
+            where, f'`info["stop"]` is {info["stop"]!r}.', "Name one of palaestra.data.StopReason, such as parse_error."
+        )
     invalid = info.get("invalid", {})
     if not isinstance(invalid, Mapping) or set(invalid) - agents:
         broken(where, f'`info["invalid"]` must name agents, found {invalid!r}.', "Write {agent: True}.")

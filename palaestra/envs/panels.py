@@ -2,8 +2,8 @@
 
 Knows tasks, hashes and first observations. Knows nothing of policies.
 
-A panel has two hashes: one over its tasks, and one over what the environment shows first in each of them. The
-second changes when a new version of a package makes other levels from the same seeds.
+A panel has three hashes: over its tasks, over what the environment shows first in each of them, and over some whole
+episodes. The second and third change when a new version of a package makes other levels from the same seeds.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class Panel:
         split, n, seed: arguments of the environment's `tasks`.
         hash: over the tasks, order included.
         first: over the first observations of all tasks.
+        played: over 50 whole episodes of random play (palaestra.evaluation.scripted); "": not measured.
     """
 
     environment: str
@@ -43,6 +44,7 @@ class Panel:
     seed: int = SEED
     hash: str = ""
     first: str = ""
+    played: str = ""
 
 
 def seeded_tasks(

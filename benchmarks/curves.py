@@ -1,0 +1,131 @@
+"""Learning curves of the recipes of worlds: from the warm start to the end, several seeds, the gain with its interval.
+
+    python benchmarks/curves.py shop household     # these; all of recipes/worlds without a result, if none is named
+    python benchmarks/curves.py shop --seeds 5
+
+Each seed is `palaestra train worlds/<name>.yaml seed=<n>`. Runs lie in runs/curves; one that is complete is not run
+again: remove its folder when the recipe or the world changes. results/curves/<name>.json keeps every evaluation,
+docs/images/curves/<name>.png the mean over seeds with its band, docs/curves.md the table. The gain is the difference
+between the last evaluation and the first, which is the warm start's; its interval is Student's over seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import machine
+import numpy as np
+
+from palaestra.evaluation.curves import Panel, Series, draw
+from palaestra.evaluation.statistics import t_interval
+from palaestra.launch.arms import ArmRun, run_all
+from palaestra.recipe import load
+from palaestra.store.folder import EVALUATIONS, TIMINGS
+from palaestra.store.metrics import read
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS, IMAGES = ROOT / "benchmarks" / "results" / "curves", ROOT / "docs" / "images" / "curves"
+PAGE = ROOT / "docs" / "curves.md"
+HEAD = """# Learning curves of worlds
+
+One recipe a world, each trains a small language policy on a bare CPU: `palaestra train worlds/NAME.yaml`. Success on
+held-out tasks after the warm start (cloned demonstrations) and after reinforcement learning, means over seeds; the
+gain's interval (95 %, Student's over seeds) is not about tasks but about seeds. Made by `python benchmarks/curves.py`.
+
+| world | seeds | warm start | trained | gain | seconds a run |
+|---|---|---|---|---|---|
+"""
+
+
+def curve(folder: Path, metric: str) -> list[dict[str, float]]:
+    """The run's evaluations: iteration, environment steps, success."""
+    records = read(folder / EVALUATIONS)
+    return [{"step": r["step"], "environment_steps": r["environment_steps"], "value": r[metric]} for r in records]
+
+
+def measure(name: str, *, seeds: int, runs: Path, overrides: list[str], parallel: int) -> dict[str, Any]:
+    """All seeds of one recipe, and the gain."""
+    settings = load([f"worlds/{name}.yaml"], overrides).settings
+    world = (settings.evaluation.environment or settings.environment).name
+    metric = f"eval/{world}/{settings.evaluation.metric}"
+    recipe = (f"worlds/{name}.yaml", *overrides)
+    made = [
+        ArmRun(arm=name, seed=seed, folder=runs / name / f"seed-{seed}", arguments=recipe)
+        for seed in range(1, seeds + 1)
+    ]
+    run_all(made, parallel=parallel, say=lambda line: print(line, file=sys.stderr, flush=True))
+    found = [curve(one.folder, metric) for one in made]
+    first, last = (np.array([one[place]["value"] for one in found]) for place in (0, -1))
+    gain = t_interval(last - first)
+    return {
+        "recipe": f"worlds/{name}.yaml",
+        "metric": metric,
+        "tasks": settings.evaluation.tasks,
+        "seeds": seeds,
+        "warm_start": round(float(first.mean()), 4),
+        "trained": round(float(last.mean()), 4),
+        "gain": [round(gain.value, 4), round(gain.low, 4), round(gain.high, 4)],
+        "seconds": round(float(np.mean([seconds(one.folder) for one in made])), 1),
+        "curves": found,
+        "machine": machine.describe(),
+    }
+
+
+def seconds(folder: Path) -> float:
+    """Wall time of a run's rollouts and updates, the warm start and evaluations left out."""
+    lines = read(folder / TIMINGS)
+    return sum(float(value) for line in lines for name, value in line.items() if name.startswith("time/"))
+
+
+def picture(name: str, result: dict[str, Any]) -> None:
+    """The mean over seeds, with the lowest and the highest as its band."""
+    table = np.array([[point["value"] for point in one] for one in result["curves"]])
+    x = np.array([point["step"] for point in result["curves"][0]], np.float64)
+    series = Series(name=name, x=x, y=table.mean(0), low=table.min(0), high=table.max(0))
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    draw(
+        [Panel(title=f"{name}: success on held-out tasks", series=[series])],
+        IMAGES / f"{name}.png",
+        x_label="iteration",
+    )
+
+
+def page() -> str:
+    """The table of all results that are there."""
+    rows = []
+    for file in sorted(RESULTS.glob("*.json")):
+        r = json.loads(file.read_text(encoding="utf-8"))
+        gain = "{:+.3f} [{:.3f}, {:.3f}]".format(*r["gain"])
+        link = f"[{file.stem}](images/curves/{file.stem}.png)"
+        rows.append(
+            f"| {link} | {r['seeds']} | {r['warm_start']:.3f} | {r['trained']:.3f} | {gain} | {r['seconds']:.0f} |"
+        )
+    return HEAD + "\n".join(rows) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--parallel", type=int, default=1)
+    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "curves")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="overrides, to try something")
+    chosen = parser.parse_args()
+    known = sorted(path.stem for path in (ROOT / "recipes" / "worlds").glob("*.yaml"))
+    missing = [name for name in known if not (RESULTS / f"{name}.json").exists()]
+    for name in chosen.names or missing:
+        result = measure(name, seeds=chosen.seeds, runs=chosen.runs, overrides=chosen.set, parallel=chosen.parallel)
+        print("{}: {:.3f} -> {:.3f}, gain {:.3f} [{:.3f}, {:.3f}], {:.0f} s a run".format(
+            name, result["warm_start"], result["trained"], *result["gain"], result["seconds"]), flush=True)  # fmt: skip
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        picture(name, result)
+        PAGE.write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,21 +1,24 @@
-"""`palaestra envs --check`: the validity check of one environment."""
+"""`palaestra envs --check`: the validity check of one environment, and of its committed panels."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from palaestra.envs.panels import panels
+from palaestra.evaluation.scripted import verify_played
 from palaestra.recipe import load
 from palaestra.testing import check_environment
 from palaestra.training.build import bind
 
 
 def run(*, environment: str, overrides: Sequence[str]) -> None:
-    """Print one line if every rule holds.
+    """Print one line if every rule holds, and one for each panel that is as it was committed.
 
     Args:
-        environment: its name, or `path/to/file.py:class`. overrides: its options, as in `level=GoToObj`.
+        environment: its name, or `path/to/file.py:class`.
+        overrides: its options, as in `level=GoToObj`; with any, panels are left out.
 
-    Raises: ContractError, with the rule that is broken; UnknownName, RecipeError.
+    Raises: ContractError, with the rule that is broken; InvalidData, for a changed panel; UnknownName, RecipeError.
     """
     recipe = load(
         [{"environment": {environment: {}}, "policies": {"main": {"policy": "random", "trainable": False}}}],
@@ -24,3 +27,7 @@ def run(*, environment: str, overrides: Sequence[str]) -> None:
     bound = bind("environment", recipe.settings.environment)
     check_environment(bound(), make=bound)
     print(f"{environment}: every rule of the environment protocol holds")
+    for name, entry in panels().items():
+        if entry.environment == environment and not overrides:
+            verify_played(name)
+            print(f"panel {name}: {entry.n} tasks{' and 50 episodes' if entry.played else ''} as committed")

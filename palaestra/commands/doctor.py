@@ -5,31 +5,43 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-from importlib import metadata
 
 import torch
-from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 import palaestra
+from palaestra.commands import tables
+from palaestra.commands.extras import requirements, version, way_out
 
 EXTRAS = {
-    "envs": (("textworld",), "the environment `textworld`"),
-    "lora": (("peft",), "adapters on large models"),
-    "dev": (("pytest", "hypothesis", "ruff", "mypy", "importlinter"), "tests, lint and docs"),
-    "bench": (("trl",), "the benchmark against TRL"),
+    "envs": "TextWorld, OpenSpiel, PettingZoo, TextArena, reasoning-gym, ScienceWorld",
+    "web": "MiniWoB++ in a real browser",
+    "tools": "search, MCP servers, WebAssembly sandboxes",
+    "serve": "chat models as simulated users",
+    "adapters": "environments written for verifiers and OpenEnv",
+    "lora": "adapters on large models",
+    "dev": "tests, lint and docs",
+    "bench": "the benchmark against TRL",
+}
+PROGRAMS = {
+    "bwrap": ("bubblewrap", "the sandbox that isolates"),
+    "chromium": ("chromium", "the environment `miniwob`"),
+    "chromedriver": ("chromium-driver", "the environment `miniwob`"),
+    "java": ("default-jre-headless", "the environment `scienceworld`"),
 }
 CORE = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "pydantic", "gymnasium", "minigrid")
 
 
 def run() -> None:
-    """Print four short tables."""
-    console = Console()
+    """Print what was found, in short tables."""
+    console = tables.console()
     console.print(f"palaestra {palaestra.__version__}, Python {platform.python_version()}, {platform.platform()}")
     console.print(f"device: {_device()}; {os.cpu_count()} cores, {torch.get_num_threads()} torch threads")
     console.print(f"sandbox: {_sandbox()}")
     console.print(_packages())
     console.print(_extras())
+    console.print(_programs())
 
 
 def _device() -> str:
@@ -47,22 +59,22 @@ def _sandbox() -> str:
 def _packages() -> Table:
     table = Table("package", "version", title="Core", title_justify="left", box=None)
     for name in CORE:
-        table.add_row(name, _version(name) or "missing")
+        table.add_row(name, version(name) or "missing")
     return table
 
 
 def _extras() -> Table:
     table = Table("extra", "installed", "gives", "command", title="Extras", title_justify="left", box=None)
-    for extra, (packages, gives) in EXTRAS.items():
-        missing = [name for name in packages if _version(name) is None]
+    for extra, gives in EXTRAS.items():
+        missing = [name for name in requirements(extra) if version(name) is None]
         state = "yes" if not missing else f"no ({', '.join(missing)})"
-        table.add_row(extra, state, gives, "" if not missing else f"pip install 'palaestra[{extra}]'")
+        table.add_row(extra, state, gives, "" if not missing else escape(way_out(extra)))
     return table
 
 
-def _version(name: str) -> str | None:
-    distribution = {"importlinter": "import-linter"}.get(name, name)
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
+def _programs() -> Table:
+    table = Table("program", "found", "needed for", "command", title="Programs", title_justify="left", box=None)
+    for program, (package, purpose) in PROGRAMS.items():
+        place = shutil.which(program)
+        table.add_row(program, place or "no", purpose, "" if place else f"apt install {package}")
+    return table

@@ -4,11 +4,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from palaestra.commands import docs
+from palaestra.commands import docs, extras
 from palaestra.registry import names
 from tests.commands.conftest import Command
 
@@ -45,7 +46,18 @@ def test_2_unknown_slot(palaestra: Command) -> None:
 
 def test_3_environments(palaestra: Command) -> None:
     done = palaestra("envs")
-    assert {line.split()[0] for line in done.out if line.strip()} >= set(names("environment"))
+    rows = {line.split()[0]: line.split() for line in done.out if line.strip()}
+    assert set(rows) >= set(names("environment"))
+    assert rows["textworld"][-1] == "envs" and rows["toolcalc"][-3:] == ["256", "tasks", "–"]
+    assert rows["rooms"][1:3] == ["Find", "the"]
+    sizes = next(line for line in done.out if line.startswith("extra envs: "))
+    assert re.search(r"open.spiel \(\d+ MB\)", sizes) and "Install with" not in sizes
+
+
+def test_3_an_extra_that_is_missing(palaestra: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras.metadata, "requires", lambda name: ["nowhere>=1; extra == 'envs'", "numpy>=2"])
+    (line,) = [line for line in palaestra("envs").out if line.startswith("extra envs: ")]
+    assert line == "extra envs: nowhere (not installed). Install with: pip install 'palaestra[envs]'"
 
 
 def test_4_check(palaestra: Command, tmp_path: Path) -> None:
@@ -53,11 +65,22 @@ def test_4_check(palaestra: Command, tmp_path: Path) -> None:
     done = palaestra("envs", "--check", "echo", "nan_at=0")
     assert done.code == 2 and "Rewards must be finite numbers" in done.err
     assert palaestra("envs", "--check", "eco").code == 2
+    told = palaestra("envs", "--check", "toolcalc").out
+    assert told[1:] == ["panel toolcalc: 256 tasks and 50 episodes as committed"]
 
 
 def test_5_doctor(palaestra: Command) -> None:
     text = "\n".join(palaestra("doctor").out)
-    assert all(word in text for word in ("palaestra", "device: ", "sandbox: ", "torch", "lora"))
+    assert all(word in text for word in ("palaestra", "device: ", "sandbox: ", "torch", "lora", "bwrap", "java"))
+
+
+def test_5_what_is_missing_comes_with_its_command(palaestra: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras.metadata, "requires", lambda name: ["nowhere>=1; extra == 'web'"])
+    monkeypatch.setenv("PATH", "/nowhere")
+    lines = [line.split() for line in palaestra("doctor").out]
+    (web,) = [line for line in lines if line[:1] == ["web"]]
+    assert web[1:3] == ["no", "(nowhere)"] and " ".join(web[-3:]) == "pip install 'palaestra[web]'"
+    assert ["apt", "install", "chromium-driver"] in [line[-3:] for line in lines]
 
 
 def test_6_docs(palaestra: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ def command(*arguments: str) -> str:
     )
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("train", "--help"), ("methods",)])
+@pytest.mark.parametrize("arguments", [("--help",), ("train", "--help"), ("methods",), ("envs",)])
 def test_the_command_line_is_lazy(arguments: tuple[str, ...]) -> None:  # rule 1
     assert imported(command(*arguments)) == "imported []"
 

@@ -1,0 +1,139 @@
+"""Reading calls: what every format gives back, JSON without its traps, and which part of a text is no call.
+
+Knows JSON and thoughts in tags. Knows no format and no tool.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from palaestra.data import ToolCall
+
+DEEPEST = 40  # lists and objects inside of each other
+LEFT_OVER = re.compile(r"[\s\[\],;]*|\s*```\w*\s*")  # of a list of calls, or of a fence around them
+THINK, THOUGHT = "<think>", "</think>"
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What an agent wrote.
+
+    Attributes:
+        calls: in the order of the text; none if anything was unreadable, so that nothing is done by halves.
+        said: the text around the calls.
+        fault: what could not be read and how to write it; None: all was fine, also where nothing was called.
+    """
+
+    calls: tuple[ToolCall, ...] = ()
+    said: str = ""
+    fault: str | None = None
+
+
+class Unreadable(Exception):
+    """Something that was meant as a call cannot be read; the text says why."""
+
+
+def loads(text: str, start: int = 0) -> tuple[Any, int]:
+    """The JSON value that begins at `start`, and where it ends.
+
+    Raises: Unreadable, for bad JSON, a key that stands twice, numbers that are not finite, and absurd depths.
+    """
+    try:
+        value, end = DECODER.raw_decode(text, start)
+    except json.JSONDecodeError as error:
+        raise Unreadable(f"this is no JSON: {error.msg.lower()} at {near(text, error.pos)}") from None
+    except RecursionError:
+        raise Unreadable(f"lists and objects stand more than {DEEPEST} deep in each other") from None
+    except ValueError as error:  # of Python itself: a number with thousands of digits
+        raise Unreadable(f"this is no JSON: {str(error)[:80]}") from None
+    if _depth(value) > DEEPEST:
+        raise Unreadable(f"lists and objects stand more than {DEEPEST} deep in each other")
+    return value, end
+
+
+def call_of(value: Any) -> ToolCall:
+    """The call in an object `{"name": …, "arguments": {…}}`. Raises: Unreadable."""
+    if not isinstance(value, dict):
+        raise Unreadable("a call is an object with `name` and `arguments`")
+    strangers = [key for key in value if key not in ("name", "arguments", "id")]
+    if "name" not in value:
+        raise Unreadable("the call has no `name`")
+    if strangers:
+        raise Unreadable(f"a call has `name` and `arguments` only, found {strangers[0][:40]!r}; arguments go inside")
+    if not isinstance(value["name"], str):
+        raise Unreadable("`name` must be a text")
+    if not isinstance(value.get("arguments", {}), dict):
+        raise Unreadable("`arguments` must be an object")
+    return ToolCall(name=value["name"], arguments=value.get("arguments", {}), id=str(value.get("id", "")))
+
+
+def dumps(value: Any) -> str:
+    """A JSON value as experts write it, on one line; the tag of thoughts in it stays a text."""
+    return json.dumps(value, ensure_ascii=False).replace(THINK, "\\u003cthink>")
+
+
+def outside_thoughts(text: str) -> list[tuple[int, int]]:
+    """The stretches of a text that are not between `<think>` and `</think>`; what is never closed is thought."""
+    stretches, start = [], 0
+    while (opened := text.find(THINK, start)) >= 0:
+        stretches.append((start, opened))
+        closed = text.find(THOUGHT, opened)
+        if closed < 0:
+            return stretches
+        start = closed + len(THOUGHT)
+    return [*stretches, (start, len(text))]
+
+
+def without(text: str, spans: Sequence[tuple[int, int]]) -> str:
+    """The text around these spans, without the commas and fences that held them together."""
+    if not spans:
+        return text.strip()
+    ends = [0, *(end for _, end in spans)]
+    starts = [*(start for start, _ in spans), len(text)]
+    lines = "\n".join(text[end:start] for end, start in zip(ends, starts, strict=True)).splitlines()
+    return "\n".join(line for line in lines if not LEFT_OVER.fullmatch(line)).strip()
+
+
+def near(text: str, position: int) -> str:
+    """A place in a text, for messages."""
+    piece = text[position : position + 20]
+    return repr(piece) if piece else "the end"
+
+
+def _depth(value: Any) -> int:
+    """How deep lists and objects stand in each other; stops counting beyond what is allowed."""
+    level, depth = [value], 0
+    while level and depth <= DEEPEST:
+        depth += 1
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, list | dict)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, list | dict)
+        ]
+    return depth
+
+
+def _no_doubles(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise Unreadable(f"the key {key[:40]!r} stands twice in one object")
+        found[key] = value
+    return found
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise Unreadable(f"{text[:20]} is no finite number")
+    return number
+
+
+DECODER = json.JSONDecoder(object_pairs_hook=_no_doubles, parse_float=_finite, parse_constant=_finite)

@@ -38,7 +38,7 @@ class Guarantees:
     """What a back end stops, and what it does not, with the reason.
 
     `isolation` is "isolation" only if programs cannot reach files, processes and network of the host.
-    Every threat is in exactly one of the two. No back end here stops a fault of the kernel that it shares with the host.
+    Every threat is in exactly one of the two. No back end stops a fault of the kernel that it shares with the host.
     """
 
     backend: str

@@ -1,0 +1,259 @@
+"""The back end with isolation: bubblewrap, resource limits, control groups and a filter of system calls.
+
+Knows what programs see and what they may use. Knows nothing of Python or of tools.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from palaestra.errors import PalaestraError
+from palaestra.tools.sandbox.cgroups import Group
+from palaestra.tools.sandbox.limits import MEGABYTE, Bounds, Job, job
+from palaestra.tools.sandbox.namespaces import HOME, find_means, own_uids
+from palaestra.tools.sandbox.processes import Live, execution, supervise
+from palaestra.tools.sandbox.protocol import Execution, Guarantees
+from palaestra.tools.sandbox.watching import in_thread
+
+MOST_FILES = 200  # each is one open file while the program starts
+
+
+class BubblewrapSandbox:
+    """Commands in name spaces of their own: no network, no file of the host but programs, an empty work folder.
+
+    Args:
+        max_output, disk_mb, processes: as in `Bounds`. Temporary files have another `disk_mb` in /tmp.
+        readable: files and folders of the host that programs may read, at the same place.
+        packages: whether programs may import the packages installed beside palaestra. False: those of the bare
+            interpreter only.
+        groups: whether to use control groups where possible. False: as a user who may not.
+
+    Raises: PalaestraError, where bubblewrap is missing or cannot make name spaces. Nothing weaker is used instead.
+    """
+
+    name = "bubblewrap"
+
+    def __init__(
+        self,
+        *,
+        max_output: int = 65536,
+        disk_mb: int = 64,
+        processes: int = 64,
+        readable: Sequence[str | Path] = (),
+        packages: bool = False,
+        groups: bool = True,
+    ) -> None:
+        self._bounds = Bounds(max_output=max_output, disk_mb=disk_mb, processes=processes)
+        self._means = find_means(readable=tuple(str(path) for path in readable), packages=packages, groups=groups)
+        self._live = Live(self.name)
+        self.python = self._means.python
+
+    def exec(
+        self,
+        command: Sequence[str],
+        *,
+        stdin: str = "",
+        files: Mapping[str, str | bytes] | None = None,
+        timeout_s: float = 10.0,
+        memory_mb: int = 512,
+        cpu_s: float | None = None,
+        network: Literal["none"] = "none",
+    ) -> Execution:
+        """Run a command and wait for its end."""
+        return self._run(self._job(command, stdin, files, timeout_s, memory_mb, cpu_s, network))
+
+    async def aexec(
+        self,
+        command: Sequence[str],
+        *,
+        stdin: str = "",
+        files: Mapping[str, str | bytes] | None = None,
+        timeout_s: float = 10.0,
+        memory_mb: int = 512,
+        cpu_s: float | None = None,
+        network: Literal["none"] = "none",
+    ) -> Execution:
+        """As `exec`, without blocking the event loop."""
+        checked = self._job(command, stdin, files, timeout_s, memory_mb, cpu_s, network)
+        return await in_thread(self._live.threads, lambda cancel_fd: self._run(checked, cancel_fd))
+
+    def guarantees(self) -> Guarantees:
+        """Isolation; what the machine lacks for the rest is named."""
+        return self._means.guarantees(self.name)
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        self._live.close()
+
+    def _job(
+        self,
+        command: Sequence[str],
+        stdin: str,
+        files: Mapping[str, str | bytes] | None,
+        timeout_s: float,
+        memory_mb: int,
+        cpu_s: float | None,
+        network: str,
+    ) -> Job:
+        checked = job(
+            command,
+            stdin=stdin,
+            files=files,
+            timeout_s=timeout_s,
+            memory_mb=memory_mb,
+            cpu_s=cpu_s,
+            network=network,
+            bounds=self._bounds,
+        )
+        if len(checked.files) > MOST_FILES:
+            raise PalaestraError(
+                where="sandbox: bubblewrap",
+                what=f"{len(checked.files)} files are too many.",
+                remedy=f"Give at most {MOST_FILES}, or one archive that the program unpacks.",
+            )
+        return checked
+
+    def _run(self, task: Job, cancel_fd: int = -1) -> Execution:
+        memory = (task.memory_mb + self._bounds.disk_mb) * MEGABYTE
+        group = self._means.group(processes=self._bounds.processes + 4, memory=memory)  # bubblewrap's own, too
+        try:
+            return self._watched(task, group, cancel_fd)
+        finally:
+            if group:
+                group.remove()
+
+    def _watched(self, task: Job, group: Group | None, cancel_fd: int) -> Execution:
+        with own_uids(self._means) as uid, Handshake(wait=group is not None) as shake:
+            arguments = self._means.view(self._bounds, shake.lend)
+            arguments += [word for name in task.folders for word in ("--perms", "0777", "--dir", f"{HOME}/{name}")]
+            for name, content in task.files.items():
+                arguments += ["--perms", "0777", "--file", shake.lend(content), f"{HOME}/{name}"]
+            arguments += self._means.filter(shake.lend) + shake.arguments
+            inner = [*task.limited(self._means.shell, self._bounds), *self._means.drop(uid), *task.command]
+            process = self._live.start(
+                [self._means.bwrap, "--args", shake.lend("\0".join(arguments).encode()), "--", *inner],
+                pass_fds=shake.lent,
+                env={},
+                **self._means.identity(uid),
+            )
+            shake.close_lent()
+            ended, status, watch, seconds = supervise(
+                process,
+                task,
+                self._bounds,
+                live=self._live,
+                cancel_fd=cancel_fd,
+                started=lambda: shake.release(group),
+                clean=shake.wait_for_end,
+            )
+            if ended == "itself":
+                status = shake.status(status, watch.err.text)
+            killed = group is not None and group.killed_for_memory
+        return execution(ended, status, watch, seconds, out_of_memory=killed and status != 0)
+
+
+@dataclass(slots=True)
+class Handshake:
+    """The descriptors that one start of bubblewrap needs, and what bubblewrap tells through them.
+
+    Args:
+        wait: let bubblewrap wait until its first process is in a group, before anything unknown runs.
+    """
+
+    wait: bool
+    lent: list[int] = field(default_factory=list)
+    arguments: list[str] = field(default_factory=list)
+    status_fd: int = -1
+    go_fd: int = -1
+    init_fd: int = -1  # a descriptor of the first process in the name space: all others die with it
+    told: bytes = b""
+
+    def __enter__(self) -> Handshake:
+        self.status_fd, tell_fd = os.pipe()
+        self.lent.append(tell_fd)
+        self.arguments = ["--json-status-fd", str(tell_fd)]
+        if self.wait:
+            block_fd, self.go_fd = os.pipe()
+            self.lent.append(block_fd)
+            self.arguments += ["--block-fd", str(block_fd)]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close_lent()
+        for fd in (self.status_fd, self.go_fd, self.init_fd):
+            if fd >= 0:
+                os.close(fd)
+
+    def lend(self, content: bytes) -> str:
+        """The number of a descriptor from which bubblewrap reads this content."""
+        fd = os.memfd_create("palaestra", 0)
+        self.lent.append(fd)
+        with os.fdopen(os.dup(fd), "wb") as file:
+            file.write(content)
+        os.lseek(fd, 0, os.SEEK_SET)
+        return str(fd)
+
+    def close_lent(self) -> None:
+        """bubblewrap has its own copies now, or never started."""
+        while self.lent:
+            os.close(self.lent.pop())
+
+    def release(self, group: Group | None) -> None:
+        """Put the first process into its group and let it go on."""
+        while b"\n" not in self.told and self._read(timeout_s=10.0):
+            pass
+        if b"\n" not in self.told:
+            return  # bubblewrap failed; `status` says why
+        pid = int(json.loads(self.told.splitlines()[0])["child-pid"])
+        with contextlib.suppress(ProcessLookupError):
+            self.init_fd = os.pidfd_open(pid)
+            if group:
+                group.add(pid)
+        if self.wait:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self.go_fd, b"x")
+
+    def wait_for_end(self) -> None:
+        """Wait until the first process is dead, and with it whatever was started inside."""
+        if self.init_fd >= 0:
+            select.select([self.init_fd], [], [], 10.0)
+
+    def status(self, status: int, err: str) -> int:
+        """The program's status: minus the signal's number where a signal ended it.
+
+        Raises: PalaestraError, if bubblewrap failed before the program started.
+        """
+        while self._read(timeout_s=0.0):
+            pass
+        codes = [line for line in map(json.loads, self.told.splitlines()) if "exit-code" in line]
+        if not codes:
+            raise PalaestraError(
+                where="sandbox: bubblewrap",
+                what=f"bubblewrap could not start the program (status {status}): {err.strip() or 'no reason given'}",
+                remedy="Run `palaestra doctor`.",
+            )
+        code = int(codes[-1]["exit-code"])
+        return 128 - code if 128 < code <= 192 else code
+
+    def _read(self, *, timeout_s: float) -> bool:
+        if not select.select([self.status_fd], [], [], timeout_s)[0]:
+            return False
+        chunk = os.read(self.status_fd, 4096)
+        self.told += chunk
+        return bool(chunk)
+
+
+def unavailable() -> str:
+    """Why bubblewrap cannot be used here; empty if it can."""
+    try:
+        find_means(readable=(), packages=False, groups=True)
+    except PalaestraError as fault:
+        return f"{fault.what} {fault.remedy}"
+    return ""

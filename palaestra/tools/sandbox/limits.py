@@ -1,0 +1,157 @@
+"""What one execution may use, checked before anything starts.
+
+Knows numbers, commands and paths of files. Knows nothing of processes or back ends.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from palaestra.errors import PalaestraError
+
+# `ulimit` in the shell and not a hook between fork and exec: such hooks are unsafe in programs with threads.
+# Kilobytes for -v, half kilobytes for -f; the soft limit of seconds sends SIGXCPU, the hard one kills. bash counts processes with -u, dash with -p, so both are tried.
+ULIMITS = """ulimit -c 0 && ulimit -S -t {cpu} && ulimit -H -t {cpu_hard} && ulimit -v {memory} && ulimit -f {file} && ulimit -n {open} || exit 126
+ulimit -u {processes} 2>/dev/null || ulimit -p {processes} || exit 126
+exec "$@"
+"""
+MEGABYTE = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What a sandbox grants to every execution.
+
+    Args:
+        max_output: bytes kept of each of standard output and error. A program that writes 64 times as much is killed.
+        disk_mb: size of the work folder, and of one file.
+        processes: processes and threads at once.
+        open_files: open files of one process.
+    """
+
+    max_output: int = 65536
+    disk_mb: int = 64
+    processes: int = 64
+    open_files: int = 256
+
+    def __post_init__(self) -> None:
+        for name in ("max_output", "disk_mb", "processes", "open_files"):
+            if (value := getattr(self, name)) < 1:
+                raise _refused(f"`{name}` is {value}.", f"Give `{name}` a positive number.")
+
+    @property
+    def flood(self) -> int:
+        """Bytes of one stream after which a program is killed instead of being read on."""
+        return 64 * self.max_output
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One checked execution."""
+
+    command: tuple[str, ...]
+    stdin: bytes
+    files: Mapping[str, bytes]
+    timeout_s: float
+    memory_mb: int
+    cpu_s: int
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Folders that the files need, parents first."""
+        found = {str(parent) for path in self.files for parent in PurePosixPath(path).parents} - {"."}
+        return tuple(sorted(found))
+
+    def limited(self, shell: str, bounds: Bounds) -> list[str]:
+        """A command that lowers its own limits before it becomes `command`."""
+        script = ULIMITS.format(
+            cpu=self.cpu_s,
+            cpu_hard=self.cpu_s + 1,
+            memory=self.memory_mb * 1024,
+            file=bounds.disk_mb * 2048,
+            open=bounds.open_files,
+            processes=bounds.processes,
+        )
+        return [shell, "-c", script, "limits"]
+
+
+def job(
+    command: Sequence[str],
+    *,
+    stdin: str,
+    files: Mapping[str, str | bytes] | None,
+    timeout_s: float,
+    memory_mb: int,
+    cpu_s: float | None,
+    network: str,
+    bounds: Bounds,
+) -> Job:
+    """The arguments of `exec`, checked.
+
+    Raises: PalaestraError, for what no back end can do.
+    """
+    if isinstance(command, str) or not command or not all(isinstance(word, str) for word in command):
+        raise _refused(f"the command is {command!r}.", 'Give program and arguments as a list: ["python3", "main.py"].')
+    if any("\0" in word for word in command):
+        raise _refused("the command contains a zero byte.", "Put such data into a file or standard input.")
+    if network != "none":
+        raise _refused(f"`network` is {network!r}.", 'Programs have no network: only network="none" is known.')
+    for name, value, least in (("timeout_s", timeout_s, 0.0), ("cpu_s", cpu_s, 0.0), ("memory_mb", memory_mb, 15)):
+        if value is not None and not (value > least and math.isfinite(value)):
+            raise _refused(f"`{name}` is {value}.", f"Give a finite number above {least:g}.")
+    return Job(
+        command=tuple(command),
+        stdin=stdin.encode(errors="surrogatepass"),
+        files=checked_files(files or {}, most=bounds.disk_mb * MEGABYTE),
+        timeout_s=float(timeout_s),
+        memory_mb=int(memory_mb),
+        cpu_s=max(1, math.ceil(timeout_s if cpu_s is None else cpu_s)),
+    )
+
+
+def checked_files(files: Mapping[str, str | bytes], *, most: int) -> dict[str, bytes]:
+    """Files as bytes by a path that cannot leave the work folder.
+
+    Raises: PalaestraError, for such a path, for a file that is also a folder, and if all are larger than `most` bytes.
+    """
+    checked = {}
+    for path, content in files.items():
+        pure = PurePosixPath(path)
+        if not path or "\0" in path or pure.is_absolute() or ".." in pure.parts or not pure.parts:
+            raise _refused(f"the file {path!r} is not inside the work folder.", "Give a relative path without `..`.")
+        checked[str(pure)] = content.encode(errors="surrogatepass") if isinstance(content, str) else bytes(content)
+    for path in checked:
+        for parent in PurePosixPath(path).parents:
+            if str(parent) in checked:
+                raise _refused(f"{str(parent)!r} is a file, so {path!r} cannot be in it.", "Rename one of them.")
+    if (size := sum(map(len, checked.values()))) > most:
+        raise _refused(f"the files have {size} bytes, the work folder {most}.", "Raise `disk_mb`, or give fewer files.")
+    return checked
+
+
+def write_files(folder: Path, job: Job) -> None:
+    """Put the job's files into a folder of the host that nothing else uses yet."""
+    for name in job.folders:
+        (folder / name).mkdir()
+    for name, content in job.files.items():
+        (folder / name).write_bytes(content)
+        (folder / name).chmod(0o755)
+
+
+def program(name: str, *, needed_for: str, remedy: str) -> str:
+    """The path of a program of this machine.
+
+    Raises: PalaestraError, if it is not installed.
+    """
+    found = shutil.which(name)
+    if not found:
+        raise PalaestraError(where=needed_for, what=f"the program `{name}` is not installed.", remedy=remedy)
+    return found
+
+
+def _refused(what: str, remedy: str) -> PalaestraError:
+    return PalaestraError(where="sandbox", what=what, remedy=remedy)

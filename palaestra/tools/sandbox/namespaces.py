@@ -1,0 +1,225 @@
+"""What programs see inside bubblewrap, and how this machine and user can make it.
+
+Knows bubblewrap's arguments, users and folders. Knows nothing of executions.
+
+There are three ways in. An ordinary user makes a user name space. Root with CAP_SYS_ADMIN mounts as root and then
+becomes a user that owns nothing, one for each execution, so that the limit of processes counts only that execution.
+Root without it (a plain container) becomes that user first and then makes a user name space.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from palaestra.errors import PalaestraError
+from palaestra.tools.sandbox import bpf
+from palaestra.tools.sandbox.cgroups import Group, Groups, writable_groups
+from palaestra.tools.sandbox.limits import MEGABYTE, Bounds, program
+from palaestra.tools.sandbox.processes import clean_environment
+from palaestra.tools.sandbox.protocol import Guarantees, Threat
+
+Way = Literal["user", "root", "become"]
+HOME = "/box"
+SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+SETTINGS = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
+KNOWN_USERS = "root:x:0:0::/:/bin/false\nagent:x:{uid}:{uid}::{home}:/bin/sh\n"
+INSIDE = 65534  # what an ordinary user is called inside
+KERNEL = "a fault of the kernel, which programs share with the host, gets out"
+INSTALL = "Install it with: apt install bubblewrap (or dnf, pacman, apk)."
+ALLOW = (
+    "It needs user name spaces. Allow them with `sysctl kernel.unprivileged_userns_clone=1` or\n"
+    "`sysctl kernel.apparmor_restrict_unprivileged_userns=0`; in a container, start it with\n"
+    "`--security-opt seccomp=unconfined --security-opt apparmor=unconfined`, or as root with `--cap-add SYS_ADMIN`."
+)
+COUNT = itertools.count()
+LEND = Callable[[bytes], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """How this machine and user can isolate a program."""
+
+    way: Way
+    bwrap: str
+    shell: str
+    setpriv: str
+    python: str
+    binds: tuple[str, ...]
+    groups: Groups | None
+
+    def view(self, bounds: Bounds, lend: LEND) -> list[str]:
+        """Arguments of bubblewrap up to the work folder: all that a program sees."""
+        words = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
+        words += ["--hostname", "sandbox", "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"]
+        if self.way == "root":
+            words += [word for cap in ("SETUID", "SETGID", "SETPCAP") for word in ("--cap-add", f"CAP_{cap}")]
+        else:
+            words += ["--unshare-user", "--uid", str(INSIDE), "--gid", str(INSIDE)]
+        words += self.files(lend)
+        for folder, size, mode in (("/dev/shm", 16, "1777"), ("/tmp", bounds.disk_mb, "1777")):
+            words += ["--perms", mode, "--size", str(size * MEGABYTE), "--tmpfs", folder]
+        words += ["--remount-ro", "/dev"]
+        words += ["--perms", "0777", "--size", str(bounds.disk_mb * MEGABYTE), "--tmpfs", HOME]
+        words += ["--remount-ro", "/", "--chdir", HOME]
+        environment = clean_environment({"TMPDIR": "/tmp"}, home=HOME)
+        return words + [word for name, value in environment.items() for word in ("--setenv", name, value)]
+
+    def files(self, lend: LEND) -> list[str]:
+        """The file system but for the folders that can be written."""
+        words = ["--ro-bind", "/usr", "/usr", "--perms", "0755", "--dir", "/etc"]
+        for folder in SYSTEM:
+            if Path(folder).is_symlink():
+                words += ["--symlink", os.readlink(folder), folder]
+            elif Path(folder).is_dir():
+                words += ["--ro-bind", folder, folder]
+        for file in SETTINGS:
+            words += ["--ro-bind-try", file, file]
+        users = KNOWN_USERS.format(uid=INSIDE, home=HOME).encode()
+        words += ["--perms", "0644", "--file", lend(users), "/etc/passwd"]
+        for path in self.binds:
+            for parent in reversed(Path(path).parents[:-1]):  # bubblewrap would make them for root only
+                words += ["--perms", "0755", "--dir", str(parent)]
+            words += ["--ro-bind", path, path]
+        return [*words, "--proc", "/proc", "--dev", "/dev"]
+
+    def filter(self, lend: LEND) -> list[str]:
+        """The filter of system calls, where there is one for this processor."""
+        return ["--seccomp", lend(bpf.refusing())] if bpf.known() else []
+
+    def drop(self, uid: int) -> list[str]:
+        """A command that gives up root inside before it becomes the program."""
+        if self.way != "root":
+            return []
+        who = [f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
+        return [self.setpriv, *who, "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]
+
+    def identity(self, uid: int) -> dict[str, Any]:
+        """Options of `Popen`: as whom bubblewrap itself runs."""
+        return {"user": uid, "group": uid, "extra_groups": []} if self.way == "become" else {}
+
+    def group(self, *, processes: int, memory: int) -> Group | None:
+        """A new control group; None where there are none."""
+        return self.groups.make(processes=processes, memory=memory) if self.groups else None
+
+    def guarantees(self, backend: str) -> Guarantees:
+        """What this way of isolation stops."""
+        misses = {}
+        if not self.groups:
+            misses[Threat.MEMORY_TOTAL] = (
+                "each process is bounded, their sum is not: no control group for pids and memory can be made here"
+            )
+        if not bpf.known():
+            misses[Threat.NAMESPACE] = "there is no filter of system calls for this processor"
+        return Guarantees(
+            backend=backend,
+            isolation="isolation",
+            stops=frozenset(Threat) - misses.keys(),
+            misses=misses,
+            notes=(KERNEL, f"name spaces are made as {'root' if self.way == 'root' else 'an ordinary user'}"),
+        )
+
+
+@functools.cache
+def find_means(*, readable: tuple[str, ...], packages: bool, groups: bool) -> Means:
+    """How programs can be isolated here, tried once.
+
+    Raises: PalaestraError, if they cannot; it says what is missing.
+    """
+    where = "sandbox: bubblewrap"
+    bwrap = program("bwrap", needed_for=where, remedy=INSTALL)
+    shell = program("sh", needed_for=where, remedy="This back end needs a POSIX system.")
+    python, binds = interpreter(packages=packages)
+    missing = [path for path in readable if not Path(path).exists()]
+    if missing:
+        raise PalaestraError(where=where, what=f"`readable` names {missing[0]!r}, which does not exist.")
+    reasons = []
+    for way in ways():
+        means = Means(
+            way=way,
+            bwrap=bwrap,
+            shell=shell,
+            setpriv=shutil.which("setpriv") or "",
+            python=python,
+            binds=tuple(dict.fromkeys((*binds, *readable))),
+            groups=writable_groups() if groups else None,
+        )
+        reason = _try(means)
+        if not reason:
+            return means
+        reasons.append(f"as {way}: {reason}")
+    raise PalaestraError(where=where, what=f"bubblewrap cannot isolate here ({'; '.join(reasons)}).", remedy=ALLOW)
+
+
+def ways() -> tuple[Way, ...]:
+    """The ways that may work for this user, best first."""
+    if os.geteuid() != 0:
+        return ("user",)
+    return ("root", "become") if shutil.which("setpriv") else ("become",)
+
+
+def interpreter(*, packages: bool) -> tuple[str, tuple[str, ...]]:
+    """The Python that programs get, and the folders that it needs beside /usr."""
+    base = Path(sys.base_prefix).resolve()
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    inner = next((path for path in (base / "bin" / version, base / "bin" / "python3") if path.exists()), None)
+    chosen = sys.executable if packages else str(inner or Path(sys.executable).resolve())
+    folders = [base, *([Path(sys.prefix)] if packages else [])]
+    return chosen, tuple(str(folder) for folder in folders if not folder.is_relative_to("/usr"))
+
+
+@contextlib.contextmanager
+def own_uids(means: Means) -> Iterator[int]:
+    """A user for one execution who is nobody else; -1 where programs keep the user who started them."""
+    yield -1 if means.way == "user" else _next_uid()
+
+
+def _next_uid() -> int:
+    place = os.getpid() % 4096 * 4096 + next(COUNT) % 4096
+    for line in Path("/proc/self/uid_map").read_text().splitlines():
+        first, _, count = map(int, line.split())
+        if first <= 1_900_000_000 and first + count > 1_950_000_000:
+            return 1_900_000_000 + place
+    return 65000 + place % 500  # a container whose users end at 65535
+
+
+def _try(means: Means) -> str:
+    """Why this way does not work; empty if it does."""
+    files: list[Any] = []
+
+    def lend(content: bytes) -> str:
+        file = tempfile.TemporaryFile()
+        file.write(content)
+        file.seek(0)
+        files.append(file)
+        return str(file.fileno())
+
+    with own_uids(means) as uid:
+        words = means.view(Bounds(), lend) + means.filter(lend)
+        try:
+            done = subprocess.run(
+                [means.bwrap, *words, "--", *means.drop(uid), means.python, "-I", "-S", "-c", "print('inside')"],
+                pass_fds=[file.fileno() for file in files],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=20,
+                env={},
+                **means.identity(uid),
+            )
+        except (OSError, subprocess.SubprocessError) as fault:
+            return str(fault)
+        finally:
+            for file in files:
+                file.close()
+    return "" if done.stdout == "inside\n" else (done.stderr.strip() or f"status {done.returncode}")

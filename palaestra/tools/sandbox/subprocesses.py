@@ -1,0 +1,125 @@
+"""The back end without isolation: a child process with limits. For code that you trust.
+
+Knows resource limits and process groups. Knows nothing of name spaces.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from palaestra.tools.sandbox.limits import Bounds, Job, job, program, write_files
+from palaestra.tools.sandbox.processes import Live, clean_environment, execution, supervise
+from palaestra.tools.sandbox.protocol import Execution, Guarantees, Threat
+from palaestra.tools.sandbox.watching import in_thread
+
+MISSES = {
+    Threat.MEMORY_TOTAL: "the limit holds for each process by itself",
+    Threat.DISK: "each file is bounded, their sum is not",
+    Threat.FORK_BOMB: "the limit of processes counts all processes of the user, and none of root's",
+    Threat.DAEMON: "a process that starts a session of its own is not found again",
+    Threat.READ_HOST: "programs read what you can read",
+    Threat.WRITE_HOST: "programs write what you can write",
+    Threat.SYMLINK: "links are followed",
+    Threat.NETWORK: "programs have your network",
+    Threat.SIGNAL: "programs run as you",
+    Threat.NAMESPACE: "no system call is refused",
+}
+
+
+class SubprocessSandbox:
+    """Commands as child processes with limits of time, memory and output. This is no isolation.
+
+    Args:
+        max_output, disk_mb, processes: as in `Bounds`. `processes` counts all processes of this user, so it is
+            raised to 4096 at least.
+    """
+
+    name = "subprocess"
+
+    def __init__(self, *, max_output: int = 65536, disk_mb: int = 64, processes: int = 4096) -> None:
+        self._bounds = Bounds(max_output=max_output, disk_mb=disk_mb, processes=max(processes, 4096))
+        self._shell = program("sh", needed_for="sandbox: subprocess", remedy="This back end needs a POSIX system.")
+        self._live = Live(self.name)
+        self.python = sys.executable
+
+    def exec(
+        self,
+        command: Sequence[str],
+        *,
+        stdin: str = "",
+        files: Mapping[str, str | bytes] | None = None,
+        timeout_s: float = 10.0,
+        memory_mb: int = 512,
+        cpu_s: float | None = None,
+        network: Literal["none"] = "none",
+    ) -> Execution:
+        """Run a command and wait for its end. `network` is not kept here: see `guarantees`."""
+        return self._run(self._job(command, stdin, files, timeout_s, memory_mb, cpu_s, network))
+
+    async def aexec(
+        self,
+        command: Sequence[str],
+        *,
+        stdin: str = "",
+        files: Mapping[str, str | bytes] | None = None,
+        timeout_s: float = 10.0,
+        memory_mb: int = 512,
+        cpu_s: float | None = None,
+        network: Literal["none"] = "none",
+    ) -> Execution:
+        """As `exec`, without blocking the event loop."""
+        checked = self._job(command, stdin, files, timeout_s, memory_mb, cpu_s, network)
+        return await in_thread(self._live.threads, lambda cancel_fd: self._run(checked, cancel_fd))
+
+    def guarantees(self) -> Guarantees:
+        """No isolation: limits of one process only."""
+        return Guarantees(
+            backend=self.name,
+            isolation="none",
+            stops=frozenset(Threat) - MISSES.keys(),
+            misses=MISSES,
+            notes=("for code that you trust: a program can do whatever you can do",),
+        )
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        self._live.close()
+
+    def _job(
+        self,
+        command: Sequence[str],
+        stdin: str,
+        files: Mapping[str, str | bytes] | None,
+        timeout_s: float,
+        memory_mb: int,
+        cpu_s: float | None,
+        network: str,
+    ) -> Job:
+        return job(
+            command,
+            stdin=stdin,
+            files=files,
+            timeout_s=timeout_s,
+            memory_mb=memory_mb,
+            cpu_s=cpu_s,
+            network=network,
+            bounds=self._bounds,
+        )
+
+    def _run(self, task: Job, cancel_fd: int = -1) -> Execution:
+        folder = Path(tempfile.mkdtemp(prefix="palaestra-"))
+        try:
+            write_files(folder, task)
+            process = self._live.start(
+                [*task.limited(self._shell, self._bounds), *task.command],
+                cwd=folder,
+                env=clean_environment({}, home=str(folder)),
+            )
+            return execution(*supervise(process, task, self._bounds, live=self._live, cancel_fd=cancel_fd))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,147 @@
+"""Watches a running program: reads its output under a cap, feeds it, and ends it in time.
+
+Knows file descriptors and clocks. Knows nothing of what runs, nor of how it is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import selectors
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+from palaestra.tools.sandbox.limits import Bounds
+
+Ended = Literal["itself", "time", "output", "cancelled"]
+CHUNK = 65536
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Captured:
+    """One stream: its first bytes, and how many there were."""
+
+    keep: int
+    kept: bytearray = field(default_factory=bytearray)
+    total: int = 0
+
+    def add(self, chunk: bytes) -> None:
+        """Keep what there is room for and count the rest."""
+        self.total += len(chunk)
+        self.kept += chunk[: self.keep - len(self.kept)]
+
+    @property
+    def truncated(self) -> bool:
+        """Whether bytes were dropped."""
+        return self.total > len(self.kept)
+
+    @property
+    def text(self) -> str:
+        """The kept bytes; what is no UTF-8 becomes visible, and so does what was dropped."""
+        shown = self.kept.decode("utf-8", errors="replace")
+        return f"{shown}\n… {self.total - len(self.kept)} more bytes were dropped" if self.truncated else shown
+
+
+@dataclass(slots=True)
+class Watch:
+    """Reads `out` and `err` and writes `stdin` until the program ends, a limit is reached, or someone cancels.
+
+    The three descriptors belong to the watch from here on: `close` closes them.
+    """
+
+    out_fd: int
+    err_fd: int
+    stdin_fd: int
+    stdin: bytes
+    bounds: Bounds
+    cancel_fd: int = -1
+    out: Captured = field(init=False)
+    err: Captured = field(init=False)
+    streams: dict[int, Captured] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.out, self.err = Captured(self.bounds.max_output), Captured(self.bounds.max_output)
+        self.streams = {self.out_fd: self.out, self.err_fd: self.err}
+        for fd in (self.out_fd, self.err_fd, self.stdin_fd):
+            os.set_blocking(fd, False)
+
+    def until(self, ended_fd: int, *, timeout_s: float) -> Ended:
+        """Watch until `ended_fd` becomes readable (a process descriptor, or a pipe that tells the end)."""
+        deadline = time.monotonic() + timeout_s
+        with selectors.DefaultSelector() as selector:
+            for fd in (*self.streams, ended_fd, *([self.cancel_fd] if self.cancel_fd >= 0 else [])):
+                selector.register(fd, selectors.EVENT_READ)
+            if self.stdin_fd >= 0:
+                selector.register(self.stdin_fd, selectors.EVENT_WRITE)
+            while (left := deadline - time.monotonic()) > 0:
+                ready = {key.fd for key, _ in selector.select(left)}
+                for fd in ready & self.streams.keys():
+                    if not self._read(fd):
+                        selector.unregister(fd)
+                if self.stdin_fd in ready and not self._feed():
+                    selector.unregister(self.stdin_fd)
+                    self._close_stdin()
+                if self.cancel_fd in ready:
+                    return "cancelled"
+                if ended_fd in ready:
+                    return "itself"
+                if max(stream.total for stream in self.streams.values()) > self.bounds.flood:
+                    return "output"
+        return "time"
+
+    def drain(self) -> None:
+        """Read what the pipes still hold, once nothing writes any more."""
+        for fd in self.streams:
+            for _ in range(64):  # a pipe holds 64 KiB, rarely 1 MiB: this ends even if someone still writes
+                if not self._read(fd) or not select.select([fd], [], [], 0)[0]:
+                    break
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        for fd in self.streams:
+            os.close(fd)
+        self._close_stdin()
+
+    def _read(self, fd: int) -> bool:
+        try:
+            chunk = os.read(fd, CHUNK)
+        except BlockingIOError:
+            return True
+        self.streams[fd].add(chunk)
+        return bool(chunk)
+
+    def _feed(self) -> bool:
+        if not self.stdin:
+            return False
+        try:
+            self.stdin = self.stdin[os.write(self.stdin_fd, self.stdin[:CHUNK]) :]
+        except BlockingIOError:
+            return True
+        except BrokenPipeError:  # the program does not want to read
+            return False
+        return bool(self.stdin)
+
+    def _close_stdin(self) -> None:
+        if self.stdin_fd >= 0:
+            os.close(self.stdin_fd)
+            self.stdin_fd = -1
+
+
+async def in_thread(threads: ThreadPoolExecutor, run: Callable[[int], T]) -> T:
+    """`run(cancel_fd)` in a thread. Cancelling makes the descriptor readable and waits until `run` has cleaned up."""
+    cancel_fd, tell_fd = os.pipe()
+    work = asyncio.get_running_loop().run_in_executor(threads, run, cancel_fd)
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        os.write(tell_fd, b"x")
+        await asyncio.wait([work])
+        raise
+    finally:
+        os.close(cancel_fd)
+        os.close(tell_fd)

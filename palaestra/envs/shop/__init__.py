@@ -1,0 +1,1 @@
+"""A web shop in text: search, look, choose options, buy what an instruction asks for. The environment is in `world`."""

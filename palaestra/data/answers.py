@@ -1,0 +1,64 @@
+"""Answers: how well a given text answers, compared with the texts that would be right.
+
+Knows texts. Knows nothing of questions or of who answered.
+
+Before any comparison case, punctuation, the articles a, an and the, and surplus spaces are taken away.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+from palaestra.errors import InvalidData
+
+ARTICLES = frozenset({"a", "an", "the"})
+
+
+def answer_words(text: str) -> list[str]:
+    """The words of a text that count when answers are compared."""
+    words = re.sub(r"[^\w\s]", " ", text.casefold()).split()
+    return [word for word in words if word not in ARTICLES]
+
+
+def exact_match(given: str, right: Iterable[str]) -> float:
+    """1 if the words given are those of one of the right answers, in their order, else 0."""
+    words = answer_words(given)
+    return float(any(words == one for one in _right(right)))
+
+
+def token_f1(given: str, right: Iterable[str]) -> float:
+    """2 · common / (given + right) words, repeated words as often as both have them; the best answer counts."""
+    words = answer_words(given)
+    return max(2 * _common(words, one) / (len(words) + len(one)) for one in _right(right))
+
+
+def token_recall(given: str, right: Iterable[str]) -> float:
+    """The share of a right answer's words that are given; the best answer counts. Listing everything earns 1."""
+    words = answer_words(given)
+    return max(_common(words, one) / len(one) for one in _right(right))
+
+
+def holds_answer(given: str, right: Iterable[str]) -> float:
+    """1 if one of the right answers stands in what was given, as whole words in a row, else 0."""
+    said = f" {' '.join(answer_words(given))} "
+    return float(any(f" {' '.join(one)} " in said for one in _right(right)))
+
+
+def _right(right: Iterable[str]) -> list[list[str]]:
+    found = [words for words in map(answer_words, right) if words]
+    if not found:
+        raise InvalidData(
+            where="right answers",
+            what="there is no right answer to compare with, or none that has a word.",
+            remedy="Give at least one text with a word or a number beside a, an and the.",
+        )
+    return found
+
+
+def _common(given: list[str], right: list[str]) -> int:
+    return (Counter(given) & Counter(right)).total()
+
+
+__all__ = ["answer_words", "exact_match", "holds_answer", "token_f1", "token_recall"]

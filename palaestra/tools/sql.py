@@ -1,0 +1,188 @@
+"""SQL: queries on SQLite that read only, or that write to a copy of one's own, with limits on time and rows.
+
+Knows SQLite. Knows nothing of questions. What a query may do is decided by SQLite's own authorizer, statement by
+statement: no other file can be attached, no setting changed, no extension loaded.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from palaestra.errors import InvalidData
+from palaestra.tools.tool import Tool, ToolError, tool
+
+READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
+WRITING = {
+    code
+    for name, code in vars(sqlite3).items()
+    if name.startswith(("SQLITE_CREATE_", "SQLITE_DROP_", "SQLITE_ALTER_"))
+    or name in ("SQLITE_INSERT", "SQLITE_UPDATE", "SQLITE_DELETE", "SQLITE_TRANSACTION", "SQLITE_SAVEPOINT")
+    or name in ("SQLITE_ANALYZE", "SQLITE_REINDEX")
+} - {sqlite3.SQLITE_CREATE_VTABLE, sqlite3.SQLITE_DROP_VTABLE}
+NO_FUNCTIONS = {"load_extension", "random", "randomblob", "fts3_tokenizer"}  # unsafe, or different each time
+STEPS = 5000  # of SQLite's machine between two looks at the clock
+LONGEST_VALUE = 1_000_000  # bytes
+LONGEST_QUERY = 100_000
+LONGEST_CELL = 200  # characters that are shown
+MOST_PAGES = 16_384  # 64 MB
+
+
+class Database:
+    """A database of one episode.
+
+    Args:
+        source: a SQLite file, or SQL statements that make the tables.
+        writes: statements may change the data, which is a copy in memory then.
+        rows: most rows of a result that are shown; what is left out is said.
+        timeout_s: a query that takes longer is stopped.
+
+    Raises: InvalidData, if the source cannot be opened.
+    """
+
+    def __init__(self, source: str | Path, *, writes: bool = False, rows: int = 50, timeout_s: float = 2.0) -> None:
+        self._rows, self._timeout_s = rows, timeout_s
+        self._allowed = READING | WRITING if writes else READING
+        self._lock = threading.Lock()  # tools run in threads
+        self._deadline = 0.0
+        self._connection = _opened(source, writes)
+        self._connection.text_factory = lambda raw: raw.decode("utf-8", errors="replace")
+        self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
+        self._connection.execute(f"PRAGMA max_page_count = {MOST_PAGES}")
+        self._connection.set_authorizer(self._judge)
+        self._connection.set_progress_handler(lambda: time.monotonic() > self._deadline, STEPS)
+
+    def query(self, statement: str) -> str:
+        """The result of one statement as a table of text: names, then a row on each line.
+
+        Raises: ToolError, telling what was wrong.
+        """
+        if len(statement) > LONGEST_QUERY:
+            raise ToolError(f"the statement has {len(statement):,} characters; at most {LONGEST_QUERY:,} are taken")
+        with self._running():
+            cursor = self._connection.execute(statement)
+            rows = cursor.fetchmany(self._rows + 1)
+            names = [column[0] for column in cursor.description or ()]
+            changed = cursor.rowcount
+            cursor.close()
+        if not names:
+            return f"done, rows changed: {changed}" if changed >= 0 else "done"
+        lines = [" | ".join(names), *(" | ".join(map(_cell, row)) for row in rows[: self._rows])]
+        lines += ["… more rows"] if len(rows) > self._rows else ["no rows"] if not rows else []
+        return "\n".join(lines)
+
+    def tables(self) -> str:
+        """The tables and their columns, a table on each line."""
+        with self._running():
+            listed = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite_%'"
+            names = [name for (name,) in self._connection.execute(f"{listed} ORDER BY name")]
+            lines = []
+            for name in names:
+                quoted = '"' + name.replace('"', '""') + '"'
+                columns = self._connection.execute(f"SELECT * FROM {quoted} LIMIT 0").description
+                lines.append(f"{name}({', '.join(column[0] for column in columns)})")
+        return "\n".join(lines) or "no tables"
+
+    def close(self) -> None:
+        """Give it back; a copy is gone then."""
+        with self._lock:
+            self._connection.close()
+
+    def _judge(self, action: int, first: str | None, second: str | None, *place: Any) -> int:
+        """What SQLite asks for each thing that a statement does."""
+        if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in NO_FUNCTIONS:
+            return sqlite3.SQLITE_DENY
+        return sqlite3.SQLITE_OK if action in self._allowed else sqlite3.SQLITE_DENY
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """One statement at a time, with the clock set; what SQLite says becomes a ToolError."""
+        with self._lock:
+            self._deadline = time.monotonic() + self._timeout_s
+            try:
+                yield
+            except sqlite3.OperationalError as error:
+                if "interrupted" in str(error):
+                    raise ToolError(f"the query took longer than {self._timeout_s:g} s", fault="timeout") from None
+                raise ToolError(_told(error)) from None
+            except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError, UnicodeError) as error:
+                raise ToolError(_told(error)) from None
+
+
+def sql_tools(database: Callable[[], Database], *, cost: float = 0.0) -> list[Tool]:
+    """Two tools: `sql` runs a statement, `tables` tells what there is.
+
+    Args:
+        database: gives the episode's database when it is first needed.
+        cost: of a call.
+    """
+
+    def sql(query: str) -> str:
+        """Run one SQL statement and show its result.
+
+        Args:
+            query: one statement in the dialect of SQLite.
+        """
+        return database().query(query)
+
+    def tables() -> str:
+        """Show the tables and their columns."""
+        return database().tables()
+
+    return [tool(sql, cost=cost), tool(tables, cost=cost)]
+
+
+# ---- sources ----------------------------------------------------------------------------------------------
+def _opened(source: str | Path, writes: bool) -> sqlite3.Connection:
+    script = isinstance(source, str) and any(sign in source for sign in ";\n")
+    try:
+        if script:
+            connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+            connection.deserialize(_built(str(source)))
+            return connection
+        address = f"{Path(source).resolve().as_uri()}?mode=ro"
+        connection = sqlite3.connect(address, uri=True, check_same_thread=False, isolation_level=None)
+        connection.execute("SELECT count(*) FROM sqlite_master")
+        if writes:
+            copy = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+            connection.backup(copy)
+            connection.close()
+            return copy
+        return connection
+    except sqlite3.Error as error:
+        shown = "SQL statements" if script else str(source)
+        remedy = "Name a SQLite file, or give statements, each ended by `;`."
+        raise InvalidData(where=f"database: {shown}", what=f"it cannot be opened: {error}.", remedy=remedy) from error
+
+
+@lru_cache(maxsize=32)
+def _built(script: str) -> bytes:
+    """The database that statements make, as bytes: each episode starts from them."""
+    connection = sqlite3.connect(":memory:")
+    try:
+        connection.executescript(script)
+        return connection.serialize()
+    finally:
+        connection.close()
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bytes):
+        return f"<{len(value):,} bytes>"
+    text = " ".join(str(value).splitlines()) if isinstance(value, str) else repr(value)
+    return text if len(text) <= LONGEST_CELL else f"{text[:LONGEST_CELL]}…"
+
+
+def _told(error: Exception) -> str:
+    text = str(error)
+    if "authoriz" in text or "prohibited" in text:
+        return f"this is not allowed here: {text}"
+    return text

@@ -5,19 +5,15 @@ Knows what programs see and what they may use. Knows nothing of Python or of too
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import select
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from palaestra.errors import PalaestraError
 from palaestra.tools.sandbox.cgroups import Group
+from palaestra.tools.sandbox.handshake import Handshake
 from palaestra.tools.sandbox.limits import MEGABYTE, Bounds, Job, job
-from palaestra.tools.sandbox.namespaces import HOME, find_means, own_uids
+from palaestra.tools.sandbox.namespaces import HOME, find_means, own_uid
 from palaestra.tools.sandbox.processes import Live, execution, supervise
 from palaestra.tools.sandbox.protocol import Execution, Guarantees
 from palaestra.tools.sandbox.watching import in_thread
@@ -130,7 +126,8 @@ class BubblewrapSandbox:
                 group.remove()
 
     def _watched(self, task: Job, group: Group | None, cancel_fd: int) -> Execution:
-        with own_uids(self._means) as uid, Handshake(wait=group is not None) as shake:
+        uid = own_uid()
+        with Handshake(wait=group is not None) as shake:
             arguments = self._means.view(self._bounds, shake.lend)
             arguments += [word for name in task.folders for word in ("--perms", "0777", "--dir", f"{HOME}/{name}")]
             for name, content in task.files.items():
@@ -155,99 +152,8 @@ class BubblewrapSandbox:
             )
             if ended == "itself":
                 status = shake.status(status, watch.err.text)
-            killed = group is not None and group.killed_for_memory
+            killed = group is not None and group.killed_for_memory > 0
         return execution(ended, status, watch, seconds, out_of_memory=killed and status != 0)
-
-
-@dataclass(slots=True)
-class Handshake:
-    """The descriptors that one start of bubblewrap needs, and what bubblewrap tells through them.
-
-    Args:
-        wait: let bubblewrap wait until its first process is in a group, before anything unknown runs.
-    """
-
-    wait: bool
-    lent: list[int] = field(default_factory=list)
-    arguments: list[str] = field(default_factory=list)
-    status_fd: int = -1
-    go_fd: int = -1
-    init_fd: int = -1  # a descriptor of the first process in the name space: all others die with it
-    told: bytes = b""
-
-    def __enter__(self) -> Handshake:
-        self.status_fd, tell_fd = os.pipe()
-        self.lent.append(tell_fd)
-        self.arguments = ["--json-status-fd", str(tell_fd)]
-        if self.wait:
-            block_fd, self.go_fd = os.pipe()
-            self.lent.append(block_fd)
-            self.arguments += ["--block-fd", str(block_fd)]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close_lent()
-        for fd in (self.status_fd, self.go_fd, self.init_fd):
-            if fd >= 0:
-                os.close(fd)
-
-    def lend(self, content: bytes) -> str:
-        """The number of a descriptor from which bubblewrap reads this content."""
-        fd = os.memfd_create("palaestra", 0)
-        self.lent.append(fd)
-        with os.fdopen(os.dup(fd), "wb") as file:
-            file.write(content)
-        os.lseek(fd, 0, os.SEEK_SET)
-        return str(fd)
-
-    def close_lent(self) -> None:
-        """bubblewrap has its own copies now, or never started."""
-        while self.lent:
-            os.close(self.lent.pop())
-
-    def release(self, group: Group | None) -> None:
-        """Put the first process into its group and let it go on."""
-        while b"\n" not in self.told and self._read(timeout_s=10.0):
-            pass
-        if b"\n" not in self.told:
-            return  # bubblewrap failed; `status` says why
-        pid = int(json.loads(self.told.splitlines()[0])["child-pid"])
-        with contextlib.suppress(ProcessLookupError):
-            self.init_fd = os.pidfd_open(pid)
-            if group:
-                group.add(pid)
-        if self.wait:
-            with contextlib.suppress(BrokenPipeError):
-                os.write(self.go_fd, b"x")
-
-    def wait_for_end(self) -> None:
-        """Wait until the first process is dead, and with it whatever was started inside."""
-        if self.init_fd >= 0:
-            select.select([self.init_fd], [], [], 10.0)
-
-    def status(self, status: int, err: str) -> int:
-        """The program's status: minus the signal's number where a signal ended it.
-
-        Raises: PalaestraError, if bubblewrap failed before the program started.
-        """
-        while self._read(timeout_s=0.0):
-            pass
-        codes = [line for line in map(json.loads, self.told.splitlines()) if "exit-code" in line]
-        if not codes:
-            raise PalaestraError(
-                where="sandbox: bubblewrap",
-                what=f"bubblewrap could not start the program (status {status}): {err.strip() or 'no reason given'}",
-                remedy="Run `palaestra doctor`.",
-            )
-        code = int(codes[-1]["exit-code"])
-        return 128 - code if 128 < code <= 192 else code
-
-    def _read(self, *, timeout_s: float) -> bool:
-        if not select.select([self.status_fd], [], [], timeout_s)[0]:
-            return False
-        chunk = os.read(self.status_fd, 4096)
-        self.told += chunk
-        return bool(chunk)
 
 
 def unavailable() -> str:

@@ -36,14 +36,14 @@ class Group:
             (folder / "cgroup.procs").write_text(str(pid))
 
     @property
-    def killed_for_memory(self) -> bool:
-        """Whether the kernel has killed one of its processes because of the limit of memory."""
+    def killed_for_memory(self) -> int:
+        """How many of its processes the kernel has killed because of the limit of memory."""
         for folder in self.folders:
             file = folder / NAMES[self.version][2]
             if file.exists():
                 pairs = (line.split() for line in file.read_text().splitlines())
-                return any(name == "oom_kill" and int(count) > 0 for name, count in pairs)
-        return False
+                return sum(int(count) for name, count in pairs if name == "oom_kill")
+        return 0
 
     def remove(self, *, wait_s: float = 5.0) -> None:
         """Kill what is still in it and remove it."""

@@ -14,8 +14,10 @@ from pathlib import Path, PurePosixPath
 from palaestra.errors import PalaestraError
 
 # `ulimit` in the shell and not a hook between fork and exec: such hooks are unsafe in programs with threads.
-# Kilobytes for -v, half kilobytes for -f; the soft limit of seconds sends SIGXCPU, the hard one kills. bash counts processes with -u, dash with -p, so both are tried.
-ULIMITS = """ulimit -c 0 && ulimit -S -t {cpu} && ulimit -H -t {cpu_hard} && ulimit -v {memory} && ulimit -f {file} && ulimit -n {open} || exit 126
+# Kilobytes for -v, half kilobytes for -f; the soft limit of seconds sends SIGXCPU, the hard one kills.
+# bash counts processes with -u, dash with -p, so both are tried.
+ULIMITS = """ulimit -c 0 && ulimit -S -t {cpu} && ulimit -H -t {cpu_hard} && ulimit -v {memory} || exit 126
+ulimit -f {file} && ulimit -n {open} || exit 126
 ulimit -u {processes} 2>/dev/null || ulimit -p {processes} || exit 126
 exec "$@"
 """
@@ -65,6 +67,17 @@ class Job:
         """Folders that the files need, parents first."""
         found = {str(parent) for path in self.files for parent in PurePosixPath(path).parents} - {"."}
         return tuple(sorted(found))
+
+    def numbers(self, bounds: Bounds) -> list[tuple[str, int, int]]:
+        """The limits as `setrlimit` takes them: name, soft, hard."""
+        equal = {
+            "RLIMIT_CORE": 0,
+            "RLIMIT_AS": self.memory_mb * MEGABYTE,
+            "RLIMIT_FSIZE": bounds.disk_mb * MEGABYTE,
+            "RLIMIT_NOFILE": bounds.open_files,
+            "RLIMIT_NPROC": bounds.processes,
+        }
+        return [("RLIMIT_CPU", self.cpu_s, self.cpu_s + 1), *((name, value, value) for name, value in equal.items())]
 
     def limited(self, shell: str, bounds: Bounds) -> list[str]:
         """A command that lowers its own limits before it becomes `command`."""

@@ -9,15 +9,13 @@ Root without it (a plain container) becomes that user first and then makes a use
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -26,11 +24,12 @@ from palaestra.errors import PalaestraError
 from palaestra.tools.sandbox import bpf
 from palaestra.tools.sandbox.cgroups import Group, Groups, writable_groups
 from palaestra.tools.sandbox.limits import MEGABYTE, Bounds, program
-from palaestra.tools.sandbox.processes import clean_environment
+from palaestra.tools.sandbox.processes import clean_environment, filled
 from palaestra.tools.sandbox.protocol import Guarantees, Threat
 
 Way = Literal["user", "root", "become"]
 HOME = "/box"
+SERVER = "/serve.py"
 SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 SETTINGS = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
 KNOWN_USERS = "root:x:0:0::/:/bin/false\nagent:x:{uid}:{uid}::{home}:/bin/sh\n"
@@ -58,15 +57,24 @@ class Means:
     binds: tuple[str, ...]
     groups: Groups | None
 
-    def view(self, bounds: Bounds, lend: LEND) -> list[str]:
-        """Arguments of bubblewrap up to the work folder: all that a program sees."""
+    def view(self, bounds: Bounds, lend: LEND, *, serves: str = "") -> list[str]:
+        """Arguments of bubblewrap up to the work folder: all that a program sees.
+
+        Args:
+            serves: the source of a trusted program, put at `/serve.py`, that makes name spaces of its own. It keeps
+                what it needs for that.
+        """
         words = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
         words += ["--hostname", "sandbox", "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"]
-        if self.way == "root":
-            words += [word for cap in ("SETUID", "SETGID", "SETPCAP") for word in ("--cap-add", f"CAP_{cap}")]
-        else:
-            words += ["--unshare-user", "--uid", str(INSIDE), "--gid", str(INSIDE)]
+        keeps = ["SETUID", "SETGID", "SETPCAP"] if self.way == "root" else []
+        keeps += ["SYS_ADMIN", "SETPCAP", "KILL"] if serves else []
+        words += [word for name in dict.fromkeys(keeps) for word in ("--cap-add", f"CAP_{name}")]
+        if self.way != "root":
+            who = "0" if serves else str(INSIDE)
+            words += ["--unshare-user", "--uid", who, "--gid", who]
         words += self.files(lend)
+        if serves:
+            words += ["--perms", "0644", "--file", lend(serves.encode()), SERVER]
         for folder, size, mode in (("/dev/shm", 16, "1777"), ("/tmp", bounds.disk_mb, "1777")):
             words += ["--perms", mode, "--size", str(size * MEGABYTE), "--tmpfs", folder]
         words += ["--remount-ro", "/dev"]
@@ -178,13 +186,8 @@ def interpreter(*, packages: bool) -> tuple[str, tuple[str, ...]]:
     return chosen, tuple(str(folder) for folder in folders if not folder.is_relative_to("/usr"))
 
 
-@contextlib.contextmanager
-def own_uids(means: Means) -> Iterator[int]:
-    """A user for one execution who is nobody else; -1 where programs keep the user who started them."""
-    yield -1 if means.way == "user" else _next_uid()
-
-
-def _next_uid() -> int:
+def own_uid() -> int:
+    """A user for one execution who is nobody else and owns nothing."""
     place = os.getpid() % 4096 * 4096 + next(COUNT) % 4096
     for line in Path("/proc/self/uid_map").read_text().splitlines():
         first, _, count = map(int, line.split())
@@ -195,31 +198,28 @@ def _next_uid() -> int:
 
 def _try(means: Means) -> str:
     """Why this way does not work; empty if it does."""
-    files: list[Any] = []
+    lent: list[int] = []
 
     def lend(content: bytes) -> str:
-        file = tempfile.TemporaryFile()
-        file.write(content)
-        file.seek(0)
-        files.append(file)
-        return str(file.fileno())
+        lent.append(filled(content))
+        return str(lent[-1])
 
-    with own_uids(means) as uid:
-        words = means.view(Bounds(), lend) + means.filter(lend)
-        try:
-            done = subprocess.run(
-                [means.bwrap, *words, "--", *means.drop(uid), means.python, "-I", "-S", "-c", "print('inside')"],
-                pass_fds=[file.fileno() for file in files],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=20,
-                env={},
-                **means.identity(uid),
-            )
-        except (OSError, subprocess.SubprocessError) as fault:
-            return str(fault)
-        finally:
-            for file in files:
-                file.close()
+    uid = own_uid()
+    words = means.view(Bounds(), lend) + means.filter(lend)
+    try:
+        done = subprocess.run(
+            [means.bwrap, *words, "--", *means.drop(uid), means.python, "-I", "-S", "-c", "print('inside')"],
+            pass_fds=lent,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=20,
+            env={},
+            **means.identity(uid),
+        )
+    except (OSError, subprocess.SubprocessError) as fault:
+        return str(fault)
+    finally:
+        for fd in lent:
+            os.close(fd)
     return "" if done.stdout == "inside\n" else (done.stderr.strip() or f"status {done.returncode}")

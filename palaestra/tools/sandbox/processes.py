@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -116,10 +117,8 @@ def supervise(
     return ended, status, watch, seconds
 
 
-def execution(
-    ended: Ended, status: int, watch: Watch, seconds: float, *, out_of_memory: bool = False, broken: bool = False
-) -> Execution:
-    """The result that callers see. `status` is negative for a signal. `broken`: memory errors of Python count."""
+def execution(ended: Ended, status: int, watch: Watch, seconds: float, *, out_of_memory: bool = False) -> Execution:
+    """The result that callers see. `status` is negative for a signal."""
     killed_by: KilledBy | None = None
     if ended in ("time", "output"):
         killed_by = "time" if ended == "time" else "output"
@@ -170,6 +169,21 @@ def end_of(process: subprocess.Popen[bytes]) -> Iterator[int]:
     finally:
         waiter.join()
         os.close(ended_fd)
+
+
+def filled(content: bytes) -> int:
+    """A descriptor from which another program can read this content."""
+    fd = os.memfd_create("palaestra", 0) if hasattr(os, "memfd_create") else _nameless()
+    with os.fdopen(os.dup(fd), "wb") as file:
+        file.write(content)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def _nameless() -> int:
+    fd, path = tempfile.mkstemp()
+    os.unlink(path)
+    return fd
 
 
 def clean_environment(extra: Mapping[str, str], *, home: str) -> dict[str, str]:

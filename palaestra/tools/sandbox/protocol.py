@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Literal, Protocol
 
 Isolation = Literal["isolation", "none"]
-KilledBy = Literal["time", "cpu", "memory", "output", "signal"]
+KilledBy = Literal["time", "cpu", "memory", "output", "signal", "worker"]
 
 
 class Threat(StrEnum):
@@ -63,7 +63,8 @@ class Execution:
         err: standard error, likewise.
         timed_out: the wall clock or the processor's ended it.
         oom: a limit of memory ended it, or Python reported MemoryError.
-        killed_by: which limit ended it: time, cpu, memory, output; or "signal" if a signal did that is none of these.
+        killed_by: which limit ended it: time, cpu, memory, output; "signal" if a signal did that is none of these;
+            "worker" if the warm process that served it died, through no fault of this command.
         truncated: some output was dropped.
         seconds: wall time.
     """

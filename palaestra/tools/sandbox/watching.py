@@ -94,6 +94,11 @@ class Watch:
                     return "output"
         return "time"
 
+    def timed(self, ended_fd: int, *, timeout_s: float) -> tuple[Ended, float]:
+        """`until` with the seconds that it took."""
+        begun = time.monotonic()
+        return self.until(ended_fd, timeout_s=timeout_s), time.monotonic() - begun
+
     def drain(self) -> None:
         """Read what the pipes still hold, once nothing writes any more."""
         for fd in self.streams:

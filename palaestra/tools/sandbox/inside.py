@@ -1,0 +1,392 @@
+"""The warm Python: runs inside a sandbox, is forked for every call, and isolates each call from all others.
+
+Knows the calls' name spaces, limits and code. Knows nothing of palaestra: this file is read alone, with the standard
+library of the sandbox's Python. `serving.py` talks to it. What is here runs before and beside unknown code; in the
+process of a call, nothing here is trusted once the code has started.
+
+    the server ──fork──► a call: one program, from start to end
+               └─fork──► a keeper ──fork──► the head of a session: its variables live here
+                                            └─fork──► each piece of code; if it ends well, it becomes the head
+"""
+
+from __future__ import annotations
+
+import ast
+import atexit
+import base64
+import contextlib
+import ctypes
+import errno
+import importlib
+import io
+import json
+import linecache
+import os
+import pickle
+import resource
+import select
+import signal
+import socket
+import stat
+import struct
+import sys
+import threading
+import traceback
+from typing import Any
+
+CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER = 0x00020000, 0x08000000, 0x10000000
+CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
+MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 2, 4, 8, 16384, 1 << 18
+PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, FILTER = 24, 38, 22, 2
+MEGABYTE = 1024 * 1024
+LIBC = ctypes.CDLL(None, use_errno=True)
+NAME = "main.py"  # what tracebacks call the code
+
+
+# ---- the server -------------------------------------------------------------------------------------------
+def serve(control: socket.socket, settings: dict[str, Any]) -> None:
+    """Fork a process for each request until the other side closes the socket."""
+    for module in settings["preload"]:
+        importlib.import_module(module)
+    wake, wakes = os.pipe()
+    for fd in (wake, wakes):
+        os.set_blocking(fd, False)
+    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    own = os.open("/proc/self/ns/pid", os.O_RDONLY) if settings["way"] != "none" else -1
+    control.sendall(b"ready")
+    running: dict[int, tuple[int, int]] = {}  # process → (number of the request, where to tell its end)
+    while True:
+        ready, _, _ = select.select([control, wake], [], [])
+        if wake in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(wake, 4096)
+        _reap(running)
+        if control not in ready:
+            continue
+        message, fds, _, _ = socket.recv_fds(control, 4096, 8)
+        if not message:
+            break
+        request = json.loads(message)
+        if "kill" in request:
+            for pid in [pid for pid, (number, _) in running.items() if number == request["kill"]]:
+                _kill(pid, settings["way"])
+        else:
+            end_fd, *rest = fds
+            pid = _fork(own)
+            if pid == 0:
+                control.close()
+                _become(rest, settings, request)
+            for fd in rest:
+                os.close(fd)
+            running[pid] = (request["number"], end_fd)
+    for pid in running:
+        _kill(pid, settings["way"])
+
+
+def _fork(own: int) -> int:
+    """A new process; with `own`, as the first one of a new name space of processes."""
+    if own >= 0:
+        _check(LIBC.setns(own, CLONE_NEWPID))  # back to the own one: only from there a further one can be made
+        _check(LIBC.unshare(CLONE_NEWPID))
+    return os.fork()
+
+
+def _reap(running: dict[int, tuple[int, int]]) -> None:
+    while running:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        if pid in running:
+            _, end_fd = running.pop(pid)
+            with contextlib.suppress(OSError):
+                code = os.waitstatus_to_exitcode(status)
+                os.write(end_fd, json.dumps({"status": 128 - code if 128 < code <= 192 else code}).encode())
+            os.close(end_fd)
+
+
+def _kill(pid: int, way: str) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL) if way == "none" else os.kill(pid, signal.SIGKILL)
+
+
+def _become(fds: list[int], settings: dict[str, Any], request: dict[str, Any]) -> None:
+    """In the new process: take the descriptors, isolate, run. Never returns."""
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.setsid()
+        job_fd = _only(fds)
+        with os.fdopen(job_fd, "rb") as file:
+            job = pickle.load(file)
+        link = socket.socket(fileno=os.dup(4)) if request["session"] else None
+        if link:
+            os.close(4)
+        isolate(settings, job, request["uid"])
+        if link:
+            keep(link)
+        if settings["way"] != "none":
+            stand_in()
+        run_program(job["code"], job["argv"])
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(70)
+
+
+def _only(fds: list[int]) -> int:
+    """Make the descriptors 0, 1, 2, then 3 the job and 4 the link of a session; close all others."""
+    high = [os.dup2(fd, 200 + place) for place, fd in enumerate(fds)]
+    for place, fd in enumerate(high):
+        os.dup2(fd, place, inheritable=place < 3)
+    os.closerange(len(fds), 4096)
+    return 3
+
+
+# ---- isolation of one call --------------------------------------------------------------------------------
+def isolate(settings: dict[str, Any], job: dict[str, Any], uid: int) -> None:
+    """Own files, processes, network and user for this process; then limits; then no way back."""
+    way, home = settings["way"], job["home"]
+    if way != "none":
+        _check(LIBC.unshare(CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWNET))
+        _mount(None, "/", None, MS_REC | MS_PRIVATE, "")
+        for folder, size in ((home, settings["disk_mb"]), ("/tmp", settings["disk_mb"]), ("/dev/shm", 16)):
+            _mount("tmpfs", folder, "tmpfs", MS_NOSUID | MS_NODEV, f"size={size}m,nr_inodes=8192,mode=0777")
+        _mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "")
+    os.chdir(home)
+    os.umask(0)
+    write_files(job["files"])
+    os.umask(0o022)
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")  # if all calls together need too much, a call dies and not the server
+    if way == "user":
+        outside = os.getuid()
+        _check(LIBC.unshare(CLONE_NEWUSER))  # so that the limit of processes counts this call only
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {outside} 1"), ("gid_map", f"{uid} {outside} 1")):
+            with open(f"/proc/self/{name}", "w") as file:
+                file.write(text)
+    for name, soft, hard in job["limits"]:
+        resource.setrlimit(getattr(resource, name), (soft, hard))
+    if way == "none":
+        return
+    for capability in range(64):
+        if LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
+            break
+    if way == "root":
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+    header, empty = struct.pack("=Ii", 0x20080522, 0), bytes(24)  # version 3: no capability in any set
+    _check(LIBC.capset(header, empty))
+    _check(LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    if settings["filter"]:
+        load_filter(settings["filter"])
+
+
+def load_filter(program: bytes) -> None:
+    """Load the filter of system calls; everything that this process starts has it too."""
+    buffer = ctypes.create_string_buffer(program, len(program))
+    head = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
+    _check(LIBC.prctl(PR_SET_SECCOMP, FILTER, ctypes.c_char_p(head), 0, 0))
+
+
+def _mount(source: str | None, target: str, kind: str | None, flags: int, data: str) -> None:
+    text = [value.encode() if value is not None else None for value in (source, target, kind)]
+    _check(LIBC.mount(*text, ctypes.c_ulong(flags), data.encode()))
+
+
+def _check(result: int) -> None:
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def stand_in() -> None:
+    """Stay as the first process of the name space and return in a second one, which signals reach as usual."""
+    pid = os.fork()
+    if pid == 0:
+        return
+    for fd in (0, 1, 2):
+        os.close(fd)
+    while True:
+        ended, status = os.wait()
+        if ended == pid:
+            code = os.waitstatus_to_exitcode(status)
+            os._exit(code if code >= 0 else 128 - code)
+
+
+# ---- one program ------------------------------------------------------------------------------------------
+def run_program(code: str, argv: list[str]) -> None:
+    """Run code as `python main.py` would, then end the process."""
+    sys.argv = argv
+    _leave(_execute(code, _module(), show_last=False))
+
+
+def _module() -> dict[str, Any]:
+    module = type(sys)("__main__")
+    module.__dict__["__builtins__"] = __builtins__
+    sys.modules["__main__"] = module
+    sys.path.insert(0, os.getcwd())
+    for number, stream in enumerate(("stdin", "stdout", "stderr")):
+        raw = io.FileIO(number, "r" if number == 0 else "w", closefd=False)
+        opened = io.BufferedReader(raw) if number == 0 else io.BufferedWriter(raw)
+        setattr(sys, stream, io.TextIOWrapper(opened, encoding="utf-8", errors="replace", line_buffering=True))
+    return module.__dict__
+
+
+def _execute(code: str, variables: dict[str, Any], *, show_last: bool) -> int:
+    """Run code; show the value of a last expression if asked to. Returns an exit status."""
+    linecache.cache[NAME] = (len(code), None, code.splitlines(True), NAME)
+    try:
+        tree = ast.parse(code, NAME)
+        last = tree.body.pop() if show_last and tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, NAME, "exec"), variables)
+        if last is not None:
+            value = eval(compile(ast.Expression(last.value), NAME, "eval"), variables)
+            if value is not None:
+                print(repr(value))
+    except SystemExit as stop:
+        if stop.code is not None and not isinstance(stop.code, int):
+            print(stop.code, file=sys.stderr)
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except BaseException as fault:
+        _show(fault)
+        return 1
+    return 0
+
+
+def _show(fault: BaseException) -> None:
+    """The traceback from the code's own first line on, as Python prints it."""
+    trace = fault.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename != NAME:
+        trace = trace.tb_next
+    traceback.print_exception(type(fault), fault, trace, limit=-8)
+
+
+def _leave(status: int) -> None:
+    for tidy in (threading._shutdown, atexit._run_exitfuncs, sys.stdout.flush, sys.stderr.flush):
+        with contextlib.suppress(Exception):
+            tidy()
+    os._exit(status & 0xFF)
+
+
+# ---- a session --------------------------------------------------------------------------------------------
+def keep(link: socket.socket) -> None:
+    """The first process of a session: starts its head and collects what has ended, until nothing is left."""
+    if os.fork() == 0:
+        _head(link, _module())
+    link.close()
+    while True:
+        try:
+            os.wait()
+        except ChildProcessError:
+            os._exit(0)
+
+
+def _head(link: socket.socket, variables: dict[str, Any]) -> None:
+    """Answer requests. Code runs in a fork. If it ends, the fork is the head; if it is killed, this one stays it."""
+    while True:
+        request, fds = _receive(link)
+        if request is None:
+            os._exit(0)
+        if request["do"] == "files":
+            _send(link, {"files": read_files(".", request["most"])})
+            continue
+        write_files(request["files"])
+        alive, commits = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(alive)
+            os.setpgid(0, 0)
+            for place, fd in enumerate(fds):
+                os.dup2(fd, place + 1)
+                os.close(fd)
+            status = _execute(request["code"], variables, show_last=True)
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(Exception):
+                    stream.flush()
+            null = os.open(os.devnull, os.O_WRONLY)
+            for number in (1, 2):
+                os.dup2(null, number)
+            os.close(null)
+            os.write(commits, b"x")  # from here on this process is the head
+            os.close(commits)
+            _send(link, {"status": status, "kept": True})
+            continue
+        os.close(commits)
+        for fd in fds:
+            os.close(fd)
+        ready, _, _ = select.select([alive], [], [], request["timeout_s"])
+        if ready and os.read(alive, 1):
+            os._exit(0)  # the fork is the head now
+        os.close(alive)
+        if not ready:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        _send(link, {"status": code, "kept": True, "lost": True, "timed_out": not ready})
+
+
+def _receive(link: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
+    head, fds, _, _ = socket.recv_fds(link, 8, 2)
+    if len(head) < 8:
+        return None, fds
+    left, parts = struct.unpack("=Q", head)[0], []
+    while left:
+        part = link.recv(min(left, MEGABYTE))
+        if not part:
+            return None, fds
+        parts.append(part)
+        left -= len(part)
+    return pickle.loads(b"".join(parts)), fds
+
+
+def _send(link: socket.socket, reply: dict[str, Any]) -> None:
+    content = json.dumps(reply).encode()
+    link.sendall(struct.pack("=Q", len(content)) + content)
+
+
+# ---- files ------------------------------------------------------------------------------------------------
+def write_files(files: dict[str, bytes]) -> None:
+    """Put files into the current folder; a link in the place of a file is replaced, not followed."""
+    for path, content in files.items():
+        folder = os.path.dirname(path)
+        if folder:
+            os.makedirs(folder, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o777)
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
+
+
+def read_files(folder: str, most: int) -> dict[str, str]:
+    """Regular files below a folder, as base64, up to `most` bytes together; links and special files are left out."""
+    found, left = {}, most
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "__")))
+        for name in sorted(names):
+            path = os.path.join(parent, name)
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            except OSError as fault:
+                if fault.errno in (errno.ELOOP, errno.ENXIO, errno.ENOENT, errno.EACCES):
+                    continue
+                raise
+            with os.fdopen(fd, "rb") as file:
+                size = os.fstat(fd).st_size
+                if stat.S_ISREG(os.fstat(fd).st_mode) and size <= left:
+                    content = file.read(left)
+                    left -= len(content)
+                    found[os.path.relpath(path, folder)] = base64.b64encode(content).decode()
+    return found
+
+
+if __name__ == "__main__":
+    with open(int(sys.argv[1]), "rb") as first:
+        chosen = pickle.load(first)
+    serve(socket.socket(fileno=int(sys.argv[2])), chosen)

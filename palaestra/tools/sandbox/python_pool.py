@@ -1,0 +1,288 @@
+"""A pool of warm Pythons: thousands of short programs, each alone in a fork of an interpreter that already runs.
+
+Knows which server serves which call. Knows nothing of tools or episodes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal
+
+from palaestra.errors import PalaestraError
+from palaestra.tools.sandbox.limits import Bounds, Job, job
+from palaestra.tools.sandbox.namespaces import HOME, Means, find_means
+from palaestra.tools.sandbox.processes import execution
+from palaestra.tools.sandbox.protocol import Execution, Guarantees, Threat
+from palaestra.tools.sandbox.server import Server, start_isolated, start_plain
+from palaestra.tools.sandbox.subprocesses import MISSES
+from palaestra.tools.sandbox.watching import Watch, in_thread
+
+PRELOAD = ("bisect", "collections", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools")
+PRELOAD += ("heapq", "itertools", "json", "math", "operator", "random", "re", "statistics", "string", "typing")
+DIED = "the worker that served this call died; it is replaced, and this call was not repeated"
+
+
+class PythonPool:
+    """Warm Python interpreters. A call is a fork with name spaces, files and a user of its own.
+
+    Args:
+        backend: "bubblewrap" isolates; "subprocess" does not, and says so in `guarantees`.
+        workers: interpreters that wait. Higher: more forks at the same time. Usual: the number of cores.
+        parallel: calls at once; further ones wait their turn.
+        sessions: sessions at once; a further one is refused.
+        preload: modules that are imported once, before any fork. Code may import others too.
+        total_mb: memory of everything that one worker serves, files included, where there are control groups.
+        max_output, disk_mb, processes: as in `Bounds`.
+        packages, readable, groups: as in `BubblewrapSandbox`.
+
+    Raises: PalaestraError, if the back end cannot be used here. Nothing weaker is used instead.
+    """
+
+    def __init__(
+        self,
+        *,
+        backend: Literal["bubblewrap", "subprocess"] = "bubblewrap",
+        workers: int = 2,
+        parallel: int = 8,
+        sessions: int = 256,
+        preload: Sequence[str] = PRELOAD,
+        total_mb: int = 2048,
+        max_output: int = 65536,
+        disk_mb: int = 64,
+        processes: int = 64,
+        packages: bool = False,
+        readable: Sequence[str | Path] = (),
+        groups: bool = True,
+    ) -> None:
+        for name, value in (
+            ("workers", workers),
+            ("parallel", parallel),
+            ("sessions", sessions),
+            ("total_mb", total_mb),
+        ):
+            if value < 1:
+                raise PalaestraError(
+                    where="PythonPool", what=f"`{name}` is {value}.", remedy=f"Give `{name}` a positive number."
+                )
+        if backend not in ("bubblewrap", "subprocess"):
+            raise PalaestraError(
+                where="PythonPool", what=f"no warm back end `{backend}`.", options=("bubblewrap", "subprocess")
+            )
+        self.backend = backend
+        self.bounds = Bounds(
+            max_output=max_output, disk_mb=disk_mb, processes=processes if backend == "bubblewrap" else 4096
+        )
+        self.means: Means | None = None
+        if backend == "bubblewrap":
+            paths = tuple(str(path) for path in readable)
+            self.means = find_means(readable=paths, packages=packages, groups=groups)
+        self._settings = {"preload": tuple(preload), "disk_mb": disk_mb}
+        self._total_mb, self._most = total_mb, parallel + sessions
+        self._slots = threading.BoundedSemaphore(parallel)
+        self._places = threading.BoundedSemaphore(sessions)
+        self._threads = ThreadPoolExecutor(parallel + 8, thread_name_prefix="sandbox-pool")
+        # Servers die with the thread that started them, so this one thread lives as long as the pool.
+        self._starter = ThreadPoolExecutor(1, thread_name_prefix="sandbox-start")
+        self._lock = threading.Lock()
+        self._closed = False
+        self._servers: list[Server] = []
+        try:
+            self._servers += [self._starter.submit(self._start).result() for _ in range(workers)]
+        except BaseException:
+            self.close()
+            raise
+
+    # ---- calls --------------------------------------------------------------------------------------------
+    def run(
+        self,
+        code: str,
+        *,
+        stdin: str = "",
+        files: Mapping[str, str | bytes] | None = None,
+        argv: Sequence[str] = (),
+        timeout_s: float = 10.0,
+        memory_mb: int = 512,
+        cpu_s: float | None = None,
+    ) -> Execution:
+        """Run a program as `python main.py *argv` would, in an empty work folder with `files`."""
+        return self._run(self._job(code, stdin, files, argv, timeout_s, memory_mb, cpu_s))
+
+    async def arun(
+        self,
+        code: str,
+        *,
+        stdin: str = "",
+        files: Mapping[str, str | bytes] | None = None,
+        argv: Sequence[str] = (),
+        timeout_s: float = 10.0,
+        memory_mb: int = 512,
+        cpu_s: float | None = None,
+    ) -> Execution:
+        """As `run`, without blocking the event loop. Cancelling it kills the program."""
+        checked = self._job(code, stdin, files, argv, timeout_s, memory_mb, cpu_s)
+        return await in_thread(self._threads, lambda cancel_fd: self._run(checked, cancel_fd))
+
+    def guarantees(self) -> Guarantees:
+        """What calls and sessions cannot do to the host and to each other."""
+        if self.means is None:
+            return Guarantees(
+                backend="subprocess",
+                isolation="none",
+                stops=frozenset(Threat) - MISSES.keys(),
+                misses=MISSES,
+                notes=("warm: calls have processes and folders of their own, but run as you",),
+            )
+        return self.means.guarantees("bubblewrap")
+
+    def close(self) -> None:
+        """End all servers, calls and sessions."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            servers, self._servers = self._servers, []
+        for server in servers:
+            server.destroy()
+        self._threads.shutdown(wait=True)
+        self._starter.shutdown(wait=True)
+
+    def __enter__(self) -> PythonPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- servers ------------------------------------------------------------------------------------------
+    def take(self) -> Server:
+        """The living server with the least to do, with one thing more to do. A dead one is replaced first.
+
+        Raises: PalaestraError, if the pool is closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise PalaestraError(where="PythonPool", what="it is closed.", remedy="Make a new one.")
+            for place, server in enumerate(self._servers):
+                if server.dead or server.process.poll() is not None:
+                    server.destroy()
+                    self._servers[place] = self._starter.submit(self._start).result()
+            chosen = min(self._servers, key=lambda server: server.load)
+            chosen.load += 1
+            return chosen
+
+    def give(self, server: Server) -> None:
+        """One thing less to do."""
+        with self._lock:
+            server.load -= 1
+
+    def reserve(self) -> None:
+        """A place for a session.
+
+        Raises: PalaestraError, if all are taken.
+        """
+        if not self._places.acquire(blocking=False):
+            raise PalaestraError(
+                where="PythonPool",
+                what="all sessions are in use.",
+                remedy="Close sessions whose episodes are over, or raise `sessions`.",
+            )
+
+    def release(self) -> None:
+        """A session has ended."""
+        self._places.release()
+
+    def _start(self) -> Server:
+        if self.means is None:
+            return start_plain(self._settings)
+        return start_isolated(self.means, self.bounds, self._settings, total_mb=self._total_mb, most=self._most)
+
+    # ---- one call -----------------------------------------------------------------------------------------
+    def _job(
+        self,
+        code: str,
+        stdin: str,
+        files: Mapping[str, str | bytes] | None,
+        argv: Sequence[str],
+        timeout_s: float,
+        memory_mb: int,
+        cpu_s: float | None,
+    ) -> tuple[Job, str, tuple[str, ...]]:
+        checked = job(
+            ["python"],
+            stdin=stdin,
+            files=files,
+            timeout_s=timeout_s,
+            memory_mb=memory_mb,
+            cpu_s=cpu_s,
+            network="none",
+            bounds=self.bounds,
+        )
+        return checked, code, ("main.py", *argv)
+
+    def _run(self, asked: tuple[Job, str, tuple[str, ...]], cancel_fd: int = -1) -> Execution:
+        task, code, argv = asked
+        with self._slots, self.home() as home:
+            request = self.request(task, home) | {"code": code, "argv": list(argv)}
+            for _ in range(2):  # a server that died while idle is found out only now; nothing has run then
+                server = self.take()
+                try:
+                    return self._watched(server, request, task, cancel_fd)
+                except OSError:
+                    server.dead = True
+                finally:
+                    self.give(server)
+        raise PalaestraError(
+            where="PythonPool", what="two servers in a row were dead before the call.", remedy="Run `palaestra doctor`."
+        )
+
+    def _watched(self, server: Server, request: dict[str, Any], task: Job, cancel_fd: int) -> Execution:
+        pipes = [os.pipe() for _ in range(3)]
+        theirs = (pipes[0][0], pipes[1][1], pipes[2][1])
+        kills = server.group.killed_for_memory if server.group else 0
+        watch = Watch(pipes[1][0], pipes[2][0], pipes[0][1], task.stdin, self.bounds, cancel_fd)
+        try:
+            try:
+                number, end_fd = server.fork(request, theirs, session=False)
+            finally:
+                for fd in theirs:
+                    os.close(fd)
+            ended, seconds = watch.timed(end_fd, timeout_s=task.timeout_s)
+            if ended != "itself":
+                server.kill(number)
+            status = server.status(end_fd)
+            watch.drain()
+        finally:
+            watch.close()
+        if status is None and ended == "itself":
+            return Execution(
+                rc=None, out=watch.out.text, err=f"{watch.err.text}{DIED}\n", killed_by="worker", seconds=seconds
+            )
+        killed = status == -9 and server.group is not None and server.group.killed_for_memory > kills
+        return execution(ended, status or 0, watch, seconds, out_of_memory=killed)
+
+    def home(self) -> Home:
+        """The work folder of a call: inside a name space, or a temporary folder of the host."""
+        return Home(isolated=self.means is not None)
+
+    def request(self, task: Job, home: str) -> dict[str, Any]:
+        """What the server needs to know of a call or session."""
+        return {"home": home, "files": dict(task.files), "limits": task.numbers(self.bounds)}
+
+
+class Home:
+    """A work folder as a context: its path as the program sees it."""
+
+    def __init__(self, *, isolated: bool) -> None:
+        self._made = None if isolated else tempfile.mkdtemp(prefix="palaestra-")
+
+    def __enter__(self) -> str:
+        return self._made or HOME
+
+    def __exit__(self, *_: object) -> None:
+        if self._made:
+            shutil.rmtree(self._made, ignore_errors=True)

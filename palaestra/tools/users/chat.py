@@ -1,0 +1,132 @@
+"""A chat model that plays the user, behind any endpoint that speaks OpenAI's protocol.
+
+Knows briefs and one HTTP interface. Keys and addresses stand in the environment, never in a recipe.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import pydantic
+
+from palaestra.errors import EpisodeFailure, RecipeError, missing_extra
+from palaestra.registry import NonNegative, Positive, Section
+from palaestra.tools.users.brief import STOP, Brief, Said
+
+GREETING = "Hi! How can I help you today?"
+PART = """You play a customer who talks to a service agent. Stay in your part.
+{scenario}
+
+- Say one short thing in each turn, and only what you were asked.
+- Tell no fact before you are asked for it, and invent none: what is not above you do not know.
+- Do not say everything at once; bring up one wish after the other.
+- Answer yes or no when you are asked to confirm something: yes only if it is exactly what you want.
+- When all wishes are settled, or were refused, write {stop} and nothing else."""
+
+
+class ChatSettings(Section):
+    """Which model plays the user, and how it is reached.
+
+    Attributes:
+        model: its name at the endpoint.
+        url, key: names of the environment variables that hold the address (ending in /v1) and the key.
+        timeout_s: seconds for one answer. retries: further attempts after time-outs, full queues and lost connections.
+        temperature: of its answers. Usual: 0 to 1. max_tokens: of one answer.
+    """
+
+    model: str
+    url: str = "OPENAI_BASE_URL"
+    key: str = "OPENAI_API_KEY"
+    timeout_s: Positive = 30.0
+    retries: Annotated[int, pydantic.Field(ge=0, le=10)] = 2
+    temperature: NonNegative = 0.7
+    max_tokens: Annotated[int, pydantic.Field(gt=0)] = 200
+
+
+class ChatUser:
+    """A user played by a chat model. What it was told it knows from the brief; nobody else knows what it said of it.
+
+    Raises: RecipeError, if an environment variable is empty; MissingExtra. A call that fails for good, and an answer
+    without text, end the episode: EpisodeFailure of the boundary "environment".
+    """
+
+    told: Mapping[str, str] = {}
+
+    def __init__(self, settings: ChatSettings) -> None:
+        self._settings = settings
+        self._url, self._key = _variable(settings.url), _variable(settings.key)
+        try:
+            import openai
+        except ImportError as error:
+            raise missing_extra("openai", extra="serve", needed_for="a user played by a chat model") from error
+        self._openai = openai
+        self._client: Any = None
+        self._messages: list[dict[str, str]] = []
+
+    async def begin(self, brief: Brief) -> Said:
+        """The first turn, in answer to a greeting."""
+        self._messages = [{"role": "system", "content": PART.format(scenario=brief.scenario(), stop=STOP)}]
+        return await self.reply(GREETING)
+
+    async def reply(self, text: str) -> Said:
+        """The model's answer; with the stop token in it, the dialogue is over."""
+        asked = [*self._messages, {"role": "user", "content": text}]  # to the model, the agent is who talks to it
+        answer = await self._ask(asked)
+        self._messages = [*asked, {"role": "assistant", "content": answer}]
+        return Said(answer, STOP in answer)
+
+    async def close(self) -> None:
+        """Hang up."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    def snapshot(self) -> Any:
+        return copy.deepcopy(self._messages)
+
+    def restore(self, state: Any) -> None:
+        self._messages = copy.deepcopy(state)
+
+    async def _ask(self, messages: list[dict[str, str]]) -> str:
+        chosen = self._settings
+        if self._client is None:
+            self._client = self._openai.AsyncOpenAI(
+                base_url=self._url, api_key=self._key, timeout=chosen.timeout_s, max_retries=chosen.retries
+            )
+        try:
+            done = await self._client.chat.completions.create(
+                model=chosen.model,
+                messages=messages,
+                temperature=chosen.temperature,
+                max_tokens=chosen.max_tokens,
+            )
+            answer = done.choices[0].message.content if done.choices else None
+        except self._openai.OpenAIError as error:
+            what = f"the model {chosen.model} gave no answer: {type(error).__name__}: {str(error)[:200]}"
+            raise _failed(what, chosen) from error
+        if not answer or not answer.strip():
+            raise _failed(f"the model {chosen.model} gave an empty answer.", chosen)
+        return str(answer.strip())
+
+
+def _failed(what: str, chosen: ChatSettings) -> EpisodeFailure:
+    return EpisodeFailure(
+        boundary="environment",
+        where="a user played by a chat model",
+        what=what,
+        remedy=f"See whether the endpoint in ${chosen.url} is up; raise `timeout_s` or `retries` if it is only busy.",
+    )
+
+
+def _variable(name: str) -> str:
+    value = os.environ.get(name, "")
+    if not value:
+        raise RecipeError(
+            where="a user played by a chat model",
+            what=f"the environment variable {name} is empty.",
+            remedy=f"Set it before the run: export {name}=…; addresses and keys never stand in a recipe.",
+        )
+    return value

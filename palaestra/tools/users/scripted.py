@@ -1,0 +1,238 @@
+"""Users by rule: one that answers what it is asked, and one that reads out turns that were written before.
+
+Knows briefs and what is heard. Knows nothing of worlds: whether something was really done is not its business.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from palaestra.errors import ContractError
+from palaestra.tools.users.brief import STOP, Brief, Said, Wish
+from palaestra.tools.users.hearing import asked, asks_to_confirm, mentions, mentions_any, statements
+
+REQUEST = "request"  # the fact that tells which wish it is
+PHRASES: Mapping[str, tuple[str, ...]] = {
+    "fact": ("my {fact} is {value}.", "it is {value}.", "{value}.", "the {fact} would be {value}."),
+    "yes": ("yes.", "yes please.", "yes, go ahead.", "yes, do that."),
+    "no": ("no, that is not what i want.", "no, not that.", "no.", "no, you got me wrong."),
+    "vague": ("hello, i need help.", "hi there.", "i have a problem.", "hello, can you help me?"),
+    "changed": (
+        "no, i changed my mind: {fact} {value} instead.",
+        "no, better {fact} {value}.",
+        "no wait, {fact} {value} please.",
+        "no, now i prefer {fact} {value}.",
+    ),
+    "sorry": (
+        "sorry, i misspoke: {fact} {value}.",
+        "i meant {fact} {value}.",
+        "correction: {fact} {value}.",
+        "no, {fact} {value}, sorry.",
+    ),
+    "unknown": ("i do not know.", "i cannot say.", "no idea.", "that i do not know."),
+    "lost": ("what do you mean?", "i do not understand.", "sorry?", "pardon?"),
+    "thanks": ("thank you.", "thanks, that is all.", "great, bye.", "thank you, bye."),
+    "enough": ("i have had enough.", "this takes too long.", "forget it.", "i give up."),
+}
+WORDINGS = len(PHRASES["fact"])
+
+
+@dataclass(slots=True, kw_only=True)
+class _Dialogue:
+    """How far a dialogue is."""
+
+    brief: Brief
+    place: int = 0  # of the present wish
+    facts: dict[str, str] = field(default_factory=dict)  # of the present wish, as they are now
+    told: dict[str, str] = field(default_factory=dict)
+    wrong: str | None = None  # the fact that was said wrongly in the last turn
+    misspoken: set[str] = field(default_factory=set)
+    changed: bool = False
+    useless: int = 0
+    turn: int = 0
+    over: bool = False
+
+    @property
+    def wish(self) -> Wish:
+        return self.brief.wishes[self.place]
+
+
+class ScriptedUser:
+    """Answers what it is asked, one fact a turn; says yes to what it wants; goes on when something is settled.
+
+    How a reply of the agent is read, in this order: a request to confirm; news that the present wish is settled; a
+    question for facts, of which the first is answered that was not told yet. Anything else is not understood.
+    Facts that were told stand in `told` until the next wish; the user's own facts stay.
+    """
+
+    def __init__(self) -> None:
+        self._now: _Dialogue | None = None
+
+    @property
+    def told(self) -> Mapping[str, str]:
+        """Facts said so far, with their latest values, wrong ones too while they are not corrected."""
+        return self._speaking().told
+
+    @property
+    def place(self) -> int:
+        """How many wishes are settled, as far as the user was told."""
+        now = self._speaking()
+        return now.place + int(now.over)
+
+    @property
+    def correcting(self) -> bool:
+        """Whether the next turn takes back something that was said wrongly."""
+        return self._speaking().wrong is not None
+
+    def begin(self, brief: Brief) -> Said:
+        """The first turn of a dialogue. Raises: ContractError, for a brief without any wish."""
+        if not brief.wishes:
+            raise ContractError(
+                where="ScriptedUser.begin", what="the brief has no wish.", remedy="Give at least one Wish."
+            )
+        now = self._now = _Dialogue(brief=brief, facts=dict(brief.wishes[0].facts))
+        return self._say(now, self._opening(now, vague=brief.vague))
+
+    def reply(self, text: str) -> Said:
+        """The answer to what the agent said. With the last wish settled, or out of patience, it ends the dialogue."""
+        now = self._speaking()
+        if now.over:
+            raise ContractError(where="ScriptedUser.reply", what="the dialogue is over.", remedy="Call `begin` again.")
+        fixed, now.wrong = now.wrong, None
+        if fixed is not None:
+            now.told[fixed] = self._knows(now)[fixed]
+        useful, answer = self._answer(now, text)
+        if fixed is not None and not now.over and fixed in now.told:
+            first = self._phrase(now, "sorry", fact=fixed, value=now.told[fixed])
+            answer = first if not useful else f"{first} {answer}"
+            useful = True
+        now.useless = 0 if useful else now.useless + 1
+        if now.brief.patience is not None and now.useless >= now.brief.patience and not now.over:
+            now.over, answer = True, f"{self._phrase(now, 'enough')} {STOP}"
+        return self._say(now, answer)
+
+    def snapshot(self) -> Any:
+        return copy.deepcopy(self._now)
+
+    def restore(self, state: Any) -> None:
+        self._now = copy.deepcopy(state)
+
+    # ---- answering ----------------------------------------------------------------------------------------
+    def _speaking(self) -> _Dialogue:
+        if self._now is None:
+            raise ContractError(
+                where="ScriptedUser", what="nobody called `begin`.", remedy="Call `begin(brief)` first."
+            )
+        return self._now
+
+    def _answer(self, now: _Dialogue, text: str) -> tuple[bool, str]:
+        """Whether the reply was of use, and the answer to it."""
+        if asks_to_confirm(text):
+            return self._confirm(now, text)
+        if mentions_any(statements(text), now.wish.settled):
+            return True, self._go_on(now)
+        wanted = asked(text, now.brief.hears)
+        if not wanted:
+            return False, self._phrase(now, "lost")
+        known = self._knows(now)
+        fresh = [fact for fact in wanted if fact in known and fact not in now.told]
+        again = [fact for fact in wanted if fact in known]
+        if not again:
+            return False, self._phrase(now, "unknown")
+        return bool(fresh), self._tell(now, (fresh or again)[0])
+
+    def _confirm(self, now: _Dialogue, text: str) -> tuple[bool, str]:
+        names = now.wish.names or (now.wish.name,)
+        right = mentions_any(text, names) and all(mentions(text, value) for value in now.facts.values())
+        if not right:
+            return False, self._phrase(now, "no")
+        change = now.wish.change
+        if change is not None and not now.changed:
+            now.changed = True
+            fact, value = change
+            now.facts[fact] = now.told[fact] = value
+            return True, self._phrase(now, "changed", fact=fact, value=value)
+        now.told.update(now.facts, **{REQUEST: now.wish.name})  # a yes says that all of it is right
+        return True, self._phrase(now, "yes")
+
+    def _go_on(self, now: _Dialogue) -> str:
+        if now.place + 1 == len(now.brief.wishes):
+            now.over = True
+            return f"{self._phrase(now, 'thanks')} {STOP}"
+        now.place += 1
+        now.facts, now.changed = dict(now.wish.facts), False
+        now.told = {fact: value for fact, value in now.told.items() if fact in now.brief.about}
+        return self._opening(now, vague=False)
+
+    def _opening(self, now: _Dialogue, *, vague: bool) -> str:
+        if vague:
+            return self._phrase(now, "vague")
+        now.told[REQUEST] = now.wish.name
+        said = [now.wish.text[now.brief.wording % len(now.wish.text)]]
+        for fact, value in self._knows(now).items() if now.brief.open else ():
+            if fact not in now.told:
+                now.told[fact] = value
+                said.append(PHRASES["fact"][0].format(fact=fact, value=value))
+        return " ".join(said)
+
+    def _tell(self, now: _Dialogue, fact: str) -> str:
+        if fact == REQUEST:
+            now.told[REQUEST] = now.wish.name
+            return now.wish.text[now.brief.wording % len(now.wish.text)]
+        value = self._knows(now)[fact]
+        if fact in now.brief.misspeaks and fact not in now.misspoken:
+            now.misspoken.add(fact)
+            now.wrong, value = fact, now.brief.misspeaks[fact]
+        now.told[fact] = value
+        return self._phrase(now, "fact", fact=fact, value=value)
+
+    def _knows(self, now: _Dialogue) -> dict[str, str]:
+        return {**now.brief.about, REQUEST: now.wish.name, **now.facts}
+
+    def _phrase(self, now: _Dialogue, kind: str, **words: str) -> str:
+        return PHRASES[kind][now.brief.wording % WORDINGS].format(**words)
+
+    def _say(self, now: _Dialogue, text: str) -> Said:
+        aside = now.brief.asides.get(now.turn)
+        now.turn += 1
+        return Said(f"{text} {aside}" if aside and not now.over else text, now.over)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One turn written before, and the facts that are told with it."""
+
+    text: str
+    told: Mapping[str, str]
+
+
+class StaticUser:
+    """Reads out turns that were written before, whatever the agent says, and ends after the last."""
+
+    def __init__(self, lines: Sequence[Line] = ()) -> None:
+        self._lines, self._place = tuple(lines), 0
+
+    @property
+    def told(self) -> Mapping[str, str]:
+        return self._lines[self._place].told
+
+    def begin(self, brief: Brief) -> Said:
+        """The first line. Raises: ContractError, without any line."""
+        if not self._lines:
+            raise ContractError(where="StaticUser.begin", what="no turn was written.", remedy="Give at least one Line.")
+        self._place = 0
+        return Said(self._lines[0].text, len(self._lines) == 1)
+
+    def reply(self, text: str) -> Said:
+        """The next line."""
+        self._place += 1
+        return Said(self._lines[self._place].text, self._place == len(self._lines) - 1)
+
+    def snapshot(self) -> Any:
+        return self._lines, self._place
+
+    def restore(self, state: Any) -> None:
+        self._lines, self._place = state

@@ -1,0 +1,1 @@
+"""TextArena: text games of one player, of two and of many."""

@@ -1,0 +1,114 @@
+"""The tech tree: what is found, what is made of what, how deep each thing lies, and goals about them.
+
+Knows items, recipes and goals. Knows nothing of maps or texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from palaestra.data import derive
+
+Kind = Literal["atomic", "long", "open"]
+KINDS: tuple[Kind, ...] = ("atomic", "long", "open")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A tile that gives an item when it is attacked, with a tool where it needs one."""
+
+    tile: str
+    tool: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Ingredients of one act of crafting, how many things it makes, and whether a table must stand beside."""
+
+    needs: Mapping[str, int]
+    makes: int = 1
+    table: bool = False
+
+
+SOURCES: dict[str, Source] = {
+    "wood": Source("tree"),
+    "stone": Source("rock", "wooden pickaxe"),
+    "iron": Source("ore", "stone pickaxe"),
+}
+RECIPES: dict[str, Recipe] = {
+    "planks": Recipe({"wood": 1}, makes=2),
+    "sticks": Recipe({"planks": 1}, makes=2),
+    "table": Recipe({"planks": 2}),
+    "wooden pickaxe": Recipe({"sticks": 1, "planks": 1}, table=True),
+    "stone pickaxe": Recipe({"sticks": 1, "stone": 1}, table=True),
+    "iron pickaxe": Recipe({"sticks": 1, "iron": 1}, table=True),
+}
+# In the order in which one can be had at the earliest. Ingredients of a recipe are made deepest first, so that making
+# one uses up none of another.
+ITEMS = ("wood", "planks", "sticks", "table", "wooden pickaxe", "stone", "stone pickaxe", "iron", "iron pickaxe")
+DEPTH = {"wood": 1, "planks": 2, "sticks": 3, "table": 3, "wooden pickaxe": 4, "stone": 5, "stone pickaxe": 6,
+         "iron": 7, "iron pickaxe": 8}  # fmt: skip
+DEEPEST = max(DEPTH.values())
+PLACEABLE = ("table", "planks")
+OPEN = {
+    "something to break rock with": ("wooden pickaxe", "stone pickaxe", "iron pickaxe"),
+    "something to build walls with": ("planks", "stone"),
+    "something to work at": ("table",),
+    "a handle for a tool": ("sticks",),
+    "something to melt": ("iron",),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What is to be had: `count` of any of the items. `words` is how an open goal is put."""
+
+    items: tuple[str, ...]
+    count: int = 1
+    words: str = ""
+
+    @property
+    def depth(self) -> int:
+        """The depth of the item that is had soonest."""
+        return DEPTH[self.soonest]
+
+    @property
+    def soonest(self) -> str:
+        """The item of the goal that lies least deep."""
+        return min(self.items, key=lambda item: (DEPTH[item], item))
+
+    def met(self, inventory: Mapping[str, int]) -> bool:
+        """Whether the inventory has what is asked for."""
+        return any(inventory.get(item, 0) >= self.count for item in self.items)
+
+
+def goals(kinds: tuple[Kind, ...], shallowest: int, deepest: int, most: int) -> list[Goal]:
+    """All goals of these kinds and depths.
+
+    Args:
+        most: of an item that an atomic goal asks for; atomic goals are about what is gathered or made without a tool
+            of one's own, long ones about a single thing.
+    """
+    found: list[Goal] = []
+    inside = [item for item in ITEMS if shallowest <= DEPTH[item] <= deepest]
+    if "atomic" in kinds:
+        found += [Goal(items=(item,), count=n) for item in inside if DEPTH[item] <= 2 for n in range(1, most + 1)]
+    if "long" in kinds:
+        found += [Goal(items=(item,)) for item in inside if DEPTH[item] > 2]
+    if "open" in kinds:
+        made = [Goal(items=items, words=words) for words, items in OPEN.items()]
+        found += [goal for goal in made if shallowest <= goal.depth <= deepest]
+    return found
+
+
+def draw_goal(choices: list[Goal], seed: int) -> Goal:
+    """One of them, evenly over depths and then over the goals of a depth."""
+    generator = np.random.default_rng(derive(seed, "goal"))
+    depths = sorted({goal.depth for goal in choices})
+    depth = depths[int(generator.integers(len(depths)))]
+    same = [goal for goal in choices if goal.depth == depth]
+    return same[int(generator.integers(len(same)))]

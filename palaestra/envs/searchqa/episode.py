@@ -65,10 +65,11 @@ def corpus_of(world: Mapping[str, Any], number: int) -> Corpus:
     return build_corpus(*(world[name] for name in names), number)
 
 
-def queries_for(corpus: Corpus, fact: Fact) -> tuple[str, str]:
-    """What to search for a fact with: the relation's word, or else, where a wording leaves that out, the kind's."""
+def queries_for(corpus: Corpus, fact: Fact) -> list[str]:
+    """What to search for a fact with: the relation's word or, where a wording leaves that out, the kind's."""
     graph = corpus.graph
-    return tuple(f"{graph.names[fact[0]]} {word}" for word in (graph.words[fact[1]], graph.kinds[fact[0]]))  # type: ignore[return-value]
+    name = graph.names[fact[0]]
+    return [f"{name} {graph.words[fact[1]]}", f"{name} {graph.kinds[fact[0]]}"]
 
 
 def opened(state: State, doc: str) -> State:

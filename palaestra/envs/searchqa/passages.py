@@ -79,16 +79,18 @@ class Corpus:
     def search(self, query: str, k: int) -> tuple[str, ...]:
         """Ids of the best k passages that share a word with the query."""
         if (query, k) not in self._found:
-            if self._index is None:
-                # A title counts twice: who asks for a name wants the passage about it first.
-                texts = {
-                    p.id: " ".join([p.title, p.title, *(s.text for s in p.sentences)]) for p in self.passages.values()
-                }
-                self._index = Index(texts)
+            index = self._index or self.prepare()
             if len(self._found) > 4096:
                 self._found.clear()
-            self._found[query, k] = tuple(hit.id for hit in self._index.search(query, k) if hit.score > 0)
+            self._found[query, k] = tuple(hit.id for hit in index.search(query, k) if hit.score > 0)
         return self._found[query, k]
+
+    def prepare(self) -> Index:
+        """Build the engine, if that was not done yet. A title counts twice: a name should find its passage."""
+        if self._index is None:
+            texts = {p.id: " ".join([p.title, p.title, *(s.text for s in p.sentences)]) for p in self.passages.values()}
+            self._index = Index(texts)
+        return self._index
 
     def facts(self, read: frozenset[Read]) -> set[Fact]:
         """The facts of the graph that these sentences tell."""

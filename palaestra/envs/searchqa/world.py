@@ -156,6 +156,8 @@ class SearchQA:
         world = {**self._params, **task.params}
         number, half = place(world, task.seed)
         corpus, count = corpus_of(world, number), count_of(tuple(world["counts"]), task.seed)
+        if not self._closed:
+            corpus.prepare()
         if world["questions"] == "hops":
             question = ask(corpus.graph, count, task.seed, half=half)
         else:

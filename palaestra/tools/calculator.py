@@ -6,6 +6,7 @@ Knows numbers, operators and a few functions. What would not fit into memory is 
 from __future__ import annotations
 
 import ast
+import functools
 import math
 import operator
 from collections.abc import Callable
@@ -63,6 +64,7 @@ def written(value: Number) -> str:
     return f"{value} = {near}" if len(str(value)) <= 30 else near
 
 
+@functools.lru_cache
 def calculator(*, name: str = "calculator", cost: float = 0.0) -> Tool:
     """The calculator as a tool.
 

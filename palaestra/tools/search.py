@@ -6,6 +6,7 @@ come in the order of their ids.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import json
@@ -177,16 +178,23 @@ def search_tool(index: Index, *, k: int = 3, name: str = "search", cost: float =
         name: under which it is called. cost: of a call.
     """
 
-    def search(query: str) -> str:
-        """Find texts about something.
-
-        Args:
-            query: a few words that stand in the text.
-        """
+    def found(query: str) -> str:
         hits = index.search(query, k)
         return "\n".join(f"[{hit.id}] {hit.text}" for hit in hits) if hits else "nothing found"
 
-    return tool(search, name=name, cost=cost)
+    return dataclasses.replace(SEARCH, name=name, call=found, cost=cost)
+
+
+def search(query: str) -> str:
+    """Find texts about something.
+
+    Args:
+        query: a few words that stand in the text.
+    """
+    raise NotImplementedError
+
+
+SEARCH = tool(search)  # made once: a schema costs more than a call
 
 
 # ---- scoring ----------------------------------------------------------------------------------------------

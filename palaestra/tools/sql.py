@@ -6,6 +6,7 @@ statement: no other file can be attached, no setting changed, no extension loade
 
 from __future__ import annotations
 
+import dataclasses
 import sqlite3
 import threading
 import time
@@ -123,19 +124,25 @@ def sql_tools(database: Callable[[], Database], *, cost: float = 0.0) -> list[To
         cost: of a call.
     """
 
-    def sql(query: str) -> str:
-        """Run one SQL statement and show its result.
+    run = dataclasses.replace(SQL, call=lambda query: database().query(query), cost=cost)
+    return [run, dataclasses.replace(TABLES, call=lambda: database().tables(), cost=cost)]
 
-        Args:
-            query: one statement in the dialect of SQLite.
-        """
-        return database().query(query)
 
-    def tables() -> str:
-        """Show the tables and their columns."""
-        return database().tables()
+def sql(query: str) -> str:
+    """Run one SQL statement and show its result.
 
-    return [tool(sql, cost=cost), tool(tables, cost=cost)]
+    Args:
+        query: one statement in the dialect of SQLite.
+    """
+    raise NotImplementedError
+
+
+def tables() -> str:
+    """Show the tables and their columns."""
+    raise NotImplementedError
+
+
+SQL, TABLES = tool(sql), tool(tables)  # made once: a schema costs more than a call
 
 
 # ---- sources ----------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import base64
 import contextlib
 import ctypes
 import errno
+import gc
 import importlib
 import io
 import json
@@ -54,6 +55,8 @@ def serve(control: socket.socket, settings: dict[str, Any]) -> None:
     signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     own = os.open("/proc/self/ns/pid", os.O_RDONLY) if settings["way"] != "none" else -1
+    gc.collect()
+    gc.freeze()  # a collection in a fork would touch, and so copy, all that is shared
     control.sendall(b"ready")
     running: dict[int, tuple[int, int]] = {}  # process → (number of the request, where to tell its end)
     while True:
@@ -109,8 +112,15 @@ def _reap(running: dict[int, tuple[int, int]]) -> None:
 
 
 def _kill(pid: int, way: str) -> None:
+    """End a process that leads a session and, in its name space, everybody; without one, what is in its session."""
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL) if way == "none" else os.kill(pid, signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL) if way != "none" else os.killpg(pid, signal.SIGKILL)
+    for name in os.listdir("/proc") if way == "none" and os.path.isdir("/proc/self") else ():
+        with contextlib.suppress(OSError, IndexError):
+            with open(f"/proc/{name}/stat") as file:  # after the name in parentheses: state, parent, group, session
+                led_by = int(file.read().rpartition(")")[2].split()[3]) if name.isdigit() else 0
+            if led_by == pid:
+                os.kill(int(name), signal.SIGKILL)
 
 
 def _become(fds: list[int], settings: dict[str, Any], request: dict[str, Any]) -> None:

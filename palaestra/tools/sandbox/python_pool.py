@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from palaestra.errors import PalaestraError
 from palaestra.tools.sandbox.limits import Bounds, Job, job
@@ -26,6 +26,14 @@ from palaestra.tools.sandbox.watching import Watch, in_thread
 PRELOAD = ("bisect", "collections", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools")
 PRELOAD += ("heapq", "itertools", "json", "math", "operator", "random", "re", "statistics", "string", "typing")
 DIED = "the worker that served this call died; it is replaced, and this call was not repeated"
+
+
+class Closing(Protocol):
+    """What lives in a pool until it is closed."""
+
+    def close(self) -> None:
+        """End it."""
+        ...
 
 
 class PythonPool:
@@ -85,8 +93,9 @@ class PythonPool:
         self._settings = {"preload": tuple(preload), "disk_mb": disk_mb}
         self._total_mb, self._most = total_mb, parallel + sessions
         self._slots = threading.BoundedSemaphore(parallel)
-        self._places = threading.BoundedSemaphore(sessions)
-        self._threads = ThreadPoolExecutor(parallel + 8, thread_name_prefix="sandbox-pool")
+        self._sessions = sessions
+        self._admitted: set[Closing] = set()
+        self.threads = ThreadPoolExecutor(max(parallel, 32), thread_name_prefix="sandbox-pool")
         # Servers die with the thread that started them, so this one thread lives as long as the pool.
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="sandbox-start")
         self._lock = threading.Lock()
@@ -126,7 +135,7 @@ class PythonPool:
     ) -> Execution:
         """As `run`, without blocking the event loop. Cancelling it kills the program."""
         checked = self._job(code, stdin, files, argv, timeout_s, memory_mb, cpu_s)
-        return await in_thread(self._threads, lambda cancel_fd: self._run(checked, cancel_fd))
+        return await in_thread(self.threads, lambda cancel_fd: self._run(checked, cancel_fd))
 
     def guarantees(self) -> Guarantees:
         """What calls and sessions cannot do to the host and to each other."""
@@ -143,13 +152,15 @@ class PythonPool:
     def close(self) -> None:
         """End all servers, calls and sessions."""
         with self._lock:
-            if self._closed:
-                return
+            sessions = list(self._admitted)
+        for session in sessions:
+            session.close()
+        with self._lock:
             self._closed = True
             servers, self._servers = self._servers, []
         for server in servers:
             server.destroy()
-        self._threads.shutdown(wait=True)
+        self.threads.shutdown(wait=True)
         self._starter.shutdown(wait=True)
 
     def __enter__(self) -> PythonPool:
@@ -180,21 +191,26 @@ class PythonPool:
         with self._lock:
             server.load -= 1
 
-    def reserve(self) -> None:
-        """A place for a session.
+    def admit(self, session: Closing) -> None:
+        """A session takes a place; closing the pool closes it.
 
-        Raises: PalaestraError, if all are taken.
+        Raises: PalaestraError, if all places are taken or the pool is closed.
         """
-        if not self._places.acquire(blocking=False):
-            raise PalaestraError(
-                where="PythonPool",
-                what="all sessions are in use.",
-                remedy="Close sessions whose episodes are over, or raise `sessions`.",
-            )
+        with self._lock:
+            if self._closed:
+                raise PalaestraError(where="PythonPool", what="it is closed.", remedy="Make a new one.")
+            if len(self._admitted) >= self._sessions:
+                raise PalaestraError(
+                    where="PythonPool",
+                    what=f"all {self._sessions} sessions are in use.",
+                    remedy="Close sessions whose episodes are over, or raise `sessions`.",
+                )
+            self._admitted.add(session)
 
-    def release(self) -> None:
-        """A session has ended."""
-        self._places.release()
+    def dismiss(self, session: Closing) -> None:
+        """A session gives its place back."""
+        with self._lock:
+            self._admitted.discard(session)
 
     def _start(self) -> Server:
         if self.means is None:

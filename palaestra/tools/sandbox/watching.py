@@ -60,6 +60,7 @@ class Watch:
     stdin: bytes
     bounds: Bounds
     cancel_fd: int = -1
+    patient: bool = False  # True: a flood of output is read and dropped until time is over
     out: Captured = field(init=False)
     err: Captured = field(init=False)
     streams: dict[int, Captured] = field(init=False)
@@ -90,7 +91,7 @@ class Watch:
                     return "cancelled"
                 if ended_fd in ready:
                     return "itself"
-                if max(stream.total for stream in self.streams.values()) > self.bounds.flood:
+                if not self.patient and max(stream.total for stream in self.streams.values()) > self.bounds.flood:
                     return "output"
         return "time"
 

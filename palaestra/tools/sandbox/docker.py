@@ -1,0 +1,209 @@
+"""The back end that asks a Docker daemon. Only a client: images and daemon are yours.
+
+Knows the words of `docker run`. Knows nothing of images beyond `sh`, `head` and `tar`, which they must have.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import subprocess
+import tarfile
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from palaestra.errors import PalaestraError
+from palaestra.tools.sandbox.limits import Bounds, Job, job, program
+from palaestra.tools.sandbox.processes import Live, clean_environment, execution, supervise
+from palaestra.tools.sandbox.protocol import Execution, Guarantees, Threat
+from palaestra.tools.sandbox.watching import in_thread
+
+HOME = "/box"
+COUNT = itertools.count()
+START = "Start one (`systemctl start docker`), or set DOCKER_HOST; or use bubblewrap, which needs no daemon."
+# The files come first on standard input, as an archive of known length; the rest belongs to the program.
+UNPACK = 'head -c {size} | tar -x -f - && exec "$@"'
+
+
+class DockerSandbox:
+    """Commands in containers without network, each new and read-only but for an empty work folder.
+
+    Args:
+        image: what containers are made of; must have `sh`, `head` and `tar`, and be on the machine already.
+        runtime: another runtime that the daemon knows, such as `runsc` (gVisor), whose programs do not reach the
+            host's kernel directly.
+        python: the interpreter in the image.
+        max_output, disk_mb, processes: as in `Bounds`.
+
+    Raises: PalaestraError, where no client is installed or no daemon answers.
+    """
+
+    name = "docker"
+
+    def __init__(
+        self,
+        *,
+        image: str = "python:3.11-slim",
+        runtime: str = "",
+        python: str = "python3",
+        max_output: int = 65536,
+        disk_mb: int = 64,
+        processes: int = 64,
+    ) -> None:
+        self._bounds = Bounds(max_output=max_output, disk_mb=disk_mb, processes=processes)
+        self._docker = client()
+        self._image, self._runtime = image, runtime
+        self._live = Live(self.name)
+        self.python = python
+
+    def exec(
+        self,
+        command: Sequence[str],
+        *,
+        stdin: str = "",
+        files: Mapping[str, str | bytes] | None = None,
+        timeout_s: float = 10.0,
+        memory_mb: int = 512,
+        cpu_s: float | None = None,
+        network: Literal["none"] = "none",
+    ) -> Execution:
+        """Run a command in a new container and wait for its end. The start counts toward `timeout_s`."""
+        return self._run(self._job(command, stdin, files, timeout_s, memory_mb, cpu_s, network))
+
+    async def aexec(
+        self,
+        command: Sequence[str],
+        *,
+        stdin: str = "",
+        files: Mapping[str, str | bytes] | None = None,
+        timeout_s: float = 10.0,
+        memory_mb: int = 512,
+        cpu_s: float | None = None,
+        network: Literal["none"] = "none",
+    ) -> Execution:
+        """As `exec`, without blocking the event loop."""
+        checked = self._job(command, stdin, files, timeout_s, memory_mb, cpu_s, network)
+        return await in_thread(self._live.threads, lambda cancel_fd: self._run(checked, cancel_fd))
+
+    def guarantees(self) -> Guarantees:
+        """Isolation as the daemon's settings give it."""
+        missed = Threat.NAMESPACE
+        return Guarantees(
+            backend=self.name,
+            isolation="isolation",
+            stops=frozenset(Threat) - {missed},
+            misses={missed: "the daemon's own filter of system calls decides, which allows ptrace"},
+            notes=(
+                f"containers run under `{self._runtime}`" if self._runtime else "containers share the host's kernel",
+                "whoever may use the daemon's socket is root on its machine",
+            ),
+        )
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        self._live.close()
+
+    def arguments(self, task: Job, name: str, *, size: int) -> list[str]:
+        """The whole command line of one execution."""
+        home = f"{HOME}:rw,exec,nosuid,nodev,size={self._bounds.disk_mb}m,mode=1777"
+        words = [self._docker, "run", "--interactive", "--name", name, "--network", "none", "--read-only"]
+        words += ["--pull", "never", "--init", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
+        words += ["--user", "65534:65534", "--workdir", HOME, "--tmpfs", home, "--ipc", "none"]
+        words += ["--memory", f"{task.memory_mb}m", "--memory-swap", f"{task.memory_mb}m"]
+        words += ["--pids-limit", str(self._bounds.processes), "--ulimit", f"cpu={task.cpu_s}:{task.cpu_s + 1}"]
+        words += ["--ulimit", f"nofile={self._bounds.open_files}", "--ulimit", "core=0", "--log-driver", "none"]
+        words += ["--runtime", self._runtime] if self._runtime else []
+        environment = clean_environment({"TMPDIR": HOME}, home=HOME)
+        words += [word for key, value in environment.items() for word in ("--env", f"{key}={value}")]
+        return [*words, self._image, "sh", "-c", UNPACK.format(size=size), "start", *task.command]
+
+    def _run(self, task: Job, cancel_fd: int = -1) -> Execution:
+        packed = archive(task.files)
+        name = f"palaestra-{os.getpid()}-{next(COUNT)}"
+        task = Job(
+            command=task.command,
+            stdin=packed + task.stdin,
+            files={},
+            timeout_s=task.timeout_s,
+            memory_mb=task.memory_mb,
+            cpu_s=task.cpu_s,
+        )
+        try:
+            process = self._live.start(self.arguments(task, name, size=len(packed)))
+            ended, status, watch, seconds = supervise(
+                process, task, self._bounds, live=self._live, cancel_fd=cancel_fd, clean=lambda: self._kill(name)
+            )
+            if ended == "itself" and status == 125:
+                raise PalaestraError(
+                    where="sandbox: docker",
+                    what=f"the daemon could not start a container: {watch.err.text.strip()}",
+                    remedy=f"Check that the image is there: docker pull {self._image}",
+                )
+            status = 128 - status if 128 < status <= 192 else status
+            return execution(ended, status, watch, seconds, out_of_memory=self._starved(name))
+        finally:
+            _ask(self._docker, "rm", "--force", "--volumes", name)
+
+    def _kill(self, name: str) -> None:
+        _ask(self._docker, "kill", name)  # the client's end does not end the container
+
+    def _starved(self, name: str) -> bool:
+        return _ask(self._docker, "inspect", "--format", "{{.State.OOMKilled}}", name) == "true"
+
+    def _job(
+        self,
+        command: Sequence[str],
+        stdin: str,
+        files: Mapping[str, str | bytes] | None,
+        timeout_s: float,
+        memory_mb: int,
+        cpu_s: float | None,
+        network: str,
+    ) -> Job:
+        return job(
+            command,
+            stdin=stdin,
+            files=files,
+            timeout_s=timeout_s,
+            memory_mb=memory_mb,
+            cpu_s=cpu_s,
+            network=network,
+            bounds=self._bounds,
+        )
+
+
+def client() -> str:
+    """The docker client, if a daemon answers it.
+
+    Raises: PalaestraError, if not.
+    """
+    found = program("docker", needed_for="sandbox: docker", remedy="Install Docker, or use bubblewrap.")
+    try:
+        done = subprocess.run(
+            [found, "version", "--format", "{{.Server.Version}}"], capture_output=True, text=True, timeout=10
+        )
+        reason = "" if done.returncode == 0 else (done.stderr.strip() or f"status {done.returncode}")
+    except (OSError, subprocess.SubprocessError) as fault:
+        reason = str(fault)
+    if reason:
+        raise PalaestraError(where="sandbox: docker", what=f"no daemon answers: {reason.rstrip('.')}.", remedy=START)
+    return found
+
+
+def archive(files: Mapping[str, bytes]) -> bytes:
+    """Files as an archive with folders and files that everybody may read and write."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as packed:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), 0o777
+            packed.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def _ask(docker: str, *words: str) -> str:
+    try:
+        return subprocess.run([docker, *words], capture_output=True, text=True, timeout=30).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""

@@ -1,0 +1,168 @@
+"""A session: code in pieces that share variables and files, as one episode needs it.
+
+Knows one process of a pool and what became of its variables. Knows nothing of tools or episodes.
+
+A piece of code runs in a fork of the session. If it ends, also with an error, the fork goes on as the session. If a
+limit kills it, the session goes on with the variables it had before; files keep what was written. Threads do not
+outlive the piece that started them. Processes do, until the session is closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from palaestra.errors import PalaestraError
+from palaestra.tools.sandbox.limits import MEGABYTE, Job, job
+from palaestra.tools.sandbox.living import Living, told_files
+from palaestra.tools.sandbox.processes import execution
+from palaestra.tools.sandbox.protocol import Execution
+from palaestra.tools.sandbox.python_pool import PythonPool
+from palaestra.tools.sandbox.watching import Ended, Watch, in_thread
+
+State = Literal["kept", "before", "lost"]
+CPU_S = 60.0  # processor time of each process of a session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """How one piece of code ended, and what became of the variables.
+
+    Args:
+        execution: output and end. `rc` is 0, or 1 after an error.
+        state: "kept": variables are as the code left them; "before": as they were before this piece, which was killed;
+            "lost": the session died, and the next piece starts with no variables and the first files.
+    """
+
+    execution: Execution
+    state: State
+
+
+class Session:
+    """Python that remembers. Pieces run one after another.
+
+    Args:
+        pool: where it lives. Its place there is free again after `close`.
+        files: in the work folder from the start.
+        memory_mb: memory of each process of the session.
+
+    Raises: PalaestraError, if the pool has no place left.
+    """
+
+    def __init__(
+        self, pool: PythonPool, *, files: Mapping[str, str | bytes] | None = None, memory_mb: int = 512
+    ) -> None:
+        self._pool, self._memory_mb = pool, memory_mb
+        self._first = self._job(files, timeout_s=CPU_S)
+        self._lock = threading.Lock()
+        self._living: Living | None = None
+        self._closed = False
+        pool.admit(self)
+
+    def run(
+        self, code: str, *, timeout_s: float = 10.0, files: Mapping[str, str | bytes] | None = None, cancel_fd: int = -1
+    ) -> Piece:
+        """Run a piece of code; the value of a last expression is printed.
+
+        Args:
+            code: statements of Python.
+            timeout_s: wall clock.
+            files: put into the work folder before.
+            cancel_fd: a descriptor; when it becomes readable, the session is given up.
+        """
+        given = dict(self._job(files, timeout_s=timeout_s).files)
+        request = {"do": "run", "code": code, "files": given, "timeout_s": timeout_s}
+        with self._lock:
+            ended, watch, reply, seconds = self._alive().ask(request, timeout_s=timeout_s, cancel_fd=cancel_fd)
+            status = reply.get("status") if reply else None
+            if reply is None or not isinstance(status, int):
+                status, ended = self._end(), "time" if ended == "itself" and seconds > timeout_s else ended
+                return Piece(execution=_died(ended, status, watch, seconds), state="lost")
+        before = reply.get("lost") is True
+        if before and reply.get("timed_out") is True:
+            ended = "time"
+        return Piece(execution=execution(ended, status, watch, seconds), state="before" if before else "kept")
+
+    async def arun(
+        self, code: str, *, timeout_s: float = 10.0, files: Mapping[str, str | bytes] | None = None
+    ) -> Piece:
+        """As `run`, without blocking the event loop. Cancelling it gives the session up: the next piece starts anew."""
+        return await in_thread(
+            self._pool.threads,
+            lambda cancel_fd: self.run(code, timeout_s=timeout_s, files=files, cancel_fd=cancel_fd),
+        )
+
+    def files(self, *, most: int = MEGABYTE) -> dict[str, bytes]:
+        """The regular files of the work folder, up to `most` bytes together; links and hidden folders are left out.
+
+        Raises: PalaestraError, if the session does not answer; then it is lost.
+        """
+        with self._lock:
+            living, reply = self._alive(), None
+            with contextlib.suppress(OSError):
+                living.send({"do": "files", "most": most})
+                reply = living.receive(10.0)
+            found = told_files(reply, most=most)
+            if found is None:
+                self._end()
+                raise PalaestraError(
+                    where="Session.files",
+                    what="the session gave no list of its files; it has been ended.",
+                    remedy="Run the code again: the next piece starts a new session.",
+                )
+        return found
+
+    def close(self) -> None:
+        """End its processes and free its place. Closing twice is no fault."""
+        with self._lock:
+            self._end()
+            if not self._closed:
+                self._closed = True
+                self._pool.dismiss(self)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _alive(self) -> Living:
+        if self._closed:
+            raise PalaestraError(where="Session", what="it is closed.", remedy="Make a new one.")
+        if self._living is None:
+            self._living = Living.start(self._pool, self._first)
+        return self._living
+
+    def _end(self) -> int | None:
+        living, self._living = self._living, None
+        return living.end() if living else None
+
+    def _job(self, files: Mapping[str, str | bytes] | None, *, timeout_s: float) -> Job:
+        return job(
+            ["python"],
+            stdin="",
+            files=files,
+            timeout_s=timeout_s,
+            memory_mb=self._memory_mb,
+            cpu_s=CPU_S,
+            network="none",
+            bounds=self._pool.bounds,
+        )
+
+
+def _died(ended: Ended, status: int | None, watch: Watch, seconds: float) -> Execution:
+    """The result of a piece that has taken the whole session with it."""
+    if ended != "itself":
+        return execution(ended, -9, watch, seconds)
+    worker = status is None
+    return Execution(
+        rc=None if worker else status,
+        out=watch.out.text,
+        err=watch.err.text,
+        killed_by="worker" if worker else "signal",
+        truncated=watch.out.truncated or watch.err.truncated,
+        seconds=seconds,
+    )

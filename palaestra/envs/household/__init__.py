@@ -1,0 +1,1 @@
+"""A household in text: find things, clean, heat or cool them, bring them somewhere. The environment is in `world`."""

@@ -14,8 +14,9 @@ Kind = Literal["click", "type", "key", "scroll", "stop"]
 Box = tuple[int, int, int, int]  # left, top, width, height
 KEYS = ("enter", "tab", "space", "backspace", "escape", "up", "down", "left", "right")
 DIRECTIONS = ("up", "down")
-CALL = re.compile(r"(click|type|key|scroll|stop)\((.*)\)", re.DOTALL)
+CALL = re.compile(r"(click|type|key|scroll|stop)\((.*)\)", re.DOTALL | re.IGNORECASE)
 LONGEST_TEXT = 200  # characters of a text that is typed or answered
+FOCUS = 0  # in place of an element's number: whatever has the focus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

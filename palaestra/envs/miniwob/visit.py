@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from palaestra.envs.elements import Gesture
+from palaestra.envs.elements import FOCUS, Gesture
 from palaestra.envs.miniwob.browser import Browser, BrowserLost
 from palaestra.envs.miniwob.pool import Pool
 from palaestra.envs.miniwob.reading import Reading, reading
@@ -52,7 +52,6 @@ KEYS = {
     "right": "\ue014",
 }
 STEP = 100  # pixels of a scroll
-FOCUS = 0  # in place of an element's number: whatever has the focus
 
 
 @cache

@@ -16,11 +16,11 @@ import pydantic
 from PIL import Image
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
-from palaestra.envs.elements import Gesture, describe, read
+from palaestra.envs.elements import FOCUS, Gesture, describe, read
 from palaestra.envs.miniwob.experts import RULES
 from palaestra.envs.miniwob.pool import BROWSERS
 from palaestra.envs.miniwob.reading import Part, Reading
-from palaestra.envs.miniwob.visit import FOCUS, Visit, pages
+from palaestra.envs.miniwob.visit import Visit, pages
 from palaestra.envs.panels import seeded_tasks
 from palaestra.envs.single import single, unstarted
 from palaestra.errors import EpisodeFailure, RecipeError, nearest

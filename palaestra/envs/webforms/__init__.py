@@ -1,0 +1,1 @@
+"""Web forms in pure Python. Knows nothing; `world` has the environment."""

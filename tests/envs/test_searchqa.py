@@ -6,16 +6,14 @@
 3. An answer earns what hand computation gives: exactly, by tokens or inside a text, aliases too; of several
    hidden spans the mean.
 4. Searching, opening and answering do what they say; what cannot be read or opened is an error and shows nothing.
-5. Tags are read where exactly one action is tagged; the form asks for a thought before it. Reading undoes writing.
-6. `process` is 1 for a new fact the question needs, and only then; searches, calls and errors add up.
-7. Dials work: hops, entities, distractors, words of passages, passages, wordings, notes, turns.
-8. Renamed worlds have the same facts and questions under other names.
-9. Fixed graphs are shared by splits, questions are not; or graphs are not shared either.
-10. The closed book has no search and asks what its texts tell, as far as they are known; a share means that share.
-11. A scripted reader answers right if all was read, but for its share of errors.
-12. A share `noise` of searches goes wrong: the best passage is missing.
-13. The same seed gives the same episode in a fresh instance; a question's way visits nothing twice.
-14. Options that cannot be met are refused.
+5. `process` is 1 for a new fact the question needs, and only then; searches, calls and errors add up.
+6. Dials work: hops, entities, distractors, words of passages, passages, wordings, notes, turns.
+7. Renamed worlds have the same facts and questions under other names.
+8. Fixed graphs are shared by splits, questions are not; or graphs are not shared either.
+9. The closed book has no search and asks what its texts tell, as far as they are known; a share means that share.
+10. A scripted reader answers right if all was read, but for its share of errors.
+11. A share `noise` of searches goes wrong: the best passage is missing.
+12. Options that cannot be met are refused.
 """
 
 from __future__ import annotations
@@ -26,12 +24,11 @@ import re
 import pytest
 
 from palaestra.data import Action, Task
-from palaestra.envs.searchqa.actions import Act, parts_of, read, write
-from palaestra.envs.searchqa.graph import KINDS, RELATIONS, build_graph
+from palaestra.envs.searchqa.graph import build_graph
 from palaestra.envs.searchqa.passages import build_corpus
 from palaestra.envs.searchqa.questions import ask
 from palaestra.envs.searchqa.world import SearchQA
-from palaestra.errors import ContractError, InvalidData, RecipeError
+from palaestra.errors import ContractError, RecipeError
 from palaestra.testing import check_environment
 
 pytest.importorskip("bm25s")
@@ -154,13 +151,6 @@ def test_hidden_spans_earn_their_mean():  # rule 3
         assert end.info["success"] is (reward == 1)
 
 
-def test_parts_of_answers():  # rule 3
-    assert parts_of("new york", 1) == ["new york"]
-    assert parts_of("a; b", 2) == ["a", " b"]
-    assert parts_of("a; b; c", 2) == ["a", " b"]
-    assert parts_of("a b c", 2) == ["a b c", ""]
-
-
 # ---- acting -----------------------------------------------------------------------------------------------
 def test_acts_do_what_they_say():  # rule 4
     env, state = started(hops=(2, 2), wordings=1, distractors=0.0, passage_words=2)
@@ -191,48 +181,7 @@ def test_acting_needs_a_task():
         act(SearchQA(), "answer elm")
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "formed"),
-    [
-        ("<think> so </think> <search> anna friend </search>", "search", True),
-        ("<think>so</think>\n<answer>elm</answer>\n", "answer", True),
-        ("<search> anna friend </search>", "search", False),
-        ("<think> </think> <open> D3 </open>", "open", False),
-        ("well <think> so </think> <search> anna </search>", "search", False),
-        ("<search> anna </search> <search> boris </search>", None, False),
-        ("<search> anna", None, False),
-        ("<search> </search>", None, False),
-        ("<answer> <b> elm </b> </answer>", None, False),
-        ("search anna", None, False),
-        ("<think> so </think>", None, False),
-    ],
-)
-def test_tags(text, kind, formed):  # rule 5
-    found, good = read(text, "tags")
-    assert (found.kind if found else None) == kind and good is formed
-
-
-def test_searching_oneself():  # rule 5
-    text = (
-        "<think> one </think> <search> anna friend </search> <information> boris </information> "
-        "<think> two </think> <answer> boris </answer>"
-    )
-    assert read(text, "tags", alone=True) == (Act(kind="answer", text="boris"), True)
-    assert read(text.replace("<information> boris </information> ", ""), "tags", alone=True)[1] is False
-    assert read(text, "tags")[0] is None
-    assert read("<search> anna </search>", "tags", alone=True) == (None, False)
-
-
-@pytest.mark.parametrize("style", ["words", "tags"])
-@pytest.mark.parametrize("wanted", [Act(kind="search", text="anna friend"), Act(kind="open", text="d3")])
-def test_reading_undoes_writing(style, wanted):  # rule 5
-    assert read(write(wanted, style), style) == (wanted, True)
-    done = Act(kind="answer")
-    assert read(write(done, style), style, reader=True) == (done, True)
-    assert read(write(done, style), style)[0] is None
-
-
-def test_what_is_told_adds_up():  # rule 6
+def test_what_is_told_adds_up():  # rule 5
     env, draw = SearchQA(graphs=9, noise=0.3), random.Random(1)
     for task in env.tasks("train", 30, 1):
         results = play(env, task, lambda seen: draw.choice([*seen.legal, "??", "open d999"]))
@@ -245,7 +194,7 @@ def test_what_is_told_adds_up():  # rule 6
         assert end["stratum"] == str(end["gold_hops"]) and task.difficulty == end["gold_hops"]
 
 
-def test_entities_and_what_is_due():  # rule 6
+def test_entities_and_what_is_due():  # rule 5
     env, state = started(hops=(2, 2))
     graph, (first, second) = state.corpus.graph, state.question.gold
     names = [graph.names[graph.facts[fact]] for fact in (first, second)]
@@ -259,7 +208,7 @@ def test_entities_and_what_is_due():  # rule 6
 
 
 # ---- dials ------------------------------------------------------------------------------------------------
-def test_dials():  # rule 7
+def test_dials():  # rule 6
     for hops in range(1, 5):
         assert {task.difficulty for task in SearchQA(hops=(hops, hops)).tasks("train", 20, 0)} == {float(hops)}
         assert all(len(started(seed, hops=(hops, hops))[1].question.gold) == hops for seed in range(20))
@@ -282,16 +231,7 @@ def test_dials():  # rule 7
     assert act(env, "search a", "search b").truncated == {PLAYER}
 
 
-def test_excerpts_are_whole_sentences():  # rule 7
-    passage = next(iter(build_corpus(24, 10, 0.0, 1, False, 0).passages.values()))
-    assert passage.excerpt("x", 0) == tuple(range(len(passage.sentences)))
-    last = len(passage.sentences) - 1
-    word = passage.sentences[last].text.split(":")[0]
-    assert passage.excerpt(word, 2) == (last,)
-    assert passage.excerpt("zzz", 1) == (0,)
-
-
-def test_texts_are_short():  # rule 7
+def test_texts_are_short():  # rule 6
     env = SearchQA(graphs=20)
     lengths = [
         len(result.observations[PLAYER].text.split())
@@ -301,7 +241,7 @@ def test_texts_are_short():  # rule 7
     assert max(lengths) <= 100
 
 
-def test_renamed_worlds_have_the_same_facts():  # rule 8
+def test_renamed_worlds_have_the_same_facts():  # rule 7
     for seed in range(20):
         plain, other = (build_graph(24, 10, renamed, seed) for renamed in (False, True))
         assert plain.facts == other.facts and plain.kinds == other.kinds
@@ -312,20 +252,8 @@ def test_renamed_worlds_have_the_same_facts():  # rule 8
     assert success(SearchQA(renamed=True, graphs=9), 60) == 1.0
 
 
-def test_graphs_make_sense():
-    graph = build_graph(24, 10, False, 3)
-    assert len(set(graph.names)) == len(graph.names)
-    assert len(graph) == 24 + 6 and set(graph.kinds) == set(KINDS)
-    for (entity, number), target in graph.facts.items():
-        relation = RELATIONS[number]
-        assert (graph.kinds[entity], graph.kinds[target]) == (relation.source, relation.target)
-        assert entity != target
-    names = {*graph.names}
-    assert not names & {alias for aliases in graph.aliases for alias in aliases}
-
-
 @pytest.mark.parametrize("questions", ["hops", "masked"])
-def test_held_out_questions(questions):  # rule 9
+def test_held_out_questions(questions):  # rule 8
     env, asked = SearchQA(graphs=2, questions=questions), {}
     for split in ("train", "eval"):
         asked[split] = set()
@@ -337,7 +265,7 @@ def test_held_out_questions(questions):  # rule 9
     assert {graph for graph, _ in asked["train"]} == {graph for graph, _ in asked["eval"]} == {0, 1}
 
 
-def test_held_out_graphs():  # rule 9
+def test_held_out_graphs():  # rule 8
     env = SearchQA(graphs=3, held_out="graphs")
     graphs = {}
     for split in ("train", "eval"):
@@ -348,7 +276,7 @@ def test_held_out_graphs():  # rule 9
     assert graphs == {"train": {0, 1, 2}, "eval": {3, 4, 5}}
 
 
-def test_the_closed_book():  # rule 10
+def test_the_closed_book():  # rule 9
     env, state = started(book="closed", graphs=2, known=1.0, hops=(2, 2))
     assert act(env, "search anna").info["invalid"] and not act(env, "open d1").info["calls"]
     assert act(env, f"answer {state.question.answers[0][0]}").info["success"]
@@ -359,7 +287,7 @@ def test_the_closed_book():  # rule 10
     assert env.reset(env.tasks("train", 1, 0)[0]).info["known_hops"] == 2
 
 
-def test_a_part_of_the_book():  # rule 10
+def test_a_part_of_the_book():  # rule 9
     told, all_of_it = SearchQA(book="part", graphs=3, known=0.6), SearchQA(book="part", graphs=3, known=1.0)
     some, every = (sum(len(text.split()) for text in env.corpus_texts()) for env in (told, all_of_it))
     assert 0.4 < some / every < 0.75
@@ -370,7 +298,7 @@ def test_a_part_of_the_book():  # rule 10
     assert 0.5 < sum(i["known_hops"] for i in infos) / sum(i["gold_hops"] for i in infos) < 0.7
 
 
-def test_the_reader():  # rule 11
+def test_the_reader():  # rule 10
     env, _ = started(reader=True)
     end = act(env, "answer")
     assert end.rewards[PLAYER] == 0 and not end.info["success"]
@@ -378,7 +306,7 @@ def test_the_reader():  # rule 11
     assert 0.6 < success(SearchQA(reader=True, reader_error=0.3, graphs=9), 200) < 0.8
 
 
-def test_noise():  # rule 12
+def test_noise():  # rule 11
     def misses(noise):
         count = 0
         for seed in range(400):
@@ -391,14 +319,6 @@ def test_noise():  # rule 12
     assert misses(0.0) == 0 and 0.24 < misses(0.3) < 0.36
     assert misses(0.3) == misses(0.3)
     assert success(SearchQA(noise=0.3, graphs=9), 60) > 0.9  # it searches again
-
-
-def test_questions_visit_nothing_twice():  # rule 13
-    for seed in range(100):
-        question = (graph := build_graph(24, 10, False, seed % 5)) and ask(graph, 4, seed)
-        way = [question.gold[0][0], *(graph.facts[fact] for fact in question.gold)]
-        assert len(set(way)) == 5
-        assert [fact[0] for fact in question.gold[1:]] == way[1:-1]
 
 
 @pytest.mark.parametrize(
@@ -414,12 +334,6 @@ def test_questions_visit_nothing_twice():  # rule 13
         ({"style": "json"}, "style"),
     ],
 )
-def test_options_are_checked(options, message):  # rule 14
+def test_options_are_checked(options, message):  # rule 12
     with pytest.raises(RecipeError, match=message):
         SearchQA(**options)
-
-
-def test_too_small_a_graph_is_said():  # rule 14
-    graph = build_graph(8, 3, False, 0)
-    with pytest.raises(InvalidData, match="too small for a question"):
-        ask(graph, 1, 0, half=2)

@@ -151,8 +151,13 @@ class Topic:
         return self.name if wording == "short" else self.attribute.ask.format(who=self.who)
 
 
-@lru_cache(maxsize=256)
+@lru_cache
+def _topic(who: str, attribute: int, renamed: bool) -> Topic:
+    return Topic(who=who, attribute=ATTRIBUTES[attribute], renamed=renamed)
+
+
+@lru_cache
 def topics_of(people: int, attributes: int, renamed: bool) -> tuple[Topic, ...]:
     """All topics about so many people."""
     names = (RENAMED_PEOPLE if renamed else PEOPLE)[:people]
-    return tuple(Topic(who=who, attribute=one, renamed=renamed) for who in names for one in ATTRIBUTES[:attributes])
+    return tuple(_topic(who, number, renamed) for who in names for number in range(attributes))

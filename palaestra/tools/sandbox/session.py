@@ -24,7 +24,6 @@ from palaestra.tools.sandbox.python_pool import PythonPool
 from palaestra.tools.sandbox.watching import Ended, Watch, in_thread
 
 State = Literal["kept", "before", "lost"]
-CPU_S = 60.0  # processor time of each process of a session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,15 +47,21 @@ class Session:
         pool: where it lives. Its place there is free again after `close`.
         files: in the work folder from the start.
         memory_mb: memory of each process of the session.
+        cpu_s: processor time of each process; each piece is a new process.
 
     Raises: PalaestraError, if the pool has no place left.
     """
 
     def __init__(
-        self, pool: PythonPool, *, files: Mapping[str, str | bytes] | None = None, memory_mb: int = 512
+        self,
+        pool: PythonPool,
+        *,
+        files: Mapping[str, str | bytes] | None = None,
+        memory_mb: int = 512,
+        cpu_s: float = 60.0,
     ) -> None:
-        self._pool, self._memory_mb = pool, memory_mb
-        self._first = self._job(files, timeout_s=CPU_S)
+        self._pool, self._memory_mb, self._cpu_s = pool, memory_mb, cpu_s
+        self._first = self._job(files, timeout_s=60.0)
         self._lock = threading.Lock()
         self._living: Living | None = None
         self._closed = False
@@ -147,7 +152,7 @@ class Session:
             files=files,
             timeout_s=timeout_s,
             memory_mb=self._memory_mb,
-            cpu_s=CPU_S,
+            cpu_s=self._cpu_s,
             network="none",
             bounds=self._pool.bounds,
         )

@@ -1,0 +1,198 @@
+"""Where an OpenEnv environment runs: as an object in this process, or behind a server that holds one a connection.
+
+Knows OpenEnv's classes, its server's messages and schemas of actions. Knows nothing of agents and texts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, get_args
+from urllib.parse import urlparse
+
+import pydantic
+
+from palaestra.errors import ContractError, EpisodeFailure, InvalidData, RecipeError, missing_extra
+from palaestra.registry import part
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+OWN = ("metadata",)  # fields of every action that agents need not fill
+
+
+class Refused(Exception):
+    """The environment cannot read an action; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What the environment answered: the observation's fields, the reward, and whether the episode is over."""
+
+    fields: dict[str, Any]
+    reward: float
+    done: bool
+
+
+class Link(Protocol):
+    """A running environment. `schema` is that of its actions."""
+
+    schema: dict[str, Any]
+
+    async def reset(self, seed: int, options: Mapping[str, Any]) -> Shown: ...
+    async def step(self, fields: Mapping[str, Any]) -> Shown: ...
+    def close(self) -> None: ...
+
+
+class Inside:
+    """An object in this process, of a class that inherits from OpenEnv's Environment.
+
+    Raises: ContractError, where the class does not tell the kind of its actions; UnknownName.
+    """
+
+    def __init__(self, env: str, where: str) -> None:
+        package()
+        from openenv.core.env_server.interfaces import Environment
+
+        self._object: Any = part("environment", env, where=where).target()
+        if not isinstance(self._object, Environment):
+            remedy = "Name a class that inherits from openenv.core.env_server.interfaces.Environment."
+            raise ContractError(where=where, what=f"it makes a {type(self._object).__name__}.", remedy=remedy)
+        self._action = _action_class(type(self._object), where)
+        self.schema = _without_own(self._action.model_json_schema())
+        self._async = {
+            name: getattr(type(self._object), f"{name}_async") is not getattr(Environment, f"{name}_async")
+            for name in ("reset", "step")
+        }
+
+    async def reset(self, seed: int, options: Mapping[str, Any]) -> Shown:
+        given = {"seed": seed, **options}
+        method = getattr(self._object, "reset_async" if self._async["reset"] else "reset")
+        taken = inspect.signature(method).parameters
+        if not any(one.kind is one.VAR_KEYWORD for one in taken.values()):
+            given = {name: value for name, value in given.items() if name in taken}
+        return await self._answer(method, **given)
+
+    async def step(self, fields: Mapping[str, Any]) -> Shown:
+        try:
+            action = self._action.model_validate(dict(fields))
+        except pydantic.ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = ".".join(str(piece) for piece in first["loc"])
+            raise Refused(f"`{place}`: {first['msg'].lower()}" if place else first["msg"].lower()) from None
+        return await self._answer(getattr(self._object, "step_async" if self._async["step"] else "step"), action)
+
+    def close(self) -> None:
+        self._object.close()
+
+    async def _answer(self, method: Any, *arguments: Any, **named: Any) -> Shown:
+        found = method(*arguments, **named)
+        found = await found if inspect.isawaitable(found) else found
+        fields = found.model_dump(mode="json", exclude={"done", "reward", "metadata"})
+        return Shown(fields, float(found.reward or 0.0), bool(found.done))
+
+
+class Connected:
+    """An environment behind an OpenEnv server; the connection is its session.
+
+    Args:
+        timeout_s: seconds until an answer is given up.
+
+    Raises: InvalidData, if there is no such server.
+    """
+
+    def __init__(self, url: str, timeout_s: float, where: str) -> None:
+        package()
+        from openenv.core import GenericEnvClient
+
+        self._where, self._url, self._timeout = where, url.rstrip("/"), timeout_s
+        self.schema = _without_own(self._get("/schema")["action"])
+        self._client: Any = GenericEnvClient(base_url=self._url, message_timeout_s=timeout_s)
+        self._failed = False
+
+    async def reset(self, seed: int, options: Mapping[str, Any]) -> Shown:
+        if self._failed:
+            self._client.disconnect()  # what was lost is asked again on a new connection
+            self._failed = False
+        return await self._answer(self._client.reset, seed=seed, **options)
+
+    async def step(self, fields: Mapping[str, Any]) -> Shown:
+        return await self._answer(self._client.step, dict(fields))
+
+    def close(self) -> None:
+        self._client.close()
+
+    async def _answer(self, method: Any, *arguments: Any, **named: Any) -> Shown:
+        try:
+            found = await asyncio.to_thread(method, *arguments, **named)
+        except RuntimeError as error:  # what the server answers for any fault
+            if "VALIDATION_ERROR" in str(error):
+                raise Refused("the fields do not fit the action") from None
+            raise self._failure(error) from error
+        except Exception as error:  # of the transport, which has errors of its own
+            raise self._failure(error) from error
+        return Shown(dict(found.observation), float(found.reward or 0.0), bool(found.done))
+
+    def _failure(self, error: Exception) -> EpisodeFailure:
+        self._failed = True
+        return EpisodeFailure(
+            boundary="environment",
+            where=f"{self._where}, {self._url}",
+            what=f"the server failed: {type(error).__name__}: {error}.",
+            remedy="See the server's own log; it must allow as many sessions at once as episodes are played.",
+        )
+
+    def _get(self, path: str) -> Any:
+        proxies = [urllib.request.ProxyHandler({})] if urlparse(self._url).hostname in LOOPBACK else []
+        try:
+            with urllib.request.build_opener(*proxies).open(self._url + path, timeout=self._timeout) as answer:
+                return json.load(answer)
+        except (OSError, ValueError, urllib.error.URLError) as error:
+            remedy = "Start the server first; `url` is its address, such as http://127.0.0.1:8000."
+            raise InvalidData(
+                where=self._where, what=f"{self._url} does not answer: {error}.", remedy=remedy
+            ) from error
+
+
+def connect(env: str | None, url: str | None, timeout_s: float, where: str) -> Link:
+    """The environment of a class, or the one behind a server. Raises: RecipeError, unless one of both is named."""
+    if env is not None and url is None:
+        return Inside(env, where)
+    if url is not None and env is None:
+        return Connected(url, timeout_s, where)
+    what = "both `env` and `url` are named." if env else "neither `env` nor `url` is named."
+    raise RecipeError(where=where, what=what, remedy="Set `env` for a class in this process, or `url` for a server.")
+
+
+def package() -> Any:
+    """OpenEnv. Raises: MissingExtra."""
+    try:
+        import openenv.core
+    except ModuleNotFoundError:
+        raise missing_extra("openenv-core", extra="adapters", needed_for="environment openenv") from None
+    return openenv.core
+
+
+def _action_class(cls: type, where: str) -> type[pydantic.BaseModel]:
+    """The kind of actions: of `Environment[Action, …]`, else of `step`'s signature."""
+    from openenv.core.env_server.types import Action
+
+    stated = [kind for one in cls.__mro__ for made in getattr(one, "__orig_bases__", ()) for kind in get_args(made)]
+    parameters = list(inspect.signature(cls.step, eval_str=True).parameters.values())  # type: ignore[attr-defined]
+    for kind in (*stated, parameters[1].annotation if len(parameters) > 1 else None):
+        if isinstance(kind, type) and issubclass(kind, Action) and kind is not Action:
+            return kind
+    remedy = (
+        "Write `class Mine(Environment[MyAction, MyObservation, State])`, or annotate `step(self, action: MyAction)`."
+    )
+    raise ContractError(where=where, what="the kind of its actions is not known.", remedy=remedy)
+
+
+def _without_own(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of what an agent fills in."""
+    properties = {name: field for name, field in schema.get("properties", {}).items() if name not in OWN}
+    required = [name for name in schema.get("required", ()) if name not in OWN]
+    return {**schema, "properties": properties, "required": required}

@@ -1,0 +1,146 @@
+"""The tool `python`: code in a sandbox, with variables that last for an episode.
+
+Knows what an agent is told of its code. Knows nothing of how the code is isolated: the pool does.
+"""
+
+from __future__ import annotations
+
+from palaestra.errors import PalaestraError
+from palaestra.tools.files import WorkFolder
+from palaestra.tools.sandbox import Execution, Piece, PythonPool, Session
+from palaestra.tools.tool import Tool, ToolError
+
+DESCRIPTION = (
+    "Run Python. Variables and imports last for the whole episode. What is printed and the value of the last "
+    "expression are shown. There is no network."
+)
+PARAMETERS = {
+    "type": "object",
+    "properties": {"code": {"type": "string", "description": "statements of Python"}},
+    "required": ["code"],
+    "additionalProperties": False,
+}
+LINES = 10  # of a traceback
+
+
+class PythonTool:
+    """Python that remembers, for one episode. `tool` is what a toolbox takes; `close` at the end of the episode.
+
+    Args:
+        pool: where the code runs. Its `guarantees()` say what the code cannot do.
+        folder: files that code and other tools share: they are put in before each call and taken out after it.
+        timeout_s: wall clock of a call. Higher: longer waits for endless code. Usual: 5.
+        memory_mb: of each process. Usual: 256.
+        max_chars: of output that is shown; the middle of a longer one is left out, visibly.
+    """
+
+    def __init__(
+        self,
+        pool: PythonPool,
+        *,
+        folder: WorkFolder | None = None,
+        timeout_s: float = 5.0,
+        memory_mb: int = 256,
+        max_chars: int = 2000,
+    ) -> None:
+        if max_chars < 100:
+            raise PalaestraError(
+                where="PythonTool", what=f"`max_chars` is {max_chars}.", remedy="Give 100 or more: less shows nothing."
+            )
+        self._session = Session(pool, memory_mb=memory_mb)
+        self._folder, self._timeout_s, self._max_chars = folder, timeout_s, max_chars
+        self._sent: dict[str, bytes] = {}
+        self.tool = Tool(
+            name="python",
+            description=DESCRIPTION,
+            parameters=PARAMETERS,
+            call=self.run,
+            timeout_s=timeout_s + 15,  # the session keeps the time itself and says more about it
+        )
+
+    def run(self, code: str) -> str:
+        """What the agent reads after its code has run.
+
+        Raises: ToolError, if the code raised an error or a limit ended it; the text says what became of the variables.
+        """
+        changed = {}
+        if self._folder:
+            files = self._folder.contents()
+            changed = {path: content for path, content in files.items() if self._sent.get(path) != content}
+            self._sent = files
+        piece = self._session.run(code, timeout_s=self._timeout_s, files=changed)
+        kept_out = ""
+        if piece.state == "lost":
+            self._sent = {}
+        elif self._folder:
+            kept_out = self._take_files()
+        text = "\n".join(part for part in (self._shown(piece.execution), self._ending(piece), kept_out) if part)
+        if piece.execution.rc != 0:
+            died = piece.execution.killed_by in ("worker", "signal")
+            raise ToolError(text, fault="timeout" if piece.execution.timed_out else "died" if died else "raised")
+        return text or "(no output)"
+
+    def close(self) -> None:
+        """End the processes of the episode."""
+        self._session.close()
+
+    def __enter__(self) -> PythonTool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _take_files(self) -> str:
+        """Bring files that the code has made, changed or removed to the folder; says what does not fit."""
+        assert self._folder
+        try:
+            found = self._session.files()
+        except PalaestraError:
+            self._sent = {}
+            return "files could not be read; Python starts anew, without variables"
+        refused = []
+        for path, content in found.items():
+            if self._sent.get(path) != content:
+                try:
+                    self._folder.write(path, content)
+                except ToolError as fault:
+                    refused.append(str(fault))
+        for path in self._sent.keys() - found.keys():
+            self._folder.remove(path)
+        self._sent = found
+        return "\n".join(refused[:3])
+
+    def _shown(self, done: Execution) -> str:
+        parts = [done.out.rstrip("\n"), short_traceback(done.err.rstrip("\n"))]
+        return cut("\n".join(part for part in parts if part), self._max_chars)
+
+    def _ending(self, piece: Piece) -> str:
+        done = piece.execution
+        why = {
+            "time": f"stopped after {self._timeout_s:g} s",
+            "cpu": "stopped: no processor time is left",
+            "memory": "stopped: no memory is left",
+            "worker": "the machine that ran Python failed",
+        }.get(done.killed_by or "", "Python ended early" if piece.state != "kept" else "")
+        what = {
+            "kept": "",
+            "before": "variables are as before this code; files keep what was written",
+            "lost": "Python starts anew: variables and files of this episode's Python are gone",
+        }[piece.state]
+        return "; ".join(part for part in (why, what) if part)
+
+
+def cut(text: str, most: int) -> str:
+    """At most about `most` characters: the beginning and the end, with the number of those left out between."""
+    if len(text) <= most:
+        return text
+    head, tail = most * 2 // 3, most // 3
+    return f"{text[:head]}\n… {len(text) - head - tail:,} characters left out …\n{text[-tail:]}"
+
+
+def short_traceback(text: str) -> str:
+    """Error output of which the first line and the last ones are kept."""
+    lines = text.splitlines()
+    if len(lines) <= LINES + 1:
+        return text
+    return "\n".join([lines[0], f"… {len(lines) - LINES - 1} lines left out …", *lines[-LINES:]])

@@ -51,6 +51,7 @@ SIZES = {
     "flow": 256,
     "toolcalc": 256,
     "uiform": 256,
+    "desk": 256,
     "webforms": 256,
     "craft": 256,
 }

@@ -57,13 +57,16 @@ class WorkFolder:
                 raise ToolError(f"there is no file {path!r}") from None
             except OSError:
                 raise ToolError(f"{path!r} is no file that can be read") from None
-            with os.fdopen(fd, "rb") as file:
+            try:
                 status = os.fstat(fd)
                 if not stat.S_ISREG(status.st_mode):
                     raise ToolError(f"{path!r} is a folder" if stat.S_ISDIR(status.st_mode) else f"{path!r} is no file")
                 if status.st_size > self._max_bytes:
                     raise ToolError(f"{path!r} is too large to be read")
-                return file.read()
+                with os.fdopen(os.dup(fd), "rb") as file:
+                    return file.read()
+            finally:
+                os.close(fd)
 
     def write(self, path: str, content: str | bytes) -> None:
         """Make or replace a file; folders are made. Raises: ToolError, also if the folder would grow too large."""
@@ -101,6 +104,7 @@ class WorkFolder:
 
     def sizes(self) -> dict[str, int]:
         """Bytes of each regular file, by path, in alphabetical order."""
+        self._refuse_closed()
         found = {}
         for parent, _, names, fd in os.fwalk(".", dir_fd=self._root, follow_symlinks=False):
             for name in names:
@@ -127,11 +131,14 @@ class WorkFolder:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _refuse_closed(self) -> None:
+        if self._root < 0:
+            raise PalaestraError(where="WorkFolder", what="it is closed.", remedy="Make a new one.")
+
     @contextlib.contextmanager
     def _parent(self, parts: tuple[str, ...], *, make: bool = False) -> Iterator[int]:
         """The folder of a file, opened step by step without following any link."""
-        if self._root < 0:
-            raise PalaestraError(where="WorkFolder", what="it is closed.", remedy="Make a new one.")
+        self._refuse_closed()
         folder = os.dup(self._root)
         try:
             for part in parts[:-1]:

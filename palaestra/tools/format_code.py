@@ -22,6 +22,7 @@ OPENING = re.compile(r"(?:^|(?<=;)|(?<=</think>))[ \t]*([A-Za-z_]\w*)\(", re.MUL
 PIECE = re.compile(r"""['"]|[()\[\]{}]|\#[^\n]*|[^'"()\[\]{}#]+""")
 CLOSED = re.compile(r"[ \t]*(?:;|\#[^\n]*|$)", re.MULTILINE)
 LITERAL = {quote: re.compile(rf"(?:[^{quote}\\\n]+|\\.)*+{quote}", re.DOTALL) for quote in "'\""}
+MOST_LOST = 100  # lines that begin like a call of an unknown tool and are none; further ones are not looked at
 HOW = "Write: TOOL(NAME=VALUE), with plain values only."
 PYTHON = {"true": "True", "false": "False", "null": "None"}
 QUIET = threading.Lock()  # filters of warnings belong to the whole process
@@ -42,9 +43,13 @@ class CodeCalls:
         """All calls of a text. A line that is a call from end to end is one, also of a tool that does not exist."""
         calls: list[ToolCall] = []
         spans: list[tuple[int, int]] = []
+        lost = 0
         for start, stop in outside_thoughts(text):
             while opened := OPENING.search(text, start, stop):
                 begin = opened.start(1)
+                if lost > MOST_LOST and opened[1] not in tools:
+                    start = _next_line(text, opened.end())
+                    continue
                 try:
                     end = _end(text, opened.end() - 1)
                     calls.append(_read(text[begin:end], tools))
@@ -53,6 +58,7 @@ class CodeCalls:
                 except Unreadable as error:
                     if opened[1] in tools:
                         return Parsed(said=text.strip(), fault=f"{error}. {HOW}")
+                    lost += 1
                     calls = calls[: len(spans)]
                     start = _next_line(text, opened.end())
                     continue

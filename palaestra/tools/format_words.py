@@ -118,7 +118,8 @@ def _read(tool: Tool, rest: str) -> dict[str, Any]:
     places, whole, arguments = _places(tool), _rest_of(tool), {}
     while rest:
         key = KEYED.match(rest)
-        if key and key[1] in _known(tool):
+        key = key if key and key[1] in _known(tool) else None
+        if key:
             name, rest = key[1], rest[key.end() :]
         else:
             free = [name for name in places if name not in arguments]

@@ -99,7 +99,7 @@ class Solver:
             return None
         calls = [self._fact_call(problem, fact) for fact in problem.table]
         words = [f"r{n}" if self.refer else e.text for n, e in enumerate(state.found, start=1) if e.is_word]
-        if "calculator" in self.names:
+        if "calculator" in self.names and problem.signs:
             orders = itertools.islice(itertools.permutations(words[:5], len(problem.facts)), 8)
             calls += [_sum_call(problem.expression(operands)) for operands in orders]
         calls += [self._answer(state, entry.text) for entry in state.found if entry.is_word]
@@ -111,7 +111,7 @@ class Solver:
             return [ToolCall(name=name, arguments=arguments) for name, arguments in state.question.calls]
         problem = state.problem
         plan = [call for fact in problem.facts if (call := self._fact_call(problem, fact)) is not None]
-        if "calculator" in self.names:
+        if "calculator" in self.names and problem.signs:
             plan.append(_sum_call(problem.expression([self._operand(state, problem, fact) for fact in problem.facts])))
         return plan
 

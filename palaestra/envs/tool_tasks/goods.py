@@ -102,8 +102,7 @@ def make_problem(*, facts: tuple[int, int], names: int, largest: int, wording: W
     """
     draw = random.Random(derive(seed, "tool_tasks"))
     words = WORDS[wording]
-    listed = draw.sample(range(len(words.names)), names)
-    table = {(words.names[n], column): draw.randint(1, largest) for n in listed for column in words.columns}
+    table = {(name, column): draw.randint(1, largest) for name in words.names[:names] for column in words.columns}
     count = draw.randint(*facts)
     chosen = draw.sample(list(table), count)
     return Problem(words, table, tuple(chosen), tuple(draw.choice(SIGNS) for _ in range(count - 1)))

@@ -17,6 +17,7 @@ import pydantic
 from palaestra.data import Action, Observation, StepResult, Task, ToolCall, derive
 from palaestra.envs.panels import seeded_tasks
 from palaestra.envs.randomness import Randomness
+from palaestra.envs.rows import division
 from palaestra.envs.single import single, unstarted
 from palaestra.errors import ContractError, InvalidData, RecipeError
 from palaestra.registry import PositiveInt, part, register
@@ -79,7 +80,7 @@ class TrlClass:
         self._where = f"environment trl_class, env: {env}"
         self._params = {"env": env}
         self._rows = _rows(data, f"{self._where}, data")
-        self._train, self._held = _division(len(self._rows), held_out)
+        self._train, self._held = division(len(self._rows), held_out)
         self._seed_column, self._success_at, self._format = seed_column, success_at, format
         self._remind, self._max_turns = remind, max_turns
         self._measure = _function(reward, f"{self._where}, reward")
@@ -230,15 +231,6 @@ def _rows(data: str | list[Row] | None, where: str) -> list[Row]:
         remedy = "Give at least one row, each a mapping of columns."
         raise InvalidData(where=where, what="these are no rows.", remedy=remedy)
     return [dict(row) for row in rows]
-
-
-def _division(count: int, held_out: float) -> tuple[list[int], list[int]]:
-    """Places of the rows to train on and of the others; the same in every process."""
-    held = round(count * held_out)
-    if not 0 < held < count:
-        return list(range(count)), list(range(count))
-    shuffled = sorted(range(count), key=lambda place: derive(place, "trl_class", "held out"))
-    return sorted(shuffled[held:]), sorted(shuffled[:held])
 
 
 def _made(env: str, where: str) -> Any:

@@ -64,8 +64,9 @@ def fits(schema: Any, value: Any, root: Mapping[str, Any], depth: int = 0) -> bo
 def is_kind(kind: str, value: Any) -> bool:
     """Whether a value is of a JSON type. Whole floats are integers; true and false are no numbers."""
     if kind in ("integer", "number"):
-        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        return number and (kind == "number" or isinstance(value, int) or value.is_integer())
+        if isinstance(value, int):
+            return not isinstance(value, bool)
+        return isinstance(value, float) and math.isfinite(value) and (kind == "number" or value.is_integer())
     return isinstance(value, KINDS[kind]) if kind in KINDS else True
 
 

@@ -77,7 +77,7 @@ class Threads:
     def _begin(self, job: Job) -> None:
         with self.changed:
             if self.lost >= self.most_lost:
-                raise Late(f"{self.lost} earlier calls still hang")
+                raise Late(f"not begun, because {self.lost} earlier calls still hang")
             self.waiting.append(job)
             self._staff()
 

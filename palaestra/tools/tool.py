@@ -21,7 +21,7 @@ from palaestra.tools.schema import faults, readable, resolved, shown, slim, type
 Fault = Literal["unknown", "arguments", "raised", "timeout", "budget", "died"]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-SECTION = re.compile(r"(Args|Arguments|Returns|Yields|Raises|Example|Examples|Note|Notes):\s*")
+SECTION = re.compile(r"(Args|Arguments):\s*|(?:Returns|Yields|Raises|Examples?|Notes?):.*")
 DESCRIBED = re.compile(r"(\w+)(?:\s*\([^)]*\))?:\s*(.*)")
 
 
@@ -232,10 +232,10 @@ def _docstring(text: str) -> tuple[str, dict[str, str]]:
         heading = SECTION.fullmatch(line)
         indent = len(line) - len(line.lstrip())
         if heading:
-            section, name, margin = heading[1], "", 0
+            section, name, margin = heading[1] or "other", "", 0
         elif not section:
             above.append(line)
-        elif section in ("Args", "Arguments") and line.strip():
+        elif section != "other" and line.strip():
             margin = margin or indent
             entry = DESCRIBED.fullmatch(line.strip()) if indent == margin else None
             if entry:
@@ -246,14 +246,16 @@ def _docstring(text: str) -> tuple[str, dict[str, str]]:
     return " ".join(" ".join(above).split()), told
 
 
-def _short(schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
+def _short(schema: Any, root: Mapping[str, Any], depth: int = 0) -> str:
     """A kind in a signature: `integer`, `'a' | 'b'`, `string | null`."""
+    if not isinstance(schema, Mapping) or depth > 3:
+        return "any"
     schema = resolved(schema, root)
     if "enum" in schema:
         return " | ".join(repr(allowed) for allowed in schema["enum"][:20])
     choices = schema.get("anyOf") or schema.get("oneOf")
     if choices:
-        return " | ".join(dict.fromkeys(_short(choice, root) for choice in choices))
+        return " | ".join(dict.fromkeys(_short(choice, root, depth + 1) for choice in choices))
     return " | ".join(types(schema)) or "any"
 
 

@@ -269,7 +269,7 @@ def _failed(one: Tool, error: BaseException, seconds: float) -> ToolResult:
     if isinstance(error, ToolError):
         fault, text = error.fault, render(error.text, 1000).text
     elif isinstance(error, Late):
-        fault, text = "timeout", f"{one.name} gave {error}"
+        fault, text = "timeout", f"{one.name}: {error}"
     return ToolResult(name=one.name, text=f"error: {text}", ok=False, fault=fault, seconds=seconds, cost=one.cost)
 
 

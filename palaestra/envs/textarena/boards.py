@@ -26,7 +26,10 @@ def _cells(game: Game, seat: int) -> list[str]:
 
 
 def _tic_tac_toe(game: Game, seat: int) -> str:
-    return f"board {rows(facts(game)['board'], 'OX'[seat], EMPTY)}"
+    own = "OX"[seat]
+    cells = [cell for row in facts(game)["board"] for cell in row]
+    signs = [str(number) if cell == "" else "+" if cell == own else "-" for number, cell in enumerate(cells)]
+    return f"board {' / '.join(' '.join(signs[place : place + 3]) for place in (0, 3, 6))}"
 
 
 def _tic_tac_toe_expert(game: Game, seat: int, draw: random.Random) -> str:

@@ -66,9 +66,9 @@ class Match:
         roles = self.game.state.role_mapping
         alone = self.game.state.num_players == 1
         for sender, text, kind in messages:
-            own = kind.name == "PLAYER_ACTION" and (sender == seat or alone)
+            own = getattr(kind, "name", "") == "PLAYER_ACTION" and (sender == seat or alone)
             if not own:  # players know what they said themselves
-                self._heard[seat].append(Heard(str(roles.get(sender, "GAME")), text))
+                self._heard[seat].append(Heard(str(roles.get(sender, "GAME")), str(text)))
 
     def text(self, *, new: bool) -> str:
         """What who is to move has heard: since its last move, or all of it."""
@@ -90,9 +90,13 @@ class Match:
         return not (self.crash or self.errors > before or state.game_info[seat]["invalid_move"])
 
     def rewards(self) -> dict[int, float]:
-        """By seat, after the end. Who made the game break down lost it, and nobody won."""
+        """By seat, after the end. Who made the game break down lost it, and nobody won.
+
+        Some games give the reason for a lost game where the reward belongs: a reward that is no number is -1.
+        """
         given = {self._breaker: -1.0} if self.crash else self.game.state.rewards or {}
-        return {seat: float(given.get(seat, 0.0)) for seat in range(len(self._heard))}
+        found = {seat: given.get(seat, 0.0) for seat in range(len(self._heard))}
+        return {seat: float(gain) if isinstance(gain, int | float) else -1.0 for seat, gain in found.items()}
 
     def reason(self) -> str:
         """Why the game ended, in the game's words."""

@@ -19,6 +19,7 @@ from palaestra.errors import RecipeError, UnknownName, missing_extra, nearest
 
 PLACE = "environment textarena"
 COUNTS = (2, 1, 3, 4, 5, 6, 7, 8)  # numbers of players, in the order in which they are tried
+LACKS_FILE = "the installed package lacks a file that the game reads"
 VARIANTS = ("-raw", "-train")  # names under which the package registers a game again
 
 
@@ -71,11 +72,11 @@ def fewest_players(game: str, options: str) -> int:
 
     Raises: RecipeError, if no number of players works.
     """
-    failures = [refusal(game, json.loads(options), count) for count in COUNTS]
-    for count, failure in zip(COUNTS, failures, strict=True):
+    for count in COUNTS:
+        failure = refusal(game, json.loads(options), count)
         if not failure:
             return count
-    raise RecipeError(where=f"{PLACE}, game: {game}", what=f"it cannot be set up: {failures[0]}.")
+    raise RecipeError(where=f"{PLACE}, game: {game}", what=f"it cannot be set up: {failure}.")
 
 
 def refusal(game: str, options: Mapping[str, Any], players: int) -> str:
@@ -84,6 +85,8 @@ def refusal(game: str, options: Mapping[str, Any], players: int) -> str:
         built = build(game, options)
         try:
             built.reset(num_players=players, seed=0)
+        except FileNotFoundError:
+            return LACKS_FILE
         except Exception as error:
             return _first_line(error) or type(error).__name__
     return ""
@@ -118,7 +121,7 @@ def _reason(game: str, error: Exception) -> tuple[str, str]:
         running = f"{sys.version_info.major}.{sys.version_info.minor}"
         return f"its code needs Python 3.12 or later, and this is {running}.", "Choose another game."
     if isinstance(error, FileNotFoundError):
-        return "the installed package lacks a file that the game reads.", "Choose another game."
+        return f"{LACKS_FILE}.", "Choose another game."
     if isinstance(error, ImportError):
         return f"the installed package lacks a module of it: {_first_line(error)}.", "Choose another game."
     return f"it cannot be built: {_first_line(error)}.", "Check `options`: they go to the game's class."

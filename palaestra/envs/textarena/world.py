@@ -112,7 +112,8 @@ class TextArena:
         name = self.agents[match.seat]
         told: dict[str, Any] = {"game": self._game}
         move = str(actions[name].value)
-        if self._noise and self._draw("noise").random() < self._noise:
+        slips = self._noise and self._draw("noise").random() < self._noise
+        if slips and match.copy().move(_bracketed(move)):  # what is invalid is not saved by a slip
             move = self._draw("slip").choice(self._legal(match))
             told["slipped"] = {name: 1.0}
         if not match.move(_bracketed(move)):

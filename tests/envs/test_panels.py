@@ -54,6 +54,8 @@ SIZES = {
     "desk": 256,
     "webforms": 256,
     "craft": 256,
+    "shop": 256,
+    "household": 256,
 }
 
 

@@ -248,7 +248,9 @@ def test_an_item_forgets_its_choices():  # rule 5
     opened = env._observe(store_of(env)).legal[0]
     act(env, opened)
     color = env.snapshot()[0].catalogue.products[state_of(env).item].options["color"][0]
-    act(env, f"click {color}", "back", opened)
+    act(env, f"click {color}", "back")
+    assert state_of(env).chosen == ()
+    act(env, opened)
     assert state_of(env).chosen == ()
 
 

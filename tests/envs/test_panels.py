@@ -54,6 +54,8 @@ SIZES = {
     "desk": 256,
     "webforms": 256,
     "craft": 256,
+    "searchqa": 256,
+    "memory_dialogue": 256,
     "shop": 256,
     "household": 256,
 }

@@ -37,7 +37,7 @@ from typing import Any
 
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER = 0x00020000, 0x08000000, 0x10000000
 CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
-MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 2, 4, 8, 16384, 1 << 18
+MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 8, 4096, 16384, 1 << 18
 PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, FILTER = 24, 38, 22, 2
 MEGABYTE = 1024 * 1024
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -163,8 +163,16 @@ def isolate(settings: dict[str, Any], job: dict[str, Any], uid: int) -> None:
     if way != "none":
         _check(LIBC.unshare(CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWNET))
         _mount(None, "/", None, MS_REC | MS_PRIVATE, "")
+        hidden = [(path, os.open(path, os.O_PATH)) for path in settings["binds"] if path.startswith("/tmp/")]
         for folder, size in ((home, settings["disk_mb"]), ("/tmp", settings["disk_mb"]), ("/dev/shm", 16)):
             _mount("tmpfs", folder, "tmpfs", MS_NOSUID | MS_NODEV, f"size={size}m,nr_inodes=8192,mode=0777")
+        for path, fd in hidden:  # what the new /tmp covers and programs may read
+            folder = path if stat.S_ISDIR(os.fstat(fd).st_mode) else os.path.dirname(path)
+            os.makedirs(folder, 0o755, exist_ok=True)
+            if folder != path:
+                os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
+            _mount(f"/proc/self/fd/{fd}", path, None, MS_BIND, "")
+            os.close(fd)
         _mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "")
     os.chdir(home)
     os.umask(0)

@@ -67,7 +67,7 @@ class Means:
         words = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
         words += ["--hostname", "sandbox", "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"]
         keeps = ["SETUID", "SETGID", "SETPCAP"] if self.way == "root" else []
-        keeps += ["SYS_ADMIN", "SETPCAP", "KILL"] if serves else []
+        keeps += ["SYS_ADMIN", "SETPCAP", "KILL", "SETFCAP"] if serves else []
         words += [word for name in dict.fromkeys(keeps) for word in ("--cap-add", f"CAP_{name}")]
         if self.way != "root":
             who = "0" if serves else str(INSIDE)
@@ -79,6 +79,11 @@ class Means:
             words += ["--perms", mode, "--size", str(size * MEGABYTE), "--tmpfs", folder]
         words += ["--remount-ro", "/dev"]
         words += ["--perms", "0777", "--size", str(bounds.disk_mb * MEGABYTE), "--tmpfs", HOME]
+        for path in self.binds:  # after /tmp, which they may be in
+            made = [parent for parent in reversed(Path(path).parents[:-1]) if str(parent) != "/tmp"]
+            for parent in made:  # bubblewrap would make them for root only
+                words += ["--perms", "0755", "--dir", str(parent)]
+            words += ["--ro-bind", path, path]
         words += ["--remount-ro", "/", "--chdir", HOME]
         environment = clean_environment({"TMPDIR": "/tmp"}, home=HOME)
         return words + [word for name, value in environment.items() for word in ("--setenv", name, value)]
@@ -95,10 +100,6 @@ class Means:
             words += ["--ro-bind-try", file, file]
         users = KNOWN_USERS.format(uid=INSIDE, home=HOME).encode()
         words += ["--perms", "0644", "--file", lend(users), "/etc/passwd"]
-        for path in self.binds:
-            for parent in reversed(Path(path).parents[:-1]):  # bubblewrap would make them for root only
-                words += ["--perms", "0755", "--dir", str(parent)]
-            words += ["--ro-bind", path, path]
         return [*words, "--proc", "/proc", "--dev", "/dev"]
 
     def filter(self, lend: LEND) -> list[str]:

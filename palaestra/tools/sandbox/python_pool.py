@@ -90,7 +90,8 @@ class PythonPool:
         if backend == "bubblewrap":
             paths = tuple(str(path) for path in readable)
             self.means = find_means(readable=paths, packages=packages, groups=groups)
-        self._settings = {"preload": tuple(preload), "disk_mb": disk_mb}
+        binds = self.means.binds if self.means else ()
+        self._settings = {"preload": tuple(preload), "disk_mb": disk_mb, "binds": binds}
         self._total_mb, self._most = total_mb, parallel + sessions
         self._slots = threading.BoundedSemaphore(parallel)
         self._sessions = sessions

@@ -31,6 +31,7 @@ def check(world: Mapping[str, Any], *, chat: bool, model: bool, failure: float) 
                 remedy="Raise `tables`, or leave `kinds` out for all that the tables allow.",
             )
     least, most = world["requests"]
+    needed, variety = world["customers"] * world["orders"], world["variety"]
     plans = all(KINDS[name].about == "customer" for name in world["kinds"])
     for wrong, what, remedy in (
         (least > most, f"`requests` is {least} to {most}.", f"Write `requests: [{most}, {least}]`."),
@@ -41,9 +42,9 @@ def check(world: Mapping[str, Any], *, chat: bool, model: bool, failure: float) 
         ),
         (plans and most > 1, "a customer has one plan, and all `kinds` are about plans.", "Set `requests: [1, 1]`."),
         (
-            world["customers"] * world["orders"] > len(ORDERS),
-            f"{world['customers']} customers with {world['orders']} orders each need more than {len(ORDERS)} names.",
-            "Lower `customers` or `orders`.",
+            needed > variety,
+            f"{world['customers']} customers with {world['orders']} orders each need more names than {variety}.",
+            f"Lower `customers` or `orders`, or raise `variety` up to {len(ORDERS)}.",
         ),
         (
             world["attack"] != "none" and world["customers"] < 2,

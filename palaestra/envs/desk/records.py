@@ -48,11 +48,15 @@ def allowed(table: str, field: str) -> tuple[Value, ...]:
     return (*FIELDS[table][field], *LATER.get(table, {}).get(field, ()))
 
 
-def draw_database(tables: int, customers: int, orders: int, rng: random.Random) -> Database:
-    """A database of the first `tables` tables with so many customers and orders for each of them."""
-    names = rng.sample(NAMES, customers)
-    codes = rng.sample(CODES, customers)
-    keys = rng.sample(ORDERS, customers * orders)
+def draw_database(tables: int, customers: int, orders: int, rng: random.Random, variety: int = len(ORDERS)) -> Database:
+    """A database of the first `tables` tables with so many customers and orders for each of them.
+
+    Args:
+        variety: how many names, codes and names of orders there are to draw from, as far as the lists go.
+    """
+    names = rng.sample(NAMES[:variety], customers)
+    codes = rng.sample(CODES[:variety], customers)
+    keys = rng.sample(ORDERS[:variety], customers * orders)
     found: Database = {table: {} for table in (*TABLES[:tables], CASES)}
     for item in ITEMS if "items" in found else ():
         found["items"][item] = _draw("items", rng)

@@ -49,6 +49,8 @@ class Desk:
             read. Usual: 1.
         requests: fewest and most wishes in one dialogue. Usual: 1 to 2.
         customers, orders: in the database; orders are of each customer, at least as many as there are wishes.
+        variety: how many different names, codes and names of orders there are in all tasks, as far as the lists of 12,
+            12 and 36 go. Lower: easier to copy for small models. Usual: 36.
         handbook: number of the rule book that holds in all tasks; None: each task has its own, which must be read.
         rules: what is shown of the rules: "whole" before everything else; those in "scope", in each turn; the "name"
             of the handbook; or "none".
@@ -91,6 +93,7 @@ class Desk:
         requests: Range = (1, 1),
         customers: Annotated[int, pydantic.Field(ge=1, le=12)] = 3,
         orders: Annotated[int, pydantic.Field(ge=1, le=6)] = 2,
+        variety: Annotated[int, pydantic.Field(ge=1, le=36)] = 36,
         handbook: Number | None = 0,
         rules: Literal["whole", "scope", "name", "none"] = "scope",
         explain: bool = False,
@@ -121,6 +124,7 @@ class Desk:
             "requests": list(requests),
             "customers": customers,
             "orders": orders,
+            "variety": variety,
             "handbook": handbook,
             "vague": vague,
             "foreign": foreign,

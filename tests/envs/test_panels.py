@@ -54,6 +54,7 @@ SIZES = {
     "desk": 256,
     "webforms": 256,
     "craft": 256,
+    "prover": 256,
     "searchqa": 256,
     "memory_dialogue": 256,
     "shop": 256,

@@ -173,6 +173,7 @@ def _built(script: str) -> bytes:
     """The database that statements make, as bytes: each episode starts from them."""
     connection = sqlite3.connect(":memory:")
     try:
+        connection.execute("PRAGMA user_version = 1")  # so that there is something to copy, whatever follows
         connection.executescript(script)
         return connection.serialize()
     finally:

@@ -1,0 +1,187 @@
+"""What must hold of SQL:
+
+1. A query's rows are a table of text, cut after so many rows; cells are short.
+2. Reading reads: nothing is changed, attached, set, loaded or written to disk, whatever is tried; errors are told.
+3. Endless and huge queries are stopped in time; memory stays bounded.
+4. Writing changes a copy of one's own: the file and other episodes' copies stay as they were.
+5. Files and statements are sources; what cannot be opened is refused. `tables` tells what there is.
+6. Threads may use one database at the same time.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from palaestra.errors import InvalidData
+from palaestra.tools import ToolError
+from palaestra.tools.sql import Database, sql_tools
+
+SCRIPT = "CREATE TABLE t(a INTEGER, b TEXT); INSERT INTO t VALUES (1, 'x'), (2, NULL), (3, x'ff00');"
+ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT "
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "shop.db"
+    with sqlite3.connect(path) as connection:
+        connection.executescript(SCRIPT)
+    connection.close()
+    return path
+
+
+def test_rows_are_text():  # rule 1
+    database = Database(SCRIPT, rows=2)
+    assert database.query("SELECT a AS number, b FROM t WHERE a < 3") == "number | b\n1 | x\n2 | null"
+    assert database.query("SELECT a FROM t") == "a\n1\n2\n… more rows"
+    assert database.query("SELECT b FROM t WHERE a = 3") == "b\n<2 bytes>"
+    assert database.query("SELECT a FROM t WHERE 0") == "a\nno rows"
+    assert database.query("SELECT 'x\ny', 0.5") == "'x\ny' | 0.5\nx y | 0.5"
+    assert database.query("") == "done"
+    assert len(database.query("SELECT hex(zeroblob(100000))")) < 300
+    assert "�" in database.query("SELECT CAST(x'ff' AS TEXT)")
+
+
+FORBIDDEN = [
+    "DROP TABLE t",
+    "INSERT INTO t VALUES (4, 'y')",
+    "UPDATE t SET a = 0",
+    "DELETE FROM t",
+    "REPLACE INTO t VALUES (1, 'z')",
+    "CREATE TABLE u(a)",
+    "CREATE TEMP TABLE u(a)",
+    "CREATE VIEW v AS SELECT 1",
+    "ALTER TABLE t RENAME TO u",
+    "ATTACH '{folder}/other.db' AS other",
+    "DETACH main",
+    "PRAGMA writable_schema = 1",
+    "PRAGMA query_only = 0",
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA table_info(t)",
+    "SELECT * FROM pragma_database_list",
+    "VACUUM",
+    "VACUUM INTO '{folder}/other.db'",
+    "BEGIN",
+    "ANALYZE",
+    "CREATE VIRTUAL TABLE f USING fts5(x)",
+    "SELECT load_extension('x')",
+    "SELECT random()",
+    "SELECT writefile('{folder}/other.db', 'x')",
+    "WITH d AS (SELECT 1) INSERT INTO t SELECT 1, 'a' FROM d",
+    "SELECT 1; DROP TABLE t",
+    "SELEC 1",
+    "SELECT nope FROM t",
+    "SELECT ?",
+    "SELECT '\ud800'",
+    "SELECT 1 \x00 2",
+]
+
+
+@pytest.mark.parametrize("from_file", [True, False])
+def test_reading_changes_nothing(file, from_file):  # rule 2
+    before = file.read_bytes()
+    database = Database(file if from_file else SCRIPT)
+    for statement in FORBIDDEN:
+        with pytest.raises(ToolError):
+            database.query(statement.format(folder=file.parent))
+    assert database.query("SELECT count(*) FROM t") == "count(*)\n3"
+    database.close()
+    assert file.read_bytes() == before
+    assert [path.name for path in file.parent.iterdir()] == ["shop.db"]
+
+
+def test_errors_are_told():  # rule 2
+    database = Database(SCRIPT)
+    for statement, why in (
+        ("DROP TABLE t", "not allowed here"),
+        ("SELEC 1", 'near "SELEC": syntax error'),
+        ("SELECT nope FROM t", "no such column: nope"),
+        ("SELECT 1; SELECT 2", "one statement at a time"),
+        ("x" * 200_000, "at most 100,000"),
+    ):
+        with pytest.raises(ToolError, match=why):
+            database.query(statement)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        f"{ENDLESS} count(*) FROM c",
+        f"{ENDLESS} x FROM c ORDER BY x DESC",
+        f"{ENDLESS} max(length(hex(zeroblob(100000)))) FROM c",
+        "SELECT count(*) FROM t a, t b, t c, t d, t e, t f, t g, t h, t i, t j, t k, t l, t m, t n, t o, t p, t q",
+    ],
+)
+def test_endless_queries_are_stopped(query):  # rule 3
+    database = Database(SCRIPT, timeout_s=0.2)
+    began = time.monotonic()
+    with pytest.raises(ToolError, match=r"longer than 0.2 s") as caught:
+        database.query(query)
+    assert caught.value.fault == "timeout" and time.monotonic() - began < 3
+    assert database.query("SELECT 1") == "1\n1"
+
+
+def test_endless_rows_and_huge_values():  # rule 3
+    database = Database(SCRIPT, rows=3)
+    assert database.query(f"{ENDLESS} x FROM c").endswith("3\n… more rows")
+    for huge in ("zeroblob(1000000000)", "hex(zeroblob(900000))"):
+        with pytest.raises(ToolError, match="too big"):
+            database.query(f"SELECT {huge}")
+    written = Database(SCRIPT, writes=True)
+    with pytest.raises(ToolError, match=r"full|longer than"):
+        written.query(f"INSERT INTO t {ENDLESS} x, hex(zeroblob(100000)) FROM c")
+
+
+@pytest.mark.parametrize("from_file", [True, False])
+def test_writing_changes_a_copy(file, from_file):  # rule 4
+    before = file.read_bytes()
+    first, second = (Database(file if from_file else SCRIPT, writes=True) for _ in range(2))
+    assert first.query("INSERT INTO t VALUES (4, 'y')") == "done, rows changed: 1"
+    assert first.query("CREATE TABLE u(z)") == "done"
+    assert first.query("BEGIN") == "done"
+    assert first.query("DELETE FROM t") == "done, rows changed: 4"
+    assert first.query("ROLLBACK") == "done"
+    assert first.query("SELECT count(*) FROM t") == "count(*)\n4"
+    assert second.query("SELECT count(*) FROM t") == "count(*)\n3"
+    assert first.tables() == "t(a, b)\nu(z)" and second.tables() == "t(a, b)"
+    for statement in ("ATTACH 'x.db' AS x", "PRAGMA max_page_count = 99999999", "VACUUM INTO 'x.db'"):
+        with pytest.raises(ToolError):
+            first.query(statement)
+    assert file.read_bytes() == before
+
+
+def test_sources(tmp_path):  # rule 5
+    empty = tmp_path / "text.db"
+    empty.write_text("no database at all, but long enough to be read as one " * 20)
+    for source, why in (
+        (tmp_path / "none.db", "unable to open"),
+        (empty, "not a database"),
+        ("CREATE nonsense;", "syntax"),
+    ):
+        with pytest.raises(InvalidData, match=f"cannot be opened: .*{why}"):
+            Database(source)
+    assert Database('CREATE TABLE "a b"("c d");').tables() == "a b(c d)"
+    assert Database("SELECT 1;").tables() == "no tables"
+
+
+def test_tools_open_when_needed():
+    opened = []
+
+    def database():
+        opened.append(Database(SCRIPT))
+        return opened[-1]
+
+    run, tables = sql_tools(database, cost=0.5)
+    assert not opened and run.cost == 0.5
+    assert tables.call() == "t(a, b)"
+    assert run.call(query="SELECT 1") == "1\n1"
+
+
+def test_threads_share_a_database():  # rule 6
+    database = Database(SCRIPT)
+    with ThreadPoolExecutor(8) as pool:
+        found = set(pool.map(lambda n: database.query(f"SELECT sum(a) AS s FROM t WHERE {n} >= 0"), range(50)))
+    assert found == {"s\n6"}

@@ -48,7 +48,12 @@ class Server:
         from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
         port, self.process = launch_gateway(
-            classpath=jar, die_on_exit=True, return_proc=True, javaopts=list(OPTIONS), java_path=found
+            classpath=jar,
+            die_on_exit=True,
+            return_proc=True,
+            javaopts=list(OPTIONS),
+            java_path=found,
+            cwd=str(Path(jar).parent),  # where it finds its list of kinds of things; elsewhere it writes one
         )
         self._gateway = JavaGateway(
             gateway_parameters=GatewayParameters(auto_field=True, port=port), java_process=self.process

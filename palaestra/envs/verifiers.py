@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,7 +31,7 @@ class Verifiers:
 
     Args:
         taskset: as verifiers names it: an importable module that exports a Taskset. Or a file of such a module,
-            `path/to/file.py`; its folder joins Python's path.
+            `path/to/file.py`; its folder joins Python's path, also that of the servers of tools.
         env: the id of an Env with several seats, such as user-sim or best-of-n, or a file of one's own. "": the
             taskset's own, else one seat `agent`.
         config: of the environment, as in verifiers' `env` block: `taskset: {…}`, seats and further keys.
@@ -235,6 +236,8 @@ def _importable(name: str, where: str) -> str:
         raise UnknownName(where=where, what=f"there is no file {path}.", remedy="Paths are relative to where you are.")
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
+        known = os.environ.get("PYTHONPATH")  # servers of tools are processes of their own
+        os.environ["PYTHONPATH"] = f"{known}{os.pathsep}{path.parent}" if known else str(path.parent)
     return path.stem
 
 

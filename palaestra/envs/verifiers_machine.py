@@ -44,6 +44,7 @@ class Machine:
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self.seats: dict[str, tuple[Any, Play]] = {}  # trace id → the trace and its episode
+        self.held: set[asyncio.Task[None]] = set()  # a loop itself does not keep its tasks alive
         threading.Thread(target=self.loop.run_forever, daemon=True, name="palaestra-verifiers").start()
 
     async def do(self, work: Coroutine[Any, Any, T]) -> T:
@@ -74,6 +75,8 @@ class Play:
         if self._opened is None:
             ready = asyncio.get_running_loop().create_future()
             self._opened = asyncio.ensure_future(self._hold(ready))
+            machine().held.add(self._opened)
+            self._opened.add_done_callback(machine().held.discard)
             await ready
         self._events = asyncio.Queue()
         self._episode = asyncio.ensure_future(self._run(task, self._events))

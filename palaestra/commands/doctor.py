@@ -13,6 +13,7 @@ from rich.table import Table
 import palaestra
 from palaestra.commands import tables
 from palaestra.commands.extras import requirements, version, way_out
+from palaestra.tools.sandbox import detect
 
 EXTRAS = {
     "envs": "TextWorld, OpenSpiel, PettingZoo, TextArena, reasoning-gym, ScienceWorld",
@@ -38,9 +39,9 @@ def run() -> None:
     console = tables.console()
     console.print(f"palaestra {palaestra.__version__}, Python {platform.python_version()}, {platform.platform()}")
     console.print(f"device: {_device()}; {os.cpu_count()} cores, {torch.get_num_threads()} torch threads")
-    console.print(f"sandbox: {_sandbox()}")
     console.print(_packages())
     console.print(_extras())
+    console.print(_sandboxes())
     console.print(_programs())
 
 
@@ -50,10 +51,17 @@ def _device() -> str:
     return "cpu"
 
 
-def _sandbox() -> str:
-    """No part of this version runs code that a model wrote; say what the machine could offer."""
-    found = "bubblewrap is installed" if shutil.which("bwrap") else "bubblewrap is not installed"
-    return f"none needed: no part of this version executes model-written code ({found})"
+def _sandboxes() -> Table:
+    """What may run code that a model wrote. Only those marked "isolation" keep it from this machine."""
+    table = Table("back end", "level", "does not stop, or why not", title="Sandboxes", title_justify="left", box=None)
+    for found in detect():
+        claims = found.guarantees
+        if claims is None:
+            table.add_row(found.name, "not available", escape(found.reason))
+        else:
+            missed = ", ".join(sorted(claims.misses)) or "faults of what it shares with the host"
+            table.add_row(found.name, "NO isolation" if claims.isolation == "none" else "isolation", missed)
+    return table
 
 
 def _packages() -> Table:

@@ -86,6 +86,8 @@ class Handshake:
         while self._read(timeout_s=0.0):
             pass
         codes = [line for line in map(json.loads, self.told.splitlines()) if "exit-code" in line]
+        if not codes and status < 0:
+            return status  # bubblewrap itself was killed: the sandbox is being closed
         if not codes:
             raise PalaestraError(
                 where="sandbox: bubblewrap",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+from collections.abc import Sequence
 
 import torch
 from rich.markup import escape
@@ -13,7 +14,7 @@ from rich.table import Table
 import palaestra
 from palaestra.commands import tables
 from palaestra.commands.extras import requirements, version, way_out
-from palaestra.tools.sandbox import detect
+from palaestra.tools.sandbox import Found, detect
 
 EXTRAS = {
     "envs": "TextWorld, OpenSpiel, PettingZoo, TextArena, reasoning-gym, ScienceWorld",
@@ -39,9 +40,11 @@ def run() -> None:
     console = tables.console()
     console.print(f"palaestra {palaestra.__version__}, Python {platform.python_version()}, {platform.platform()}")
     console.print(f"device: {_device()}; {os.cpu_count()} cores, {torch.get_num_threads()} torch threads")
+    sandboxes = detect()
+    console.print(f"sandbox: {_strongest(sandboxes)}")
     console.print(_packages())
     console.print(_extras())
-    console.print(_sandboxes())
+    console.print(_sandboxes(sandboxes))
     console.print(_programs())
 
 
@@ -51,10 +54,16 @@ def _device() -> str:
     return "cpu"
 
 
-def _sandboxes() -> Table:
+def _strongest(sandboxes: Sequence[Found]) -> str:
+    """Where code that a model wrote can run."""
+    able = [one.name for one in sandboxes if one.guarantees and one.guarantees.isolation == "isolation"]
+    return f"{', '.join(able)} (isolation)" if able else "none that isolates: code that a model wrote will not run"
+
+
+def _sandboxes(sandboxes: Sequence[Found]) -> Table:
     """What may run code that a model wrote. Only those marked "isolation" keep it from this machine."""
     table = Table("back end", "level", "does not stop, or why not", title="Sandboxes", title_justify="left", box=None)
-    for found in detect():
+    for found in sandboxes:
         claims = found.guarantees
         if claims is None:
             table.add_row(found.name, "not available", escape(found.reason))

@@ -5,6 +5,7 @@ Knows texts and numbers. Knows nothing of questions.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, Literal
@@ -62,6 +63,9 @@ def _package() -> Any:
         import math_verify
     except ModuleNotFoundError as error:
         raise missing_extra("math_verify", extra="tools", needed_for="match: math") from error
+
+    for name in ("math_verify.parser", "math_verify.grader"):  # they warn in each call that they do not use signals
+        logging.getLogger(name).setLevel(logging.ERROR)
 
     def verify(right: str, given: str) -> bool:
         # Its own time-outs are signals, which only the main thread may set.

@@ -5,10 +5,12 @@ Knows the tools room. Knows nothing of episodes beyond the table or files that t
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
+import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from palaestra.envs.tool_tasks.goods import Problem
 from palaestra.errors import RecipeError, nearest
@@ -16,6 +18,8 @@ from palaestra.registry import NonNegative, Positive, PositiveInt, Section, chec
 from palaestra.tools import Tool, ToolError, tool
 from palaestra.tools.calculator import calculator
 from palaestra.tools.mcp import Connection, McpServer
+from palaestra.tools.python import PythonTool
+from palaestra.tools.sandbox import PythonPool
 from palaestra.tools.search import Index, corpus, search_tool
 from palaestra.tools.sql import Database, sql_tools
 
@@ -47,6 +51,15 @@ class Querying(Section):
     cost: NonNegative = 0.0
 
 
+class Running(Section):
+    """`python`: variables last for an episode. "subprocess" isolates nothing: only for code that is trusted."""
+
+    backend: Literal["bubblewrap", "subprocess"] = "bubblewrap"
+    timeout_s: Positive = 5.0
+    memory_mb: PositiveInt = 256
+    cost: NonNegative = 0.0
+
+
 class Serving(Section):
     """`mcp`: the fields of palaestra.tools.mcp.McpServer."""
 
@@ -67,6 +80,7 @@ OPTIONS: dict[str, type[Section]] = {
     "calculator": Plain,
     "search": Searching,
     "sql": Querying,
+    "python": Running,
     "mcp": Serving,
 }
 QUICK = frozenset({"lookup", "calculator", "search", "tables"})  # answered at once, without a thread
@@ -88,11 +102,12 @@ class Supply:
         self.names = [name for name, _ in self._specs]
         self._databases: list[Database] = []
         self._connections: list[Connection] = []
+        self._pythons: list[PythonTool] = []
 
     @property
     def remembers(self) -> bool:
         """Whether a call may change what later calls answer, in ways that nobody here can undo."""
-        return any(name == "mcp" or getattr(chosen, "writes", False) for name, chosen in self._specs)
+        return any(name in ("mcp", "python") or getattr(chosen, "writes", False) for name, chosen in self._specs)
 
     def needs_table(self) -> list[str]:
         """Tools that look into the built-in table."""
@@ -111,6 +126,9 @@ class Supply:
         """Stop servers and drop copies of data."""
         databases, self._databases = self._databases, []
         connections, self._connections = self._connections, []
+        pythons, self._pythons = self._pythons, []
+        for python in pythons:
+            python.close()
         for database in databases:
             database.close()
         for connection in connections:
@@ -128,6 +146,11 @@ class Supply:
             return [search_tool(found, k=chosen.k, cost=chosen.cost)]
         if name == "sql":
             return sql_tools(self._database(chosen, problem), cost=chosen.cost)
+        if name == "python":
+            self._pythons.append(
+                PythonTool(_pool(chosen.backend), timeout_s=chosen.timeout_s, memory_mb=chosen.memory_mb)
+            )
+            return [dataclasses.replace(self._pythons[-1].tool, cost=chosen.cost)]
         connection = Connection(McpServer(**dict(chosen)))
         self._connections.append(connection)
         return await connection.tools()
@@ -146,6 +169,14 @@ class Supply:
                 return opened[0]
 
         return database
+
+
+@functools.cache
+def _pool(backend: Literal["bubblewrap", "subprocess"]) -> PythonPool:
+    """Interpreters for all episodes of a process."""
+    pool = PythonPool(backend=backend)
+    atexit.register(pool.close)
+    return pool
 
 
 def _index(chosen: Searching, problem: Problem | None) -> Index:

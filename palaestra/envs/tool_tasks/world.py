@@ -45,9 +45,10 @@ class ToolTasks:
     Args:
         questions: a JSONL file, on each line `question`, `answer` or a list of `aliases`, and perhaps `split` (else
             a fifth is held out) and `calls`, which the expert makes before it answers. None: the built-in sums.
-        tools: names (`calculator`, `search`, `sql`; `lookup` for the built-in table), `file.py:function`, or one of
-            them with options: `{search: {documents: texts.jsonl}}`, `{sql: {database: shop.db}}`,
-            `{mcp: {command: [python, server.py]}}`, `{mcp: {url: …}}`. Each takes a `cost`.
+        tools: names (`calculator`, `search`, `sql`, `python`; `lookup` for the built-in table),
+            `file.py:function`, or one of them with options: `{search: {documents: texts.jsonl}}`,
+            `{sql: {database: shop.db}}`, `{mcp: {command: [python, server.py]}}`, `{mcp: {url: …}}`. Each takes
+            a `cost`.
         format: how calls are written, the answer too: "json", "tagged", "code" or "words".
         manual: tell the tools and how to call them at the head of what is read.
         memory: show the question and all results in each observation. False: only what is new, for contexts that
@@ -197,7 +198,7 @@ class ToolTasks:
     def snapshot(self) -> Any:
         """Raises: ContractError, with tools that remember what was done with them."""
         if self._supply.remembers:
-            remedy = "Leave out MCP servers and `writes`, or the strategy that branches."
+            remedy = "Leave out MCP servers, `python` and `writes`, or the strategy that branches."
             raise ContractError(where=NAME, what="its tools cannot be put back into an earlier state.", remedy=remedy)
         return self._playing()[0]
 
@@ -244,9 +245,9 @@ class ToolTasks:
             "calls": box.calls,
             "cost": box.cost,
             "faults": dict(sorted(faults.items())),
+            "success": right,
         }
         info |= {"invalid": {AGENT: True}} if unread else {}
-        info |= {"success": right} if given is not None or cut else {}
         info |= {"stop": stop.value} if stop is not None else {}
         seen = None if given is not None else self._observe(state)
         return single(AGENT, seen, reward=float(right), over=given is not None, cut=cut, info=info)
@@ -270,12 +271,14 @@ class ToolTasks:
 
     # ---- observations -------------------------------------------------------------------------------------
     def _observe(self, state: State) -> Observation:
-        lines = [f"question: {state.question.text}"] if self._memory or state.turn == 0 else []
+        lines: list[str] = []
         if self._memory:
             lines += [f"r{place} {entry.written}: {entry.text}" for place, entry in enumerate(state.found, start=1)]
             lines += [line for line in state.said if line.startswith("error:")]
         else:
             lines += state.said
+        if self._memory or state.turn == 0:  # last, where small models find it at the same distance each time
+            lines.append(f"question: {state.question.text}")
         sensible = self._solver.sensible(state)
         content = json.dumps([state.question.text, [[entry.written, entry.text] for entry in state.found]])
         return Observation(
@@ -284,7 +287,6 @@ class ToolTasks:
             state_key=f"{state.seed}/{hashlib.sha256(content.encode()).hexdigest()[:16]}",
             instruction=self._told_first,
         )
-
 
     def _line(self, call: ToolCall) -> str:
         """How a call is written; most are the same in each turn of an episode."""

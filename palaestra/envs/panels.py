@@ -8,10 +8,12 @@ episodes. The second and third change when a new version of a package makes othe
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import hashlib
+import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -113,10 +115,16 @@ def measure(entry: Panel, env: Any, tasks: Sequence[Task] | None = None) -> Pane
         tasks = _tasks(env, entry.n, where="measure", split=entry.split, seed=entry.seed)
     digest = hashlib.sha256()
     for task in tasks:
-        for agent, seen in sorted(env.reset(task).observations.items()):
+        result = env.reset(task)
+        result = asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+        for agent, seen in sorted(result.observations.items()):
             shown = seen.text if seen.text is not None else repr((seen.messages, seen.vector, seen.image))
             digest.update(f"{agent}\n{shown}\n".encode())
     return Panel(**{**asdict(entry), "hash": panel_hash(list(tasks)), "first": digest.hexdigest()[:16]})
+
+
+async def _awaited(waited: Awaitable[Any]) -> Any:
+    return await waited
 
 
 def panel_for(environment: str, options: Mapping[str, Any]) -> str | None:

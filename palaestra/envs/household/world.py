@@ -56,7 +56,7 @@ class Household:
         expert: "sighted" sees everything and takes a shortest way; "searching" knows what was seen, and looks for what
             it does not know.
         slip: probability that an act of the hands (all but going and looking) does nothing.
-        max_turns: turns until the episode is cut off. "sighted" needs up to 16 or so, "searching" 45. Usual: 50.
+        max_turns: turns until the episode is cut off. "sighted" needs up to 16 or so, "searching" 35. Usual: 50.
 
     A step's `info` tells `process`, 1 if the shortest way to the goal got shorter, `executable`, 0 for an act that did
     nothing, `stage`, how many sub-goals are reached now, and `subgoal`, the next one: take, clean, heat, cool, put or

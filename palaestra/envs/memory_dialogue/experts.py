@@ -33,19 +33,20 @@ def maintain(bank: Bank, story: Story, place: int) -> Operation:
             useless.append(number)  # of nothing, or of several things, which cannot be kept apart
     texts = dict(bank.entries)
     for topic in order:
-        text, numbers = wanted.get(topic), holders[topic]
-        if text is None and numbers:
-            return Operation(kind="delete", ids=(numbers[0],))
-        if text is not None and numbers and not any(texts[number] == text for number in numbers):
-            if said.get(topic) != believed[topic] or len(numbers) > 1:
-                return Operation(kind="update", ids=(numbers[0],), text=text)
-        if text is not None and not numbers:
-            if len(bank) < bank.capacity:
-                return Operation(kind="add", text=text)
-            if useless:
-                return Operation(kind="update", ids=(useless[0],), text=text)
-        if text is not None and len(numbers) > 1:
-            spare = [number for number in numbers if texts[number] != text]
+        numbers = holders[topic]
+        if topic not in wanted:
+            if numbers:
+                return Operation(kind="delete", ids=(numbers[0],))
+            continue
+        note = wanted[topic]
+        spare = [number for number in numbers if texts[number] != note]
+        if len(spare) == len(numbers) > 0 and (said.get(topic) != believed[topic] or len(numbers) > 1):
+            return Operation(kind="update", ids=(numbers[0],), text=note)
+        if not numbers and len(bank) < bank.capacity:
+            return Operation(kind="add", text=note)
+        if not numbers and useless:
+            return Operation(kind="update", ids=(useless[0],), text=note)
+        if len(numbers) > 1:
             return Operation(kind="delete", ids=((spare or numbers)[-1],))
     return Operation(kind="delete", ids=(useless[0],)) if useless else Operation(kind="noop")
 

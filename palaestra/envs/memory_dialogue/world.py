@@ -246,7 +246,7 @@ class MemoryDialogue:
             assert question is not None
             return after, {"process": after.scores[-1], "executable": 1.0, "question": question.kind}
         in_view = {number for number, _ in self._in_view(state)}
-        fault, chosen = "cannot read that", ()
+        fault, chosen = "cannot read that", tuple[int, ...]()
         if given is not None and given.kind == SELECT and self._select:
             strange = [number for number in given.ids if number not in in_view]
             fault = "select only once" if state.chosen is not None else f"no entry {strange[0]}" if strange else ""
@@ -274,13 +274,12 @@ class MemoryDialogue:
             return tuple(entry for entry in state.bank.entries if entry[0] in state.chosen)
         if not self._shown:
             return state.bank.entries
-        topics, text = (), ""
+        words: list[str] = []
         if state.event is not None:
-            topics, text = (state.event.topic,), state.event.text
-        elif state.question is not None:
-            topics, text = state.question.topics, state.question.text
-        names = (topic.name for topic in topics if topic is not None)  # a retriever knows that who lives has a home
-        return state.bank.related(" ".join([text, *names]), self._shown)
+            words = [state.event.text, state.event.topic.name if state.event.topic is not None else ""]
+        elif state.question is not None:  # a good retriever knows that who lives has a home, so topics are named
+            words = [state.question.text, *(topic.name for topic in state.question.topics)]
+        return state.bank.related(" ".join(words), self._shown)
 
     def _observe(self, state: State) -> Observation:
         entries = " ".join(f"{number}: {text}." for number, text in self._in_view(state)) or "nothing."

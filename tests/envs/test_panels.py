@@ -58,6 +58,7 @@ SIZES = {
     "flow": 256,
     "toolcalc": 256,
     "uiform": 256,
+    "tool_tasks": 256,
     "desk": 256,
     "webforms": 256,
     "craft": 256,

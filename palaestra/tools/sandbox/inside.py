@@ -16,7 +16,6 @@ import atexit
 import base64
 import contextlib
 import ctypes
-import errno
 import gc
 import importlib
 import io
@@ -129,12 +128,10 @@ def _become(fds: list[int], settings: dict[str, Any], request: dict[str, Any]) -
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()
-        job_fd = _only(fds)
-        with os.fdopen(job_fd, "rb") as file:
+        _only(fds)
+        with os.fdopen(3, "rb") as file:
             job = pickle.load(file)
-        link = socket.socket(fileno=os.dup(4)) if request["session"] else None
-        if link:
-            os.close(4)
+        link = socket.socket(fileno=4) if request["session"] else None
         isolate(settings, job, request["uid"])
         if link:
             keep(link)
@@ -147,13 +144,12 @@ def _become(fds: list[int], settings: dict[str, Any], request: dict[str, Any]) -
         os._exit(70)
 
 
-def _only(fds: list[int]) -> int:
+def _only(fds: list[int]) -> None:
     """Make the descriptors 0, 1, 2, then 3 the job and 4 the link of a session; close all others."""
     high = [os.dup2(fd, 200 + place) for place, fd in enumerate(fds)]
     for place, fd in enumerate(high):
         os.dup2(fd, place, inheritable=place < 3)
     os.closerange(len(fds), 4096)
-    return 3
 
 
 # ---- isolation of one call --------------------------------------------------------------------------------
@@ -227,8 +223,7 @@ def stand_in() -> None:
     pid = os.fork()
     if pid == 0:
         return
-    for fd in (0, 1, 2):
-        os.close(fd)
+    os.closerange(0, 3)
     while True:
         ended, status = os.wait()
         if ended == pid:
@@ -323,9 +318,8 @@ def _head(link: socket.socket, variables: dict[str, Any]) -> None:
                 os.dup2(fd, place + 1)
                 os.close(fd)
             status = _execute(request["code"], variables, show_last=True)
-            for stream in (sys.stdout, sys.stderr):
-                with contextlib.suppress(Exception):
-                    stream.flush()
+            with contextlib.suppress(Exception):
+                _ = sys.stdout.flush(), sys.stderr.flush()
             null = os.open(os.devnull, os.O_WRONLY)
             for number in (1, 2):
                 os.dup2(null, number)
@@ -372,9 +366,7 @@ def _send(link: socket.socket, reply: dict[str, Any]) -> None:
 def write_files(files: dict[str, bytes]) -> None:
     """Put files into the current folder; a link in the place of a file is replaced, not followed."""
     for path, content in files.items():
-        folder = os.path.dirname(path)
-        if folder:
-            os.makedirs(folder, exist_ok=True)
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o777)
@@ -391,10 +383,8 @@ def read_files(folder: str, most: int) -> dict[str, str]:
             path = os.path.join(parent, name)
             try:
                 fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-            except OSError as fault:
-                if fault.errno in (errno.ELOOP, errno.ENXIO, errno.ENOENT, errno.EACCES):
-                    continue
-                raise
+            except OSError:  # a link, a socket, a file without rights
+                continue
             with os.fdopen(fd, "rb") as file:
                 size = os.fstat(fd).st_size
                 if stat.S_ISREG(os.fstat(fd).st_mode) and size <= left:

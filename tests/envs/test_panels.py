@@ -63,6 +63,7 @@ SIZES = {
     "webforms": 256,
     "craft": 256,
     "prover": 256,
+    "puzzles": 256,
     "searchqa": 256,
     "memory_dialogue": 256,
     "shop": 256,

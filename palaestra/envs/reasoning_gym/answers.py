@@ -33,6 +33,7 @@ def untagged(text: str) -> str | None:
 
 
 def tagged(answer: str) -> str:
+    """With the tags around it."""
     return f"<answer> {answer} </answer>"
 
 

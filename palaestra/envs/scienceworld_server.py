@@ -45,7 +45,7 @@ class Server:
         found = java()
         if found is None:
             raise MissingExtra(where=PLACE, what="it runs on Java, and no `java` was found.", remedy=JAVA_HELP)
-        from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+        from scienceworld.scienceworld import GatewayParameters, JavaGateway, launch_gateway  # of py4j
 
         port, self.process = launch_gateway(
             classpath=jar,

@@ -68,6 +68,8 @@ SIZES = {
     "memory_dialogue": 256,
     "shop": 256,
     "household": 256,
+    "pettingzoo-spread": 256,
+    "pettingzoo-tictactoe": 256,
 }
 
 

@@ -64,6 +64,7 @@ SIZES = {
     "craft": 256,
     "prover": 256,
     "puzzles": 256,
+    "rasters": 256,
     "searchqa": 256,
     "memory_dialogue": 256,
     "shop": 256,

@@ -1,0 +1,127 @@
+"""Pictures: smooth ones for jigsaws, spotted ones and drawn digits for questions; tiles of a picture.
+
+Knows arrays of whole numbers. Knows nothing of acts or rewards.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from palaestra.data import derive
+
+Kind = Literal["jigsaw", "count", "color", "digit"]
+KINDS: tuple[Kind, ...] = ("jigsaw", "count", "color", "digit")
+LEVELS = 10  # values of a smooth picture
+COLORS = ("black", "red", "green", "blue")
+SIDE = 8  # of pictures that questions are about
+GLYPHS = {
+    0: "111 101 101 101 111", 1: "010 110 010 010 111", 2: "111 001 111 100 111", 3: "111 001 111 001 111",
+    4: "101 101 111 001 001", 5: "111 100 111 001 111", 6: "111 100 111 101 111", 7: "111 001 010 010 010",
+    8: "111 101 111 101 111", 9: "111 101 111 001 111",
+}  # fmt: skip
+Order = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One picture and what is asked.
+
+    Attributes:
+        pixels: rows of values, of a jigsaw before it was cut. tiles: of a jigsaw in a row; 1 for questions.
+        order: which tile of the whole picture lies at each place at the start.
+        subject: index of the color that is counted. answer: to a question.
+    """
+
+    kind: Kind
+    pixels: tuple[tuple[int, ...], ...]
+    tiles: int = 1
+    order: Order = (0,)
+    subject: int = 0
+    answer: str = ""
+
+
+def smooth(side: int, seed: int) -> np.ndarray:
+    """int (side, side): values that rise or fall steadily along both sides, at different rates."""
+    generator = np.random.default_rng(derive(seed, "smooth"))
+    down, right = generator.choice([-1, 1], 2) * generator.permutation([1.0, 0.45])
+    rows, columns = np.mgrid[:side, :side]
+    values = down * rows + right * columns
+    values = (values - values.min()) / (values.max() - values.min())
+    return np.rint(values * (LEVELS - 1)).astype(int)
+
+
+def spotted(seed: int) -> np.ndarray:
+    """int (8, 8): a color at each place; each has a share of its own."""
+    generator = np.random.default_rng(derive(seed, "spots"))
+    return generator.choice(len(COLORS), size=(SIDE, SIDE), p=generator.dirichlet([1.5] * len(COLORS)))
+
+
+def glyph(digit: int, seed: int) -> np.ndarray:
+    """int (8, 8): a digit of 3 × 5 red places somewhere on black."""
+    generator = np.random.default_rng(derive(seed, "glyph"))
+    shape = np.array([[int(mark) for mark in row] for row in GLYPHS[digit].split()])
+    top, left = (int(generator.integers(SIDE - length + 1)) for length in shape.shape)
+    picture = np.zeros((SIDE, SIDE), int)
+    picture[top : top + 5, left : left + 3] = shape
+    return picture
+
+
+def problem(kind: Kind, tiles: int, seed: int) -> Problem:
+    """The problem of a seed."""
+    generator = np.random.default_rng(derive(seed, kind))
+    if kind == "jigsaw":
+        orders = [order for order in itertools.islice(_orders(tiles * tiles, generator), 64) if order != _right(tiles)]
+        return Problem(kind, _rows(smooth(4 * tiles if tiles == 2 else 3 * tiles, seed)), tiles, orders[0])
+    if kind == "digit":
+        digit = int(generator.integers(10))
+        return Problem(kind, _rows(glyph(digit, seed)), answer=str(digit))
+    picture, subject = spotted(seed), int(generator.integers(len(COLORS)))
+    counts = [int((picture == color).sum()) for color in range(len(COLORS))]
+    answer = str(counts[subject]) if kind == "count" else COLORS[int(np.argmax(counts))]
+    return Problem(kind, _rows(picture), subject=subject, answer=answer)
+
+
+def _orders(count: int, generator: np.random.Generator):  # type: ignore[no-untyped-def]
+    while True:
+        yield tuple(int(place) for place in generator.permutation(count))
+
+
+def _right(tiles: int) -> Order:
+    return tuple(range(tiles * tiles))
+
+
+def _rows(picture: np.ndarray) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(int(value) for value in row) for row in picture)
+
+
+# ---- tiles ------------------------------------------------------------------------------------------------
+def tile(pixels: np.ndarray, tiles: int, number: int) -> np.ndarray:
+    """A tile of a picture that is cut into tiles × tiles; numbers go row by row."""
+    side = len(pixels) // tiles
+    row, column = divmod(number, tiles)
+    return pixels[row * side : (row + 1) * side, column * side : (column + 1) * side]
+
+
+def arranged(pixels: np.ndarray, tiles: int, order: Order) -> np.ndarray:
+    """The picture with tile `order[k]` at place k."""
+    placed = [tile(pixels, tiles, number) for number in order]
+    return np.block([placed[row * tiles : (row + 1) * tiles] for row in range(tiles)])
+
+
+def mismatch(shown: np.ndarray, tiles: int) -> int:
+    """How much values jump where tiles meet: the sum of differences across all seams."""
+    side = len(shown) // tiles
+    seams = range(side, len(shown), side)
+    across = sum(int(np.abs(shown[place] - shown[place - 1]).sum()) for place in seams)
+    return across + sum(int(np.abs(shown[:, place] - shown[:, place - 1]).sum()) for place in seams)
+
+
+def best_order(shown: np.ndarray, tiles: int) -> Order:
+    """The arrangement of what is shown with the least mismatch: matching of borders, for 2 × 2 tiles."""
+    return min(
+        itertools.permutations(range(tiles * tiles)), key=lambda order: mismatch(arranged(shown, tiles, order), tiles)
+    )

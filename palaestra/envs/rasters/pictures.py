@@ -6,6 +6,7 @@ Knows arrays of whole numbers. Knows nothing of acts or rewards.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -85,7 +86,7 @@ def problem(kind: Kind, tiles: int, seed: int) -> Problem:
     return Problem(kind, _rows(picture), subject=subject, answer=answer)
 
 
-def _orders(count: int, generator: np.random.Generator):  # type: ignore[no-untyped-def]
+def _orders(count: int, generator: np.random.Generator) -> Iterator[Order]:
     while True:
         yield tuple(int(place) for place in generator.permutation(count))
 

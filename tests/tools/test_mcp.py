@@ -64,7 +64,7 @@ async def ask(connection: Connection, *calls: tuple[str, dict]) -> list:
 
 def test_tools_answers_and_errors():  # rules 1 and 4
     async def play():
-        connection = Connection(McpServer(command=COMMAND, cost=0.5))
+        connection = Connection(McpServer(start_s=90, command=COMMAND, cost=0.5))
         tools = {one.name: one for one in await connection.tools()}
         assert {"add", "note_down", "err"} <= set(tools)
         assert tools["add"].signature() == "add(a: integer, b: integer = 1)"
@@ -85,19 +85,21 @@ def test_tools_answers_and_errors():  # rules 1 and 4
         assert large.text == "x" * 100 + "… 2,999,900 more characters"
         await connection.close()
         await connection.close()
-        other = Connection(McpServer(command=COMMAND, only=("note-down",)))  # the list is known: nothing starts yet
+        other = Connection(
+            McpServer(start_s=90, command=COMMAND, only=("note-down",))
+        )  # the list is known: nothing starts yet
         assert [one.name for one in await other.tools()] == ["note_down"] and not children()
         assert (await ask(other, ("note_down", {"text": "a"})))[0].text == "1 noted"  # of a server of its own
         await other.close()
         with pytest.raises(RecipeError, match=r"no tool `ad`(.|\n)*add"):
-            await Connection(McpServer(command=COMMAND, only=("ad",))).tools()
+            await Connection(McpServer(start_s=90, command=COMMAND, only=("ad",))).tools()
 
     asyncio.run(play())
 
 
 def test_deaths_and_silences():  # rule 2
     async def play():
-        server = McpServer(command=COMMAND, timeout_s=0.7)
+        server = McpServer(start_s=90, command=COMMAND, timeout_s=0.7)
         connection = Connection(server)
         (late,) = await ask(connection, ("hang", {}))
         assert (late.fault, late.text) == ("timeout", "error: the server gave no answer within 0.7 s")
@@ -138,7 +140,7 @@ def test_servers_that_do_not_start(command, why):  # rule 3
 def test_a_server_that_does_not_start_again():  # rule 2
     async def play():
         server = McpServer(command=(sys.executable, "-c", "raise ValueError('no ink')"))
-        OFFERS[server.key] = OFFERS[McpServer(command=COMMAND).key]
+        OFFERS[server.key] = OFFERS[McpServer(start_s=90, command=COMMAND).key]
         connection = Connection(server)
         found = await ask(connection, ("add", {"a": 1}), ("add", {"a": 2}))
         assert [r.fault for r in found] == ["died", "died"] and "no ink" in found[0].text
@@ -148,7 +150,7 @@ def test_a_server_that_does_not_start_again():  # rule 2
 
 
 def test_shared_sessions():  # rules 4 and 5
-    server = McpServer(command=COMMAND, shared=True)
+    server = McpServer(start_s=90, command=COMMAND, shared=True)
 
     async def play():
         connections = [Connection(server) for _ in range(20)]
@@ -167,7 +169,7 @@ def test_shared_sessions():  # rules 4 and 5
 
 
 def test_a_loop_that_ends_without_closing():  # rule 5
-    connection = Connection(McpServer(command=COMMAND))
+    connection = Connection(McpServer(start_s=90, command=COMMAND))
     assert asyncio.run(ask(connection, ("add", {"a": 1})))[0].text == "2"
     assert asyncio.run(ask(connection, ("add", {"a": 1})))[0].text == "2"  # a new session in the new loop
     asyncio.run(connection.close())
@@ -175,7 +177,7 @@ def test_a_loop_that_ends_without_closing():  # rule 5
 
 def test_file_descriptors_are_given_back():  # rule 5
     async def play():
-        connection = Connection(McpServer(command=COMMAND))
+        connection = Connection(McpServer(start_s=90, command=COMMAND))
         await ask(connection, ("add", {"a": 1}))
         await connection.close()
 

@@ -45,17 +45,22 @@ class Question:
         return cls(params["question"], tuple(params["answers"]), calls)
 
 
-@lru_cache(maxsize=16)
 def read_questions(path: str) -> dict[str, list[Question]]:
-    """The questions of a file by split.
+    """The questions of a file by split; read once while the file stays as it is.
 
     Raises: InvalidData, naming the line; for a question that stands in two splits, which would leak; for no questions.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        state = Path(path).stat()
+        return _read_all(path, (state.st_mtime_ns, state.st_size))
     except (OSError, UnicodeDecodeError) as error:
         remedy = "Give the path of a JSONL file, relative to the working folder."
         raise InvalidData(where=f"questions: {path}", what=f"it cannot be read: {error}.", remedy=remedy) from None
+
+
+@lru_cache(maxsize=16)
+def _read_all(path: str, state: tuple[int, int]) -> dict[str, list[Question]]:
+    lines = Path(path).read_text(encoding="utf-8").splitlines()
     found: dict[str, list[Question]] = {}
     splits: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):

@@ -215,6 +215,9 @@ def test_what_cannot_be_read(file: Path, server: Server) -> None:  # rule 5
                 "tries: 1" in (result[2].observations.get(AGENT) or result[1].observations[AGENT]).text
                 or result[2].terminated
             )
+        wrong = next(n for n in range(8) if not play(env, n)[1].terminated)
+        again = play(env, wrong, "many")[2].observations[AGENT].text
+        assert again.startswith("error: ") and "tries: 1" in again  # what was seen last is shown again
         env.close()
     board = OpenEnv(env=f"{file}:Board")
     said = [

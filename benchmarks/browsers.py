@@ -1,6 +1,6 @@
 """How many episodes of MiniWoB++ a minute one, two and four browsers play, and how well.
 
-    python benchmarks/miniwob.py                     # writes results/miniwob/episodes.json
+    python benchmarks/browsers.py                    # writes results/miniwob/episodes.json
 
 Episodes of the tested pages, in as many threads as there are browsers, without a model: the expert's
 acts, then random ones. The start of the browsers is told apart.

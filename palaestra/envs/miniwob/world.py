@@ -122,7 +122,7 @@ class MiniWoB:
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """What the page's rule says; gives up on a page that has none, and where its rule knows nothing more.
+        """What the page's rule says; it gives up where the rule knows nothing more.
 
         Raises: EpisodeFailure, for a page without a rule.
         """

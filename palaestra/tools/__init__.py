@@ -4,14 +4,13 @@ A function becomes a tool by `tool`; a Toolbox holds those of an episode, reads 
 """
 
 from palaestra.tools.files import WorkFolder, file_tools
-from palaestra.tools.formats import FORMATS, CallFormat, Parsed
+from palaestra.tools.formats import CallFormat, Parsed
 from palaestra.tools.python import PythonTool
 from palaestra.tools.tool import Tool, ToolError, tool
 from palaestra.tools.toolbox import Toolbox, ToolResult
 from palaestra.tools.unit_tests import run_tests, unit_tests_tool
 
 __all__ = [
-    "FORMATS",
     "CallFormat",
     "Parsed",
     "PythonTool",

@@ -46,6 +46,3 @@ def format_of(name: str) -> CallFormat:
             where=f"format: {name}", what=f"no format is called `{name}`.", options=nearest(name, FORMATS)
         )
     return FORMATS[name]
-
-
-__all__ = ["FORMATS", "CallFormat", "Parsed", "format_of"]

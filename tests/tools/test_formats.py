@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 
 from palaestra.data import ToolCall
 from palaestra.errors import UnknownName
-from palaestra.tools import FORMATS, Tool, tool
-from palaestra.tools.formats import format_of
+from palaestra.tools import Tool, tool
+from palaestra.tools.formats import FORMATS, format_of
 
 
 @tool

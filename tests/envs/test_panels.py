@@ -65,6 +65,7 @@ SIZES = {
     "prover": 256,
     "puzzles": 256,
     "rasters": 256,
+    "clinic": 256,
     "searchqa": 256,
     "memory_dialogue": 256,
     "shop": 256,

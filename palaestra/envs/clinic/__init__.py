@@ -1,0 +1,1 @@
+"""Clinic: question a patient, look things up, name the disease. `world` has the environment."""

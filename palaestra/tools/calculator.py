@@ -128,7 +128,7 @@ def _power(base: Number, exponent: Number) -> Number:
         if abs(base) not in (0, 1) and bits * abs(exponent) > MOST_BITS + bits:
             raise ToolError("the result of this power would be too large")
         return _bounded(base**exponent.numerator)
-    if base < 0:
+    if float(base) < 0:
         raise ToolError("a negative number has no real power with a broken exponent")
     if exponent == Fraction(1, 2):
         return _root(base)
@@ -166,7 +166,7 @@ def _whole(function: Callable[..., int]) -> Callable[..., Number]:
 
 
 def _rounded(value: Number, places: Number = Fraction(0)) -> Number:
-    if places != int(places) or abs(places) > 100:
+    if not -100 <= places <= 100 or places != int(places):
         raise ToolError("round takes a whole number of places, at most 100")
     scale = Fraction(10) ** int(places)
     scaled = abs(Fraction(value)) * scale + Fraction(1, 2)  # halves away from zero, as in school

@@ -146,7 +146,7 @@ def tool(
     """
     if function is None:
         return lambda made: tool(made, name=name, timeout_s=timeout_s, cost=cost)
-    name = name or getattr(function, "__name__", type(function).__name__)
+    name = str(name or getattr(function, "__name__", type(function).__name__))
     where = f"tool {name}"
     text = inspect.getdoc(function)
     if not text or not text.strip():

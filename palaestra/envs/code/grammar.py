@@ -33,6 +33,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sum": sum,
 }
 METHODS = ("upper", "lower")  # of strings
+Expression = Callable[[Any], Any]
 
 
 class Unreadable(Exception):
@@ -44,8 +45,8 @@ class Fault(Exception):
 
 
 @functools.lru_cache(maxsize=16384)
-def read(text: str) -> ast.expr:
-    """The tree of an expression. Raises: Unreadable."""
+def read(text: str) -> Expression:
+    """The function of `x` that an expression is. Raises: Unreadable."""
     if len(text) > LONGEST:
         raise Unreadable("too long")
     if not WRITTEN.fullmatch(text):
@@ -54,71 +55,58 @@ def read(text: str) -> ast.expr:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         raise Unreadable("not understood") from None
-    _check(tree)
-    return tree
+    return _made(tree)
 
 
-def evaluate(tree: ast.expr, x: Any) -> Any:
+def evaluate(expression: Expression, x: Any) -> Any:
     """The value where `x` is this. Raises: Fault."""
     try:
-        return _value(tree, x)
+        return expression(x)
     except (ArithmeticError, LookupError, TypeError, ValueError) as fault:
         raise Fault(f"{type(fault).__name__}: {fault}") from None
 
 
-def _check(node: ast.expr) -> None:
-    """Raises: Unreadable, for whatever is not in the grammar."""
+def _made(node: ast.expr) -> Expression:
+    """The function of a tree. Raises: Unreadable, for whatever is not in the grammar."""
     match node:
         case ast.Name(id="x"):
-            return
+            return lambda x: x
         case ast.Constant(value=value) if type(value) is str or (type(value) is int and value <= LARGEST):
-            return
+            return lambda x: value
         case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
-            inner = [left, right]
+            first, second, kind = _made(left), _made(right), type(op)
+            return lambda x: _bounded(_applied(kind, first(x), second(x)))
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            inner = [operand]
+            inner = _made(operand)
+            return lambda x: -inner(x)
         case ast.List(elts=elements):
-            inner = elements
-        case ast.Call(func=ast.Name(id=name), args=inner, keywords=[]) if name in FUNCTIONS and inner:
-            pass
-        case ast.Call(func=ast.Attribute(value=value, attr=name), args=[], keywords=[]) if name in METHODS:
-            inner = [value]
-        case ast.Subscript(value=value, slice=ast.Slice(lower=lower, upper=upper, step=step)):
-            inner = [value, *(part for part in (lower, upper, step) if part is not None)]
-        case ast.Subscript(value=value, slice=index) if not isinstance(index, ast.Tuple):
-            inner = [value, index]
-        case _:
-            raise Unreadable("not understood")
-    for one in inner:
-        _check(one)
+            made = [_made(one) for one in elements]
+            return lambda x: [one(x) for one in made]
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in FUNCTIONS and args:
+            made, function = [_made(one) for one in args], FUNCTIONS[name]
+            return lambda x: _bounded(function(*[one(x) for one in made]))
+        case ast.Call(func=ast.Attribute(value=inside, attr=name), args=[], keywords=[]) if name in METHODS:
+            inner = _made(inside)
+            return lambda x: _method(inner(x), name)
+        case ast.Subscript(value=inside, slice=ast.Slice(lower=lower, upper=upper, step=step)):
+            inner = _made(inside)
+            ends = [_made(part) if part is not None else _nothing for part in (lower, upper, step)]
+            return lambda x: inner(x)[slice(*[end(x) for end in ends])]
+        case ast.Subscript(value=inside, slice=index) if not isinstance(index, ast.Tuple):
+            inner, place = _made(inside), _made(index)
+            return lambda x: inner(x)[place(x)]
+    raise Unreadable("not understood")
 
 
-def _value(node: ast.expr | None, x: Any) -> Any:
-    match node:
-        case None:
-            return None
-        case ast.Name():
-            return x
-        case ast.Constant(value=value):
-            return value
-        case ast.BinOp(left=left, op=op, right=right):
-            return _bounded(_applied(type(op), _value(left, x), _value(right, x)))
-        case ast.UnaryOp(operand=operand):
-            return -_value(operand, x)
-        case ast.List(elts=elements):
-            return [_value(one, x) for one in elements]
-        case ast.Call(func=ast.Name(id=name), args=args):
-            return _bounded(FUNCTIONS[name](*(_value(one, x) for one in args)))
-        case ast.Call(func=ast.Attribute(value=value, attr=name)):
-            text = _value(value, x)
-            if not isinstance(text, str):
-                raise Fault(f"AttributeError: '{type(text).__name__}' object has no attribute '{name}'")
-            return getattr(text, name)()
-        case ast.Subscript(value=value, slice=ast.Slice(lower=lower, upper=upper, step=step)):
-            return _value(value, x)[_value(lower, x) : _value(upper, x) : _value(step, x)]
-        case ast.Subscript(value=value, slice=index):
-            return _value(value, x)[_value(index, x)]
-    raise AssertionError(ast.dump(node))  # `read` lets nothing else through
+def _nothing(x: Any) -> None:
+    return None
+
+
+def _method(text: Any, name: str) -> str:
+    if not isinstance(text, str):
+        raise Fault(f"AttributeError: '{type(text).__name__}' object has no attribute '{name}'")
+    found: str = getattr(text, name)()
+    return found
 
 
 def _applied(op: type[ast.operator], left: Any, right: Any) -> Any:

@@ -117,4 +117,9 @@ def _verdict(test: Test, answer: Any) -> Verdict:
         value = answer["value"]
         return Verdict(test, same(value, test.want), shown(value))
     error = answer.get("error") if isinstance(answer, dict) else None
-    return Verdict(test, False, error[:SHOWN] if isinstance(error, str) else "no value")
+    return Verdict(test, False, _line(error) if isinstance(error, str) else "no value")
+
+
+def _line(text: str) -> str:
+    """One short line that can be stored, whatever the submission wrote."""
+    return " ".join(text.encode("utf-8", "replace").decode().split())[:SHOWN]

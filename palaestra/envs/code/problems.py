@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -108,7 +108,7 @@ def build(sizes: Sizes, seed: int) -> Problem:
         wants = [outcome(reference, x) for x in inputs]
         if any(isinstance(want, tuple) for want in wants) or wants == inputs:
             continue
-        wrong = wrong_ones(sizes, chain, inputs, wants, draw)
+        wrong = _wrong_ones(sizes, chain, inputs, wants, draw)
         seen = _seen(domain, sizes, draw)
         if len(wrong) < sizes.mutants or len(seen) < sizes.examples:
             continue
@@ -120,8 +120,8 @@ def build(sizes: Sizes, seed: int) -> Problem:
             chain=chain,
             reference=reference,
             mutants=tuple(wrong),
-            visible=tuple(spoiled(visible, hidden, wrong, sizes, draw)),
-            hidden=tuple(telling(hidden, wrong, outcome, sizes.hidden)),
+            visible=tuple(_spoiled(visible, hidden, tuple(wrong), sizes, draw)),
+            hidden=tuple(_telling(hidden, list(wrong.values()), sizes.hidden)),
         )
     raise RecipeError(
         where="environment: code",
@@ -130,31 +130,39 @@ def build(sizes: Sizes, seed: int) -> Problem:
     )
 
 
-def wrong_ones(sizes: Sizes, chain: Chain, inputs: Sequence[Any], wants: list[Any], draw: random.Random) -> list[str]:
-    """Mutants that give something else for one of the inputs, no two the same."""
-    found: list[str] = []
+def _wrong_ones(
+    sizes: Sizes, chain: Chain, inputs: Sequence[Any], wants: list[Any], draw: random.Random
+) -> dict[str, list[Any]]:
+    """Mutants that give something else for one of the inputs, and what they give."""
+    found: dict[str, list[Any]] = {}
     for mutant in sizes.vocabulary.mutants(chain, draw):
         text = written(mutant)
-        if text not in found and [outcome(text, x) for x in inputs] != wants:
-            found.append(text)
+        gives = [outcome(text, x) for x in inputs]
+        if gives != wants:
+            found[text] = gives
         if len(found) == sizes.mutants:
             break
     return found
 
 
-def telling(tests: Sequence[Test], wrong: Sequence[str], run: Callable[[str, Any], Any], count: int) -> list[Test]:
+def _telling(tests: Sequence[Test], wrong: Sequence[Sequence[Any]], count: int) -> list[Test]:
     """`count` of the tests, or more if it takes more to tell each wrong solution from the reference."""
-    chosen: list[Test] = []
-    for text in wrong:
-        if all(run(text, test.x) == test.want for test in chosen):
-            chosen.append(next(test for test in tests if run(text, test.x) != test.want))
-    return [*chosen, *(test for test in tests if test not in chosen)][: max(count, len(chosen))]
+    chosen: list[int] = []
+    for gives in wrong:
+        differs = [place for place, test in enumerate(tests) if gives[place] != test.want]
+        if not set(differs) & set(chosen):
+            chosen.append(differs[0])
+    chosen += [place for place in range(len(tests)) if place not in chosen]
+    fewest = max(count, len(wrong))
+    return [tests[place] for place in chosen[:fewest]]
 
 
-def spoiled(
+def _spoiled(
     visible: Sequence[Test], more: Sequence[Test], wrong: Sequence[str], sizes: Sizes, draw: random.Random
-) -> list[Test]:
+) -> Sequence[Test]:
     """The tests with some of them trivial and some of them wrong."""
+    if not sizes.wrong + sizes.trivial:
+        return visible
 
     def passing(test: Test) -> int:
         return sum(outcome(text, test.x) == test.want for text in wrong)

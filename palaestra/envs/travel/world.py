@@ -27,7 +27,7 @@ from palaestra.envs.travel.verifier import checks
 from palaestra.envs.travel.words import VOCABULARIES, VocabularyName
 from palaestra.errors import RecipeError
 from palaestra.registry import Fraction, NonNegative, PositiveInt, register
-from palaestra.tools import Parsed, Toolbox, ToolError
+from palaestra.tools import Parsed, Toolbox, ToolError, ToolResult
 
 AGENT = "planner"
 NAME = "environment: travel"
@@ -76,8 +76,9 @@ class Travel:
     content. `success`: both are, whatever `reward` says.
 
     A step's `info` tells `consistent`, 0 for an act that stated what no tool had told; `executable`, 0 for what cannot
-    be done or read; `feasible`, 1 when a plan was handed in that keeps all checks; `tool_call` and `tool_error`. The
-    last one tells `failed`, the checks that do not hold, and `judged`, the acts that the second verifier was asked of.
+    be done or read; `feasible`, 1 when a plan was handed in that keeps all checks; `tool_call` and `tool_error`, the
+    calls and how many of them failed. The last one tells `failed`, the checks that do not hold, and `judged`, the acts
+    that the second verifier was asked of.
     """
 
     agents: tuple[str, ...] = (AGENT,)
@@ -161,18 +162,15 @@ class Travel:
         before = self._playing()
         self._state = replace(before, turn=before.turn + 1, said="")
         parsed = self._read(actions[AGENT])
-        calls, failed = list(parsed.calls), 0
-        for number, call in enumerate(calls, start=1):
-            result = self._box.call(call)
-            if not result.ok:
-                failed += 1
-                self._state = replace(self._playing(), said=result.text)
-            if self._playing().done:
-                calls = calls[:number]
-                break
-        if parsed.fault is not None:
-            self._state = replace(self._playing(), said=f"error: {parsed.fault}")
-        return self._judged(before, unread=parsed.fault is not None, calls=len(calls), failed=failed)
+        results: list[ToolResult] = []
+        for call in parsed.calls:
+            if not self._playing().done:  # what is called after the plan was handed in is not heard
+                results.append(self._box.call(call))
+        faults = [result.fault for result in results if result.fault is not None]
+        unread = parsed.fault is not None or not {"unknown", "arguments"}.isdisjoint(faults)
+        said = [f"error: {parsed.fault}"] if parsed.fault else [result.text for result in results if not result.ok]
+        self._state = replace(self._playing(), said="\n".join(said))
+        return self._judged(before, unread=unread, calls=len(results) or 1, failed=len(said))
 
     def close(self) -> None:
         self._state = None
@@ -261,10 +259,10 @@ class Travel:
         }[self._reward]
         told = {
             "consistent": float(state.untrue == before.untrue),
-            "executable": float(not unread and not failed),
+            "executable": float(not failed),
             "feasible": float(feasible),
-            "tool_call": float(calls + unread),
-            "tool_error": float(failed + unread),
+            "tool_call": float(calls),
+            "tool_error": float(failed),
         }
         info: dict[str, Any] = {name: {AGENT: value} for name, value in told.items()}
         info["success"] = feasible and true

@@ -70,6 +70,7 @@ SIZES = {
     "memory_dialogue": 256,
     "shop": 256,
     "household": 256,
+    "code": 256,
     "pettingzoo-spread": 256,
     "pettingzoo-tictactoe": 256,
 }

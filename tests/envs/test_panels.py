@@ -69,6 +69,7 @@ SIZES = {
     "searchqa": 256,
     "memory_dialogue": 256,
     "shop": 256,
+    "travel": 256,
     "household": 256,
     "code": 256,
     "pettingzoo-spread": 256,

@@ -62,7 +62,7 @@ class Misread(Exception):
 
 def tools_of(kind: Kind) -> dict[str, Tool]:
     """The acts as tools. They are carried out by the episode, not by their `call`."""
-    found = {}
+    found: dict[str, Tool] = {}
     for name, (does, arguments, optional) in MANUALS[kind].items():
         parameters = {
             "type": "object",

@@ -162,8 +162,8 @@ def _tests(
 
     def test(one: Function, x: int) -> Test:
         easy = faulty[one.name][x] == right[one.name][x]
-        kind = "trivial" if easy else "good"
-        return Test(x=x, want=right[one.name][x], function=one.name, module=one.module, kind=kind)
+        found = Test(x=x, want=right[one.name][x], function=one.name, module=one.module)
+        return replace(found, kind="trivial") if easy else found
 
     def telling(gives: Mapping[int, Any]) -> Test:
         return test(faulted, draw.choice([x for x in INPUTS if gives[x] != right[faulted.name][x]]))

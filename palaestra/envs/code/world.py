@@ -158,8 +158,8 @@ class Code:
         """End the episode; the last environment's closing ends the processes that run code."""
         self._state = None
         if self._machine is not None:
-            self._machine, machine = None, self._machine
-            give_back(machine)
+            give_back(self._machine)
+            self._machine = None
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:

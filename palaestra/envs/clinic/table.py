@@ -44,7 +44,8 @@ def draw_table(diseases: int, symptoms: int, sureness: float, seed: int) -> Tabl
         sureness: least probability of a disease's own symptom; the most is in the middle between it and 1.
     """
     generator = np.random.default_rng(derive(seed, "table"))
-    cause, known = np.zeros((diseases, symptoms)), set()
+    cause = np.zeros((diseases, symptoms))
+    known: set[tuple[int, ...]] = set()
     for disease in range(diseases):
         while True:
             count = int(generator.integers(OWN[0], min(OWN[1], symptoms) + 1))

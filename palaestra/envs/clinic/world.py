@@ -108,7 +108,7 @@ class Clinic:
                 what=f"{diseases} diseases cannot be told apart by {symptoms} symptoms.",
                 remedy="Give at least half as many symptoms as diseases.",
             )
-        self._params = {
+        self._params: dict[str, Any] = {
             "diseases": diseases,
             "symptoms": symptoms,
             "tables": tables,

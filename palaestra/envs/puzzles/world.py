@@ -23,8 +23,8 @@ from palaestra.errors import RecipeError
 from palaestra.registry import Fraction, PositiveInt, register
 
 AGENT = "player"
-GAMES = ("lake", "sokoban", "mines")
 Name = Literal["lake", "sokoban", "mines"]
+GAMES: tuple[Name, ...] = ("lake", "sokoban", "mines")
 OTHERS = "abcdehijklmnpqruvwyz=%&"  # signs that mean nothing by themselves
 
 

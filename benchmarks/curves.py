@@ -34,10 +34,10 @@ RESULTS, IMAGES = ROOT / "benchmarks" / "results" / "curves", ROOT / "docs" / "i
 PAGE = ROOT / "docs" / "curves.md"
 HEAD = """# Learning curves of worlds
 
-One recipe a world, each trains a small language policy on a bare CPU: `palaestra train worlds/NAME.yaml`. Success on
-held-out tasks after the warm start (cloned demonstrations) and after reinforcement learning, means over seeds. The gain
-has two intervals (95 %): of these very runs, had they been tested on other held-out tasks; and over seeds (Student's),
-which is wide with few seeds, because warm starts differ a lot. Made by `python benchmarks/curves.py`.
+One recipe a world, each trains a small language policy on a bare CPU, as in `palaestra train worlds/shop.yaml`. Success
+on held-out tasks after the warm start (cloned demonstrations) and after reinforcement learning, means over seeds. The
+gain has two intervals (95 %): of these very runs, had they been tested on other held-out tasks; and over seeds
+(Student's), which is wide with few seeds, because warm starts differ a lot. Made by `python benchmarks/curves.py`.
 
 | world | seeds | warm start | trained | gain, these runs | gain, over seeds | seconds a run |
 |---|---|---|---|---|---|---|
@@ -63,7 +63,8 @@ def measure(name: str, *, seeds: int, runs: Path, overrides: list[str], parallel
     run_all(made, parallel=parallel, say=lambda line: print(line, file=sys.stderr, flush=True))
     found = [curve(one.folder, metric) for one in made]
     first, last = (np.array([one[place]["value"] for one in found]) for place in (0, -1))
-    gain, runs_gain = t_interval(last - first), of_these_runs(first, last, settings.evaluation.tasks)
+    runs_gain = of_these_runs(first, last, settings.evaluation.tasks)
+    over = t_interval(last - first) if seeds > 1 else None
     return {
         "recipe": f"worlds/{name}.yaml",
         "metric": metric,
@@ -72,7 +73,7 @@ def measure(name: str, *, seeds: int, runs: Path, overrides: list[str], parallel
         "warm_start": round(float(first.mean()), 4),
         "trained": round(float(last.mean()), 4),
         "gain": [round(runs_gain.value, 4), round(runs_gain.low, 4), round(runs_gain.high, 4)],
-        "gain_over_seeds": [round(gain.low, 4), round(gain.high, 4)],
+        "gain_over_seeds": None if over is None else [round(over.low, 4), round(over.high, 4)],
         "seconds": round(float(np.mean([seconds(one.folder) for one in made])), 1),
         "curves": found,
         "machine": machine.describe(),
@@ -111,7 +112,7 @@ def page() -> str:
     for file in sorted(RESULTS.glob("*.json")):
         r = json.loads(file.read_text(encoding="utf-8"))
         gain = "{:+.3f} [{:.3f}, {:.3f}]".format(*r["gain"])
-        over = "[{:.2f}, {:.2f}]".format(*r["gain_over_seeds"])
+        over = "[{:.2f}, {:.2f}]".format(*r["gain_over_seeds"]) if r["gain_over_seeds"] else "–"
         link = f"[{file.stem}](images/curves/{file.stem}.png)"
         shares = f"{r['warm_start']:.3f} | {r['trained']:.3f}"
         rows.append(f"| {link} | {r['seeds']} | {shares} | {gain} | {over} | {r['seconds']:.0f} |")

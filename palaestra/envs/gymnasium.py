@@ -51,7 +51,7 @@ class GymnasiumEnvironment:
     def __init__(
         self,
         *,
-        id: str,
+        id: str = "CartPole-v1",
         options: dict[str, Any] | None = None,
         max_turns: PositiveInt | None = None,
         goal: bool | None = None,

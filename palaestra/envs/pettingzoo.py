@@ -58,7 +58,7 @@ class PettingZoo:
     def __init__(
         self,
         *,
-        env: str,
+        env: str = "mpe2.simple_spread_v3",
         options: dict[str, Any] | None = None,
         api: Literal["auto", "parallel", "aec"] = "auto",
         names: tuple[str, ...] | None = None,

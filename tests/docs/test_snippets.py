@@ -61,9 +61,12 @@ def complete(block: Block) -> bool:
 
 
 def first_recipe(page: Page, folder: Path) -> Path:
-    """The page's first complete recipe, as a file."""
+    """The page's first complete recipe, as a file; of a page that has none, the quickstart."""
+    whole = next((block.text for block in page.blocks("yaml") if complete(block)), None)
+    if whole is None:
+        return Path("quickstart.yaml")
     path = folder / "first.yaml"
-    path.write_text(next(block.text for block in page.blocks("yaml") if complete(block)), encoding="utf-8")
+    path.write_text(whole, encoding="utf-8")
     return path
 
 

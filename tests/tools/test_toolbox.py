@@ -236,7 +236,7 @@ def test_cancellation_passes_and_leaves_nothing():
             await task
 
     asyncio.run(cancelled())
-    assert ended == [True] and pool.lost == 2 and not pool.waiting
+    assert ended == [True] and pool.lost in (2, 3) and not pool.waiting  # the third may have begun
     end.set()
     wait_for(lambda: pool.lost == 0)
 

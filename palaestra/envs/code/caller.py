@@ -31,9 +31,10 @@ def called(module, function, x):
             return {"error": "an error that cannot be shown"}
 
 
-asked = json.load(sys.stdin)
-answers = os.dup(1)
-os.dup2(2, 1)  # what the submission prints is no answer
-told = [called(*one) for one in asked]
-os.write(answers, ("\n" + json.dumps(told)).encode())
-os._exit(0)  # threads and exit handlers of the submission have nothing more to do here
+if __name__ == "__main__":
+    asked = json.load(sys.stdin)
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what the submission prints is no answer
+    told = [called(*one) for one in asked]
+    os.write(answers, ("\n" + json.dumps(told)).encode())
+    os._exit(0)  # threads and exit handlers of the submission have nothing more to do here

@@ -65,6 +65,8 @@ def run(chosen: argparse.Namespace, environment: str) -> None:
         steps = sum(len(one.steps) for one in played)
         result[policy] = shares(played, name) | {"ms_per_step": round(1000 * (time.perf_counter() - start) / steps, 3)}
         print(f"{name} {policy}: {json.dumps(result[policy])}", flush=True)
+    known = part("environment", environment).options.model_fields
+    options |= {key: value for key, value in tasks[0].params.items() if key in known}  # what makes the panel's tasks
     entry = measure(replace(before or Panel(environment=environment, options={}, n=chosen.panel), options=options), env)
     entry = replace(entry, played=played_hash(entry, evaluation_tasks(env, entry.n), settings=settings))
     if before is not None and not chosen.renew:

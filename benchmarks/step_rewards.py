@@ -22,7 +22,8 @@ from palaestra.data import StepTable, derive, rows_of
 from palaestra.recipe import load
 from palaestra.rollout.stage import Play
 from palaestra.store.folder import RunFolder
-from palaestra.training.build import bind_all, build_world
+from palaestra.training.bound import bind_all
+from palaestra.training.build import build_world
 from palaestra.training.checkpoint import load_policy
 from palaestra.training.experience import Seen
 from palaestra.training.start import train

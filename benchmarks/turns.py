@@ -34,7 +34,7 @@ from palaestra.registry import part
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Role, Stage
 from palaestra.testing.fakes import WORDS, EchoEnvironment
-from palaestra.training.build import bind
+from palaestra.training.bound import bind
 from palaestra.training.experience import Parts, Seen, prepare
 from palaestra.training.settings import Use
 from palaestra.training.updates import Updater

@@ -37,7 +37,7 @@ from palaestra.data.protocols import Setting
 from palaestra.models.causal_lm import make_causal_lm
 from palaestra.models.tokenizer import train_tokenizer
 from palaestra.policies.language import LanguagePolicy
-from palaestra.training.build import bind
+from palaestra.training.bound import bind
 from palaestra.training.experience import Parts, Seen, prepare
 from palaestra.training.settings import Use
 from palaestra.training.updates import Updater

@@ -8,7 +8,7 @@ from palaestra.envs.panels import panels
 from palaestra.evaluation.scripted import verify_played
 from palaestra.recipe import load
 from palaestra.testing import check_environment
-from palaestra.training.build import bind
+from palaestra.training.bound import bind
 
 
 def run(*, environment: str, overrides: Sequence[str]) -> None:

@@ -146,7 +146,10 @@ class Engine(Protocol):
 # ---- policies ---------------------------------------------------------------------------------------------
 @dataclass(slots=True, kw_only=True)
 class Sampling:
-    """How an agent's actions are drawn; the fields are those of a Request."""
+    """How an agent's actions are drawn; the fields are those of a Request.
+
+    `exact`: it holds for every role, whatever the role's own temperature is (evaluation).
+    """
 
     temperature: float = 1.0
     top_k: int = 0
@@ -154,6 +157,7 @@ class Sampling:
     max_tokens: int = 32
     entropy: bool = False
     heat: EntropyHeat | None = None
+    exact: bool = False
 
 
 class Session(Protocol):

@@ -295,6 +295,8 @@ class StepTable:
             "token_version": _versions(steps),
             "seconds": [s.seconds for s in steps],
         }
+        if any("weight" in s.info for s in steps):  # guests of an episode, whose rows count nowhere
+            columns["weight"] = [float(s.info.get("weight", 1.0)) for s in steps]
         for name in _number_columns(steps):
             absent = np.nan if name in MAY_BE_MISSING else 0.0
             columns.setdefault(name, [float(s.info.get(name, absent)) for s in steps])

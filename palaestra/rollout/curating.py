@@ -15,7 +15,7 @@ from palaestra.contexts.editable import PRUNED
 from palaestra.data import Action, Observation, derive
 from palaestra.errors import ContractError, InvalidData
 from palaestra.registry import register
-from palaestra.rollout.programs import demonstrated_by, expert_or_random
+from palaestra.rollout.programs import acted_by, demonstrated_by, expert_or_random
 
 if TYPE_CHECKING:
     from palaestra.rollout.episode import Agent, Episode
@@ -43,6 +43,7 @@ async def demonstrate_curating(episode: Episode, *, noise: float = 0.0) -> None:
 
 
 @register("program", "curate", source="arXiv 2510.12635")
+@acted_by()
 @demonstrated_by(demonstrate_curating)
 async def curate(episode: Episode) -> None:
     """Whoever the environment names acts; `prune IDS: SUMMARY` edits its own memory and does not reach the environment.

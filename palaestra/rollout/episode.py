@@ -1,6 +1,6 @@
-"""Episode and Agent: every act becomes a Step, whoever calls it; limits end an episode with a reason.
+"""Episode: what a program sees: agents, the environment, rewards; limits end it with a reason.
 
-Knows sessions, an environment host and limits. Knows no method and no model.
+Knows agents, an environment host and limits. Knows no method and no model.
 """
 
 from __future__ import annotations
@@ -8,120 +8,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from palaestra.contexts import ContextFull
-from palaestra.data import Action, Observation, Step, StepResult, StopReason, Trajectory, derive
-from palaestra.data.protocols import Acted, Sampling, Session
-from palaestra.errors import ContractError, EpisodeFailure, PalaestraError
+from palaestra.data import Action, Observation, Step, StepResult, StopReason, Trajectory
+from palaestra.data.protocols import Sampling, Session
+from palaestra.errors import ContractError, EpisodeFailure
+from palaestra.rollout.agent import Agent, Agents
 from palaestra.rollout.hosts import Host
+from palaestra.rollout.limits import Halt, Limits
 from palaestra.rollout.origin import Origin, fork
-from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Stage
-
-
-class Halt(Exception):
-    """Ends an episode before its program is through."""
-
-    def __init__(self, reason: StopReason) -> None:
-        self.reason = reason
-        super().__init__(reason.value)
-
-
-@dataclass(slots=True, kw_only=True)
-class Limits:
-    """Limits of one episode; None is no limit. Turns are steps of the environment, or acts of one agent."""
-
-    turns: int | None = None
-    tokens: int | None = None
-    seconds: float | None = None
-
-    @classmethod
-    def of(cls, play: Play, settings: RolloutSettings) -> Limits:
-        """Those of the settings, but the turns of the play where it says so."""
-        turns = settings.max_turns if play.turns is None else play.turns
-        return cls(turns=turns, tokens=settings.max_tokens, seconds=settings.max_seconds)
-
-
-@dataclass(slots=True, eq=False)
-class Agent:
-    """One role in one episode: a name and a session with its policy."""
-
-    name: str
-    session: Session
-    policy: str
-    episode: Episode
-    acts: int = 0
-
-    async def act(self, observation: Observation, *, invocation: int = 0, parent: int | None = None) -> Action:
-        """Let the policy answer an observation; the act is recorded as a step.
-
-        Raises: Halt, when a limit is reached; EpisodeFailure, when the policy or its engine fails.
-        """
-        observation = self.episode.instructed(observation)
-        self.episode.check_limits(self, observation)
-        await self.episode.watched()
-        seed, began = derive(self.episode.play.seed, self.name, self.acts), time.monotonic()
-        try:
-            acted = await self.session.act(observation, seed=seed)
-        except ContextFull:
-            self.episode.seen[self.name] = observation
-            raise Halt(StopReason.CONTEXT_OVERFLOW) from None
-        except (Halt, EpisodeFailure, asyncio.CancelledError):
-            raise
-        except Exception as error:
-            raise _failure("engine", f"agent {self.name}, policy {self.policy}", error) from error
-        action = self._note(observation, acted, invocation=invocation, parent=parent)
-        self.episode.latest[self.name].seconds = time.monotonic() - began
-        return action
-
-    def record(self, observation: Observation, action: Action, **info: Any) -> Action:
-        """Take a given action as this agent's own: demonstrations, and actions from outside."""
-        observation = self.episode.instructed(observation)
-        self.episode.check_limits(self, observation)
-        try:
-            acted = self.session.record(observation, action)
-        except ContextFull:
-            raise Halt(StopReason.CONTEXT_OVERFLOW) from None
-        taken = self._note(observation, acted, invocation=0, parent=None)
-        self.episode.trajectory.steps[-1].info.update(info)
-        return taken
-
-    def _note(self, observation: Observation, acted: Acted, *, invocation: int, parent: int | None) -> Action:
-        steps = self.episode.trajectory.steps
-        steps.append(
-            Step(
-                agent=self.name,
-                turn=len(steps),
-                action=acted.action,
-                observation=observation,
-                policy=self.policy,
-                version=acted.version,
-                prompt=acted.prompt,
-                segment=acted.segment,
-                invocation=invocation,
-                parent=parent,
-            )
-        )
-        self.acts += 1
-        self.episode.mark(steps[-1])
-        self.episode.sampled_tokens += len(acted.action.tokens)
-        self.episode.latest[self.name] = steps[-1]
-        return acted.action
-
-
-class Agents(dict[str, Agent]):
-    """Agents by name, made when first asked for."""
-
-    def __init__(self, episode: Episode) -> None:
-        super().__init__()
-        self._episode = episode
-
-    def __missing__(self, name: str) -> Agent:
-        self[name] = self._episode.make_agent(name)
-        return self[name]
+from palaestra.rollout.stage import Play, Role, Stage
 
 
 @dataclass(slots=True, eq=False)
@@ -143,6 +42,11 @@ class Episode:
     results: list[StepResult] = field(default_factory=list)  # what the environment answered, where somebody watches
     past: deque[StepResult] = field(default_factory=deque)  # of a branch: answers that are still to be repeated
     answered: bool = False  # the environment has, and nobody has acted on it yet
+    turns: int = 0  # acts that were begun
+    moves: int = 0  # grows with whatever happens, so that an episode that stands still can be told
+    under_way: dict[asyncio.Task[Any] | None, int] = field(default_factory=dict)  # what waits for policies or worlds
+    invoked: list[Agent] = field(default_factory=list)  # conversations beside those of `agents`
+    filled: dict[str, str] = field(default_factory=dict)  # the environment's agent → the role that acted for it
 
     def __post_init__(self) -> None:
         play = self.play
@@ -158,17 +62,43 @@ class Episode:
         return self.host.agents
 
     def make_agent(self, name: str) -> Agent:
-        role = self.stage.role(name)
-        key = (self.play.group, self.play.sample, name)
+        role = self._role(name)
         origin = self.play.origin
         session = None if origin is None else origin.sessions.get(name)
         if session is None:
-            session = role.policy.session(context=role.context, sampling=self.sampling, key=key)
+            session = self._session(role, (self.play.group, self.play.sample, name))
         if hasattr(session, "oracle"):  # scripted experts ask the environment itself
             session.oracle = lambda: self.expert(name)
         if origin is not None:
             session = origin.repeating(name, session)
-        return Agent(name, session, role.policy.name, self)
+        return Agent(name, session, role, self)
+
+    def invoke(self, name: str, *, parent: Agent | None = None) -> Agent:
+        """The role in a fresh conversation, as a sub-agent that is called: it knows nothing of earlier calls.
+
+        Args:
+            parent: who calls; the call belongs to its last step.
+
+        Raises: ContractError, in a branch of another episode.
+        """
+        if self.play.origin is not None or self.play.watch is not None:
+            raise ContractError(
+                where=f"episode {self.trajectory.id}, role {name}",
+                what="calls of sub-agents cannot be repeated, and a strategy branches off from this episode.",
+                remedy="Leave out the strategy that branches, or let the role act in `episode.agents`.",
+            )
+        role, number = self._role(name), 1 + sum(agent.name == name for agent in self.invoked)
+        session = self._session(role, (self.play.group, self.play.sample, name, number))
+        called_by = None if parent is None or parent.last is None else parent.last.turn
+        agent = Agent(name, session, role, self, invocation=number, parent=called_by)
+        self.invoked.append(agent)
+        return agent
+
+    def _role(self, name: str) -> Role:
+        return self.stage.role(self.play.cast.get(name, name))
+
+    def _session(self, role: Role, key: tuple[Any, ...]) -> Session:
+        return role.policy.session(context=role.context, sampling=role.sampling_of(self.sampling), key=key)
 
     def instructed(self, observation: Observation) -> Observation:
         """The observation with what this play says to everybody; without such, as the environment gave it."""
@@ -178,36 +108,65 @@ class Episode:
     # ---- the environment ----------------------------------------------------------------------------------
     async def reset(self) -> StepResult:
         """Set the task up. Raises: EpisodeFailure(boundary="environment")."""
-        result = await self._repeated() or await self.host.reset(self.play.task)
+        result = await self._repeated()
+        if result is None:
+            with self.busy():
+                result = await self.host.reset(self.play.task)
         self._take(result)
         return result
 
     async def step(self, actions: Mapping[str, Action]) -> StepResult:
-        """Act in the environment; its rewards go to the steps that earned them."""
+        """Act in the environment; its rewards go to the steps that earned them.
+
+        A role that is no agent of the environment acts for its only agent, or for the one that `agents.<role>.seat`
+        names; what the environment says of that agent is then said of the role, until another role acts for it.
+
+        Raises: ContractError, for a role without a seat, or two roles on one.
+        """
+        seated = self._seated(actions)
         result = await self._repeated()
         if result is None:
             began, self.answered = time.monotonic(), True
-            result = await self.host.step(dict(actions))
+            with self.busy():
+                result = await self.host.step(seated)
             for agent in actions.keys() & self.latest.keys():
                 self.latest[agent].seconds += time.monotonic() - began
         self.env_steps += 1
         self._take(result)
         for agent, reward in result.rewards.items():
-            self.reward(agent, reward)
-        for agent in result.terminated:
-            if agent in self.latest:
-                self.latest[agent].terminated = True
-        for agent in result.truncated:
-            if agent in self.latest:
-                self.latest[agent].truncated = True
+            self.reward(self.filled.get(agent, agent), reward)
+        for marked, name in ((result.terminated, "terminated"), (result.truncated, "truncated")):
+            for agent in marked:
+                if (role := self.filled.get(agent, agent)) in self.latest:
+                    setattr(self.latest[role], name, True)
         return result
+
+    def _seated(self, actions: Mapping[str, Action]) -> dict[str, Action]:
+        """The actions by the environment's agents; `filled` notes who acted for whom."""
+        seated: dict[str, Action] = {}
+        for name, action in actions.items():
+            seat = name
+            if name not in self.host.agents:
+                seat = self._role(name).seat or (self.host.agents[0] if len(self.host.agents) == 1 else name)
+            if seat not in self.host.agents or seat in seated:
+                fault = f"`{seat}` acts for two roles" if seat in seated else "it is no agent of the environment"
+                raise ContractError(
+                    where=f"program, role {name}",
+                    what=f"its action cannot be given to environment {self.stage.environment_name}: {fault}.",
+                    options=list(self.host.agents),
+                    remedy=f"Set `agents.{name}.seat` to the agent of the environment that it acts for.",
+                )
+            seated[seat] = action
+            self.filled[seat] = name
+        return seated
 
     async def expert(self, agent: str) -> Action:
         """The environment's own expert action for the present state."""
-        return await self.host.expert(agent)
+        with self.busy():
+            return await self.host.expert(agent)
 
-    def reward(self, agent: str, amount: float) -> None:
-        """Add to the reward of the agent's last step (and to its return)."""
+    def reward(self, agent: str, amount: float, *, step: Step | None = None) -> None:
+        """Add to the reward of the agent's last step, or of another step of its own; and to its return."""
         amount = float(amount)
         if amount != amount or amount in (float("inf"), float("-inf")):
             raise EpisodeFailure(
@@ -217,8 +176,9 @@ class Episode:
                 remedy="Rewards must be finite numbers; mend the environment's `step`.",
             )
         self.trajectory.returns[agent] = self.trajectory.returns.get(agent, 0.0) + amount
-        if agent in self.latest:
-            self.latest[agent].reward += amount
+        earned = step or self.latest.get(agent)
+        if earned is not None:
+            earned.reward += amount
 
     def _take(self, result: StepResult) -> None:
         if not isinstance(result, StepResult):
@@ -229,20 +189,56 @@ class Episode:
             )
         if self.play.watch is not None:
             self.results.append(result)
+        self.moves += 1
         self.seen = {**result.observations, **result.last}
         self.trajectory.info = {**self.trajectory.info, **result.info}
         for name, given in result.info.items():
             if isinstance(given, Mapping):  # {"process": {agent: 0.5}} belongs to the agents' last steps
                 for agent, value in given.items():
-                    if agent in self.latest:
-                        _tell(self.latest[agent], name, value)
+                    if (role := self.filled.get(agent, agent)) in self.latest:
+                        _tell(self.latest[role], name, value)
+
+    # ---- acts -----------------------------------------------------------------------------------------------
+    def next_turn(self) -> int:
+        """The turn of an act that begins now."""
+        self.turns, self.moves = self.turns + 1, self.moves + 1
+        return self.turns - 1
+
+    def noted(self, step: Step, *, guest: bool) -> None:
+        """An act has become a step. That of a guest is nobody's to learn from."""
+        if guest:
+            step.info["weight"] = 0.0
+        self.mark(step)
+        self.sampled_tokens += len(step.action.tokens)
+        self.latest[step.agent] = step
+        self.moves += 1
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """While something is under way for this episode that takes its time, so that it does not seem to be stuck."""
+        task = _current_task()
+        self.under_way[task] = self.under_way.get(task, 0) + 1
+        try:
+            yield
+        finally:
+            self.under_way[task] -= 1
+            if not self.under_way[task]:
+                del self.under_way[task]
+
+    async def settle(self) -> None:
+        """End acts that a program has left behind: one of several at once has failed, or nobody waits for them."""
+        left = [task for task in self.under_way if task is not None and task is not _current_task()]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
     # ---- branches -----------------------------------------------------------------------------------------
     async def watched(self) -> None:
         """Wait until the play's watcher has looked at this place: the environment has answered, an act comes next."""
         if self.answered and self.play.watch is not None:
             self.answered = False
-            await self.play.watch(self)
+            with self.busy():
+                await self.play.watch(self)
 
     async def branch(self, play: Play) -> Play:
         """The play of an episode that begins where this one stands. A watcher calls it.
@@ -307,8 +303,22 @@ class Episode:
                 trajectory.last[name] = observation
             if tail is not None:
                 trajectory.tail[name] = tail
+        for agent in self.invoked:
+            agent.session.end(None)
+            if agent.last is not None and over:
+                agent.last.terminated = agent.last.terminated or not agent.last.truncated
         trajectory.outcome = None if reason is StopReason.SUSPENDED else _outcome(trajectory)
         return trajectory
+
+
+def nobody_acted(where: str) -> EpisodeFailure:
+    """The failure of an episode whose program came to its end without a single act."""
+    return EpisodeFailure(
+        boundary="part",
+        where=where,
+        what="it has ended, and no role has acted.",
+        remedy="Let it call `await episode.agents[role].act(observation)`; an episode without acts teaches nothing.",
+    )
 
 
 def _told(reason: Any, environment: str) -> StopReason:
@@ -343,7 +353,9 @@ def _outcome(trajectory: Trajectory) -> float | None:
     return None
 
 
-def _failure(boundary: str, where: str, error: BaseException) -> EpisodeFailure:
-    what = error.what if isinstance(error, PalaestraError) else f"{type(error).__name__}: {error}"
-    remedy = error.remedy if isinstance(error, PalaestraError) else ""
-    return EpisodeFailure(boundary=boundary, where=where, what=what, remedy=remedy)
+def _current_task() -> asyncio.Task[Any] | None:
+    """The running task; None where a program is driven by hand."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None

@@ -34,6 +34,7 @@ def _gives(*columns: str) -> Callable[[Any], Any]:
 
 @register("program", "foresight", uses=("snapshot", "restore"), source="arXiv 2510.14388")
 @_gives("node")
+@acted_by()
 async def foresight(
     episode: Episode,
     *,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,23 @@ if TYPE_CHECKING:
 Program = Any  # a program as in `rollout.stage`, with attributes
 
 
+def acted_by(*roles: str | Callable[[Mapping[str, Any]], Sequence[str]]) -> Callable[[Program], Program]:
+    """Decorates a program with the names of its roles, or with a function of its options that gives them; without any,
+    its roles are the environment's agents.
+
+    A run then knows who acts before anything is played: a role without a policy, a policy without a role and a
+    misspelled role are refused at the start. Stands below `@register`.
+    """
+
+    def decorate(program: Program) -> Program:
+        program.roles = roles
+        return program
+
+    return decorate
+
+
 @register("program", "play")
+@acted_by()
 async def play(episode: Episode) -> None:
     """Whoever the environment names acts, until it names nobody."""
     result = await episode.reset()
@@ -59,6 +75,15 @@ def demonstrated_by(demonstration: Program) -> Callable[[Program], Program]:
         return program
 
     return decorate
+
+
+def roles_of(program: Any) -> tuple[str, ...] | None:
+    """The roles that a bound program says it has; None: it does not say, and the environment's agents act."""
+    declared = getattr(getattr(getattr(program, "part", None), "target", program), "roles", None)
+    if declared is None:
+        return None
+    options = getattr(program, "options", {})
+    return tuple(name for one in declared for name in ([one] if isinstance(one, str) else one(options)))
 
 
 def demonstration_of(program: Any) -> Any:

@@ -16,11 +16,14 @@ from palaestra.data import Failure, StopReason, Trajectory
 from palaestra.data.protocols import Sampling
 from palaestra.errors import EpisodeFailure, PalaestraError
 from palaestra.registry import register
-from palaestra.rollout.episode import Episode, Halt, Limits
+from palaestra.rollout.episode import Episode, nobody_acted
 from palaestra.rollout.field import Act, Collect
 from palaestra.rollout.hosts import Host, InlineCalls, LocalHost, ThreadCalls, failure
+from palaestra.rollout.limits import Halt, Limits
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Program, Stage
+from palaestra.rollout.stuck import Stuck
+from palaestra.rollout.stuck import failure as standing_still
 from palaestra.rollout.watch import Watch
 from palaestra.rollout.workers import WorkerPool
 
@@ -70,13 +73,13 @@ class EpisodeRunner:
     @asynccontextmanager
     async def open(self, *, program: Program | None = None) -> AsyncIterator[Collect]:
         """What plays in the running event loop, `rollout.in_flight` episodes at a time over all its calls."""
-        gate = asyncio.Semaphore(self._settings.in_flight)
+        gate, stuck = asyncio.Semaphore(self._settings.in_flight), Stuck(self._settings.stuck_seconds)
 
         async def collect(plays: Sequence[Play], sampling: Sampling | None = None) -> list[Trajectory]:
             async def one(play: Play) -> Trajectory:
                 async with gate:
                     play = _leaving(gate, play)
-                    return await self._play(play, sampling or self.sampling(), program or self._stage.program)
+                    return await self._play(play, sampling or self.sampling(), program or self._stage.program, stuck)
 
             return await asyncio.gather(*(one(play) for play in plays))
 
@@ -86,6 +89,7 @@ class EpisodeRunner:
             with Watch(self._stage.environment_name, idle=not self._settings.workers):
                 yield collect
         finally:
+            stuck.close()
             if self._workers is not None:
                 self._workers.detach()
 
@@ -93,35 +97,44 @@ class EpisodeRunner:
         """As the settings say, or at another temperature."""
         s = self._settings
         if temperature is not None:
-            return Sampling(temperature=temperature, max_tokens=s.response_tokens)
+            return Sampling(temperature=temperature, max_tokens=s.response_tokens, exact=True)
         return Sampling(temperature=s.temperature, top_k=s.top_k, top_p=s.top_p, max_tokens=s.response_tokens)
 
-    async def _play(self, play: Play, sampling: Sampling, program: Program) -> Trajectory:
+    async def _play(self, play: Play, sampling: Sampling, program: Program, stuck: Stuck) -> Trajectory:
         try:
             host = await self._open()
         except EpisodeFailure as error:
             return _failed(Trajectory(task=play.task, group=play.group, sample=play.sample), error)
         episode = Episode(play, self._stage, host, Limits.of(play, self._settings), sampling)
+        stuck.enter(episode)
         try:
-            return await self._perform(episode, program)
+            return await self._perform(episode, program, stuck)
         finally:
+            stuck.leave(episode)
             await _close_quietly(host)
 
-    async def _perform(self, episode: Episode, program: Program) -> Trajectory:
+    async def _perform(self, episode: Episode, program: Program, stuck: Stuck) -> Trajectory:
+        name, fault = _name(program), None
         try:
             await asyncio.wait_for(program(episode), self._settings.max_seconds)
-            return episode.finish(StopReason.COMPLETED)
+            reason = StopReason.COMPLETED
+            if not episode.latest:
+                raise nobody_acted(f"program {name}")
         except Halt as halt:
-            return episode.finish(halt.reason)
+            reason = halt.reason
         except TimeoutError:
-            return episode.finish(StopReason.TIMEOUT)
-        except EpisodeFailure as error:
-            return _failed(episode.finish(StopReason.ERROR), error)
+            reason = StopReason.TIMEOUT
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or not stuck.found(episode):
+                raise
+            task.uncancel()
+            reason, fault = StopReason.ERROR, standing_still(episode, name, stuck.seconds or 0.0)
         except Exception as error:
-            what = error.what if isinstance(error, PalaestraError) else f"{type(error).__name__}: {error}"
-            where = f"program {getattr(program, '__name__', program)}"
-            found = EpisodeFailure(boundary="part", where=where, what=what)
-            return _failed(episode.finish(StopReason.ERROR), found)
+            reason, fault = StopReason.ERROR, _fault(error, name)
+        await episode.settle()
+        played = episode.finish(reason)
+        return played if fault is None else _failed(played, fault)
 
     async def _open(self) -> Host:
         name = self._stage.environment_name
@@ -159,6 +172,20 @@ def _leaving(gate: asyncio.Semaphore, play: Play) -> Play:
             await gate.acquire()
 
     return dataclasses.replace(play, watch=wait)
+
+
+def _name(program: Program) -> str:
+    target = getattr(getattr(program, "part", None), "target", program)
+    return str(getattr(target, "__name__", target))
+
+
+def _fault(error: Exception, program: str) -> EpisodeFailure:
+    """What a program raised, as the failure that the episode is recorded with."""
+    if isinstance(error, EpisodeFailure):
+        return error
+    what = error.what if isinstance(error, PalaestraError) else f"{type(error).__name__}: {error}"
+    remedy = error.remedy if isinstance(error, PalaestraError) else ""
+    return EpisodeFailure(boundary="part", where=f"program {program}", what=what, remedy=remedy)
 
 
 def _failed(trajectory: Trajectory, error: EpisodeFailure) -> Trajectory:

@@ -23,6 +23,7 @@ class RolloutSettings(Section):
     temperature: NonNegative = 1.0
     top_k: Annotated[int, pydantic.Field(ge=0)] = 0
     top_p: Annotated[float, pydantic.Field(gt=0, le=1)] = 1.0
+    stuck_seconds: Positive | None = 60.0  # an episode in which nothing happens for so long has failed; null: never
     in_flight: PositiveInt = 512  # episodes at the same time
     workers: Annotated[int, pydantic.Field(ge=0)] = 0  # 0: environments run in the event loop
     worker_kind: Literal["thread", "process"] = "thread"

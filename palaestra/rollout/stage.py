@@ -3,22 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from palaestra.data import Task
-from palaestra.data.protocols import AsyncEnvironment, Environment, Policy
+from palaestra.data.protocols import AsyncEnvironment, Environment, Policy, Sampling
 
 Program = Callable[[Any], Awaitable[None]]  # async def program(episode: Episode) -> None
 
 
 @dataclass(slots=True, kw_only=True)
 class Role:
-    """One name in an episode: the policy that plays it and the context through which it sees."""
+    """One name in an episode: the policy that plays it, what it is shown, and how it speaks.
+
+    Attributes:
+        context: through which it sees its history.
+        frozen: its acts are never learned from; the others of its policy are.
+        guest: nor do they count in any statistic: opponents from a pool, stand-ins.
+        prompt: stands around whatever it is shown; "{text}" is that.
+        parser: text to what it means, None if it means nothing; in place of the program's own.
+        tools: what it alone may call, as a program hands it out.
+        seat: the environment's agent that it acts for.
+        sampling: temperature, top_k, top_p and max_tokens that are its own.
+    """
 
     policy: Policy
     context: Any = None
     frozen: bool = False
+    guest: bool = False
+    prompt: str | None = None
+    parser: Callable[[str], Any] | None = None
+    tools: Any = None
+    seat: str | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+
+    def sampling_of(self, given: Sampling) -> Sampling:
+        """How this role's actions are drawn; where `given` is exact only its own length counts."""
+        own = {name: value for name, value in self.sampling.items() if name == "max_tokens" or not given.exact}
+        return replace(given, **own) if own else given
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,7 +50,7 @@ class Stage:
     Attributes:
         environment_name, environment_options: as in the recipe.
         make_environment: a fresh environment; picklable if workers are processes.
-        roles: per role name; "*" is anybody else.
+        roles: per role name; "*" is anybody else. Roles may be added while a run goes on: opponents from a pool.
         program: who acts when.
     """
 
@@ -54,6 +76,7 @@ class Play:
         watch: called with the episode whenever the environment has answered and an agent is about to act; the
             episode waits for it. There, and only there, `episode.branch` makes the play of a branch.
         origin: where a branch begins.
+        cast: who plays whom: an agent's name → the role of the stage that takes its part in this episode.
     """
 
     task: Task
@@ -65,3 +88,4 @@ class Play:
     info: Mapping[str, Any] = field(default_factory=dict)
     watch: Callable[[Any], Awaitable[None]] | None = None
     origin: Any = None
+    cast: Mapping[str, str] = field(default_factory=dict)

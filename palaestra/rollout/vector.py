@@ -13,7 +13,7 @@ import asyncio
 import dataclasses
 import types
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,9 +22,10 @@ from palaestra.data.protocols import Sampling
 from palaestra.errors import EpisodeFailure, PalaestraError, RecipeError
 from palaestra.policies.network import NetworkPolicy, NetworkSession, Question
 from palaestra.registry import register
-from palaestra.rollout.episode import Episode, Halt, Limits
+from palaestra.rollout.episode import Episode, nobody_acted
 from palaestra.rollout.field import Act
 from palaestra.rollout.lanes import Lanes, VectorLanes, open_lanes
+from palaestra.rollout.limits import Halt, Limits
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Program, Role, Stage
 
@@ -36,8 +37,7 @@ class VectorRunner:
     def __init__(self, stage: Stage, settings: RolloutSettings) -> None:
         """Raises: RecipeError, if a role's policy generates tokens with an engine."""
         self._settings = settings
-        roles = {name: _in_lock_step(name, role) for name, role in stage.roles.items()}
-        self._stage = dataclasses.replace(stage, roles=roles)
+        self._stage = dataclasses.replace(stage, roles=_LockStepRoles(stage.roles))
         self._lanes: Lanes | None = None
         self._count = 0
 
@@ -112,7 +112,7 @@ class VectorRunner:
         """As the settings say, or at another temperature."""
         s = self._settings
         if temperature is not None:
-            return Sampling(temperature=temperature)
+            return Sampling(temperature=temperature, exact=True)
         return Sampling(temperature=s.temperature, top_k=s.top_k, top_p=s.top_p)
 
 
@@ -200,6 +200,26 @@ class _LockStepPolicy:
         return dataclasses.replace(self.policy.session(**given), batcher=_LockStepBatcher())
 
 
+class _LockStepRoles(Mapping[str, Role]):
+    """The stage's roles in lock step, those added later too."""
+
+    def __init__(self, roles: Mapping[str, Role]) -> None:
+        self._roles = roles
+        self._made = {name: (role, _in_lock_step(name, role)) for name, role in roles.items()}
+
+    def __getitem__(self, name: str) -> Role:
+        role = self._roles[name]
+        if name not in self._made or self._made[name][0] is not role:
+            self._made[name] = (role, _in_lock_step(name, role))
+        return self._made[name][1]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._roles)
+
+    def __len__(self) -> int:
+        return len(self._roles)
+
+
 def _in_lock_step(name: str, role: Role) -> Role:
     if hasattr(role.policy, "engine"):
         raise RecipeError(
@@ -234,7 +254,10 @@ class _Running:
                 self.program.close()
                 raise _foreign(self.wish)
         except StopIteration:
-            self._finish(StopReason.COMPLETED)
+            if self.episode.latest:
+                self._finish(StopReason.COMPLETED)
+            else:
+                self._fail(nobody_acted("program"))
         except Halt as halt:
             self._finish(halt.reason)
         except EpisodeFailure as error:

@@ -21,7 +21,7 @@ from palaestra.data import Action, Failure, Observation, Step, StopReason, Tail,
 from palaestra.data.protocols import Acted, Policy, Sampling, Session
 from palaestra.errors import EpisodeFailure
 from palaestra.registry import register
-from palaestra.rollout.episode import Halt
+from palaestra.rollout.limits import Halt
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Program, Role, Stage

@@ -7,60 +7,22 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from palaestra.data import StopReason, Task, Trajectory, derive
-from palaestra.data.protocols import Look, Setting
+from palaestra.data.protocols import Setting
 from palaestra.engines import InProcessEngine
 from palaestra.errors import ContractError, RecipeError
-from palaestra.registry import Part, part
-from palaestra.rollout.programs import demonstration_of
+from palaestra.registry import part
+from palaestra.rollout.programs import demonstration_of, roles_of
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.training.bound import bind, bind_all
+from palaestra.training.roles import make_roles, temperatures
 from palaestra.training.settings import PolicySettings, RunSettings, Use
 
 TRANSCRIPTS = 96  # episodes that a tokenizer is trained on
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """A part with its options: call it with its data.
-
-    `held` is the one object that a run makes of a part with state; it is called with a `Look` beside the data.
-    """
-
-    part: Part
-    options: Mapping[str, Any]
-    held: Any = None
-
-    def __call__(self, *data: Any) -> Any:
-        if self.held is not None:
-            return self.held(*data)
-        return self.part.target(*data, **self.options)
-
-    def looking(self, look: Look) -> Bound:
-        """The same part, called with its data alone in this iteration."""
-        return self if self.held is None else Bound(self.part, self.options, lambda *data: self.held(*data, look))
-
-    def can(self, method: str) -> Any:
-        """This method of the object held, or None."""
-        return getattr(self.held, method, None)
-
-
-def bind(slot: str, use: Use) -> Bound:
-    """The part of this name with checked options; of a part with state, a new object.
-
-    Raises: UnknownName, RecipeError.
-    """
-    found = part(slot, use.name)
-    options = found.check(use.options, where=f"{slot}: {use.name}")
-    return Bound(found, options, found.target(**options) if found.holds_state else None)
-
-
-def bind_all(slot: str, uses: Sequence[Use]) -> list[Bound]:
-    """Several parts of one slot, in order."""
-    return [bind(slot, use) for use in uses]
 
 
 def make_optimizer(use: Use, module: Any) -> Any:
@@ -77,6 +39,7 @@ class World:
         source: an environment that is asked for tasks only.
         runner: plays episodes on the stage; `close` it at the end.
         setting: what policies were made with.
+        temperatures: per policy, that of its roles.
     """
 
     stage: Stage
@@ -84,6 +47,11 @@ class World:
     runner: Any
     policies: dict[str, Any]
     setting: Setting
+    temperatures: dict[str, float] = field(default_factory=dict)
+
+    def frozen(self, agent: str) -> bool:
+        """Whether this agent's acts are kept out of the updates."""
+        return self.stage.role(agent).frozen
 
 
 def make_environment(name: str, options: Mapping[str, Any]) -> Any:
@@ -115,17 +83,26 @@ def build_world(settings: RunSettings) -> World:
     )
     policies = {name: _policy(name, chosen, setting) for name, chosen in settings.policies.items()}
     connect_engine(policies, settings.device)
+    program = bind("program", settings.program)
+    roles = make_roles(settings, source.agents, roles_of(program), policies)
     stage = Stage(
         environment_name=use.name,
         make_environment=make,
-        roles=_roles(settings, source.agents, policies),
-        program=bind("program", settings.program),
+        roles=roles,
+        program=program,
         environment_options=environment.options,
     )
     runner = part("rollout", settings.rollout.runner).target(stage, settings.rollout)
     if callable(getattr(source, "expert", None)):
         setting.demonstrate = functools.partial(demonstrations, stage, runner, settings.seed)
-    return World(stage=stage, source=source, runner=runner, policies=policies, setting=setting)
+    return World(
+        stage=stage,
+        source=source,
+        runner=runner,
+        policies=policies,
+        setting=setting,
+        temperatures=temperatures(settings, roles),
+    )
 
 
 def _policy(name: str, settings: PolicySettings, setting: Setting) -> Any:
@@ -147,23 +124,6 @@ def connect_engine(policies: Mapping[str, Any], device: str) -> None:
         engine = InProcessEngine(models=models, device=device)
         for name in models:
             policies[name].engine = engine
-
-
-def _roles(settings: RunSettings, agents: Sequence[str], policies: Mapping[str, Any]) -> dict[str, Role]:
-    roles = {}
-    for name in {*settings.agents, *agents, "*"}:
-        chosen = settings.role(name)
-        policy = policies.get(chosen.policy)
-        if policy is None:
-            if name == "*" and name not in settings.agents:
-                continue
-            raise RecipeError(
-                where=f"agents.{name}.policy",
-                what=f"no policy is called `{chosen.policy}`.",
-                options=sorted(policies),
-            )
-        roles[name] = Role(policy=policy, context=bind("context", chosen.context)(), frozen=not policy.trainable)
-    return roles
 
 
 def transcripts(use: Use, make: Callable[[], Any], source: Any, rollout: RolloutSettings, seed: int) -> list[str]:

@@ -23,7 +23,8 @@ from palaestra.training.settings import RunSettings
 AFTERWARDS = {"name", "run", "reward", "selection", "advantage", "weights", "loss", "aggregate", "regularizers"}
 AFTERWARDS |= {"optimizer", "training", "evaluation", "sampler", "reference", "strict"}
 OF_ROLLOUTS = {"tasks", "group", "in_flight", "temperature", "top_k", "top_p", "window"}
-OF_POLICIES = {"optimizer", "loss", "regularizers"}
+OF_POLICIES = {"optimizer", "loss", "regularizers", "epochs", "minibatches", "every", "reference"}
+OF_AGENTS = {"frozen", "temperature", "top_k", "top_p", "response_tokens"}
 
 
 class Clones:
@@ -77,6 +78,10 @@ def _digest(settings: RunSettings) -> str:
     chosen["policies"] = {
         name: {key: value for key, value in policy.items() if key not in OF_POLICIES}
         for name, policy in chosen["policies"].items()
+    }
+    chosen["agents"] = {
+        name: {key: value for key, value in role.items() if key not in OF_AGENTS}
+        for name, role in chosen["agents"].items()
     }
     if chosen["warm_start"] is not None:
         chosen["warm_start"].pop("keep")

@@ -11,7 +11,8 @@ from palaestra.envs.panels import evaluation_tasks
 from palaestra.evaluation.panels import Evaluation, summarize
 from palaestra.registry import part
 from palaestra.rollout.stage import Play, Stage
-from palaestra.training.build import Bound, World, bind, make_environment
+from palaestra.training.bound import Bound, bind
+from palaestra.training.build import World, make_environment
 from palaestra.training.settings import RunSettings
 
 

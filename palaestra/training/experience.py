@@ -7,7 +7,7 @@ Knows bound parts and policies by protocol. Knows no method's name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any
@@ -21,7 +21,7 @@ from palaestra.data import Row, StepTable, Trajectory, rows_of
 from palaestra.data.protocols import Samples
 from palaestra.data.table import tokens_of
 from palaestra.training.batches import micro_batches
-from palaestra.training.build import Bound
+from palaestra.training.bound import Bound
 from palaestra.weights import combine
 
 
@@ -34,6 +34,7 @@ class Parts:
     advantage: Sequence[Bound]
     weights: Sequence[Bound]
     updates: Sequence[Bound] = ()  # losses and regularizers, which read columns too
+    frozen: Callable[[str], bool] = lambda agent: False  # whose acts nothing is learned from
 
     @property
     def all(self) -> tuple[Bound, ...]:
@@ -95,6 +96,7 @@ class Seen:
     seed: int
     temperature: float
     token_budget: int
+    temperatures: Mapping[str, float] = field(default_factory=dict)  # of policies whose roles have their own
     rows: list[Row] = field(default_factory=list)
     collated: dict[str, Samples] = field(default_factory=dict)
 
@@ -102,7 +104,8 @@ class Seen:
         """The policy's rows, collated once."""
         if policy not in self.collated:
             own = [row for row in self.rows if row.step.policy == policy]
-            self.collated[policy] = self.policies[policy].collate(own, temperature=self.temperature)
+            temperature = self.temperatures.get(policy, self.temperature)
+            self.collated[policy] = self.policies[policy].collate(own, temperature=temperature)
         return self.collated[policy]
 
     def batches(self, policy: str) -> Iterator[tuple[list[int], Tensor]]:
@@ -157,7 +160,8 @@ def prepare(
     _consult(experience, seen, references, proximal=look, entropy=entropy)
     table = experience.table
     experience.credit = chain([bound.looking(seen) for bound in parts.advantage], table)
-    factors = [table.weight, *(weights.looking(seen)(table) for weights in parts.weights)]
+    trained = learned_from(table, parts.frozen)
+    factors = [table.weight * trained, *(weights.looking(seen)(table) for weights in parts.weights)]
     experience.weight = combine(factors, table)
     keep = [True, *("rejection" not in weights.part.uses for weights in parts.weights)]
     experience.counted = combine(list(compress(factors, keep)), table)
@@ -165,6 +169,12 @@ def prepare(
         if (learn := bound.can("learn")) is not None:
             experience.learned |= learn(table, seen)
     return experience
+
+
+def learned_from(table: StepTable, frozen: Callable[[str], bool]) -> Tensor:
+    """1 on rows that the updates may read, 0 on those of frozen roles: float32 (rows,)."""
+    agents = torch.tensor([0.0 if frozen(str(label)) else 1.0 for label in table.labels("agent")])
+    return agents[table["agent"]]
 
 
 def _consult(

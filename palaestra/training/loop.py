@@ -86,7 +86,8 @@ class Trainer:
         training, rollout = self.settings.training, self.settings.rollout
         policies = {name: updater.policy for name, updater in self.state.updaters.items()}
         seed = derive(self.settings.seed, "parts", self.step)
-        seen = Seen(policies, self.step, seed, rollout.temperature, training.token_budget)
+        own = self.world.temperatures
+        seen = Seen(policies, self.step, seed, rollout.temperature, training.token_budget, own)
         apart = training.max_staleness + training.lag + training.actor_noise > 0
         several = apart or training.epochs * training.minibatches > 1
         return prepare(whole, self.parts, seen, self.state.references, proximal=several, strict=self.settings.strict)
@@ -95,6 +96,8 @@ class Trainer:
         """Every trainable policy improves; with several, their metrics carry the policy's name."""
         metrics: dict[str, float] = {}
         for name, updater in self.state.updaters.items():
+            if (self.step + 1) % self.settings.policies[name].every:
+                continue
             found = updater.update(experience, seed=derive(self.settings.seed, "update", self.step))
             if found:
                 updater.policy.weights_changed(updater.policy.version + 1)

@@ -22,10 +22,24 @@ class Use(Section):
 
 
 class RoleSettings(Section):
-    """One role: which policy plays it and how it sees its history."""
+    """One role: which policy plays it, what it is shown, how it speaks and how that is read."""
 
     policy: str = "main"
     context: Use = Use(name="full_history")
+    prompt: str | None = None  # stands around whatever it is shown, "{text}"
+    parser: Use | None = None  # what its responses mean, in place of the program's own
+    seat: str | None = None  # the environment's agent that it acts for; None: the only one
+    frozen: bool = False  # its acts are never learned from; those of other roles of its policy are
+    temperature: NonNegative | None = None  # these four: None as in `rollout`; no temperature counts in evaluations
+    top_k: Annotated[int, pydantic.Field(ge=0)] | None = None
+    top_p: Annotated[float, pydantic.Field(gt=0, le=1)] | None = None
+    response_tokens: PositiveInt | None = None
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """What of its sampling is its own."""
+        own = {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
+        return {name: value for name, value in {**own, "max_tokens": self.response_tokens}.items() if value is not None}
 
 
 class PolicySettings(Section):
@@ -36,6 +50,10 @@ class PolicySettings(Section):
     optimizer: Use | None = None
     loss: Use | None = None
     regularizers: list[Use] | None = None
+    epochs: PositiveInt | None = None
+    minibatches: PositiveInt | None = None
+    every: PositiveInt = 1  # learn in each so-many-th iteration only
+    reference: Literal["start"] | None = None
     load: str | None = None  # a folder written by `palaestra export` or a checkpoint's policy folder
 
 
@@ -130,6 +148,7 @@ PART_SLOTS: dict[str, str] = {
     "environment": "environment",
     "program": "program",
     "agents.*.context": "context",
+    "agents.*.parser": "parser",
     "policies.*.policy": "policy",
     "policies.*.optimizer": "optimizer",
     "policies.*.loss": "loss",

@@ -16,7 +16,8 @@ from palaestra.rollout.journal import Journal
 from palaestra.store.folder import RECIPE, RunFolder
 from palaestra.store.metrics import MetricsLog
 from palaestra.training.asynchronous import Asynchronous
-from palaestra.training.build import World, bind, bind_all, build_world, make_optimizer
+from palaestra.training.bound import bind, bind_all
+from palaestra.training.build import World, build_world, make_optimizer
 from palaestra.training.checkpoint import RunState
 from palaestra.training.clones import Clones
 from palaestra.training.evaluate import Panel
@@ -94,6 +95,7 @@ def _trainer(settings: RunSettings, folder: RunFolder, progress: Progress) -> Tr
         weights=bind_all("weights", settings.weights),
     )
     world = build_world(settings)
+    parts.frozen = world.frozen
     sampler, strategies = bind("sampler", settings.sampler), bind_all("strategy", settings.strategy)
     plans = Plans(settings, world.source, sampler)
     updaters = {
@@ -107,8 +109,9 @@ def _trainer(settings: RunSettings, folder: RunFolder, progress: Progress) -> Tr
     parts.updates = [part for updater in updaters.values() for part in (updater.loss, *updater.regularizers)]
     others = parts.stateful | {name: held for name, held in keepers.items() if hasattr(held, "state_dict")}
     state = RunState(policies=world.policies, references={}, updaters=updaters, others=others)
-    if settings.reference is not None:
-        state.references.update({name: _frozen(updater.policy) for name, updater in updaters.items()})
+    for name, updater in updaters.items():
+        if "start" in (settings.reference, settings.policies[name].reference):
+            state.references[name] = _frozen(updater.policy)
     return Trainer(
         settings=settings,
         world=world,
@@ -150,8 +153,8 @@ def _updater(settings: RunSettings, own: PolicySettings, policy: Any) -> Updater
         regularizers=bind_all("regularizer", settings.regularizers if own.regularizers is None else own.regularizers),
         how=settings.aggregate.how,
         constant=settings.aggregate.constant,
-        epochs=training.epochs,
-        minibatches=training.minibatches,
+        epochs=own.epochs or training.epochs,
+        minibatches=own.minibatches or training.minibatches,
         token_budget=training.token_budget,
         stop_kl=training.stop_kl,
         agent_gradients=training.agent_gradients,

@@ -15,7 +15,8 @@ from palaestra.data import Assignment, Trajectory, derive
 from palaestra.rollout.field import Field, play_through
 from palaestra.rollout.stage import Play
 from palaestra.training.actors import Actors, Weights
-from palaestra.training.build import Bound, World
+from palaestra.training.bound import Bound
+from palaestra.training.build import World
 from palaestra.training.settings import RunSettings
 
 

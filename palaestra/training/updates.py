@@ -18,7 +18,7 @@ from torch import Tensor
 from palaestra.data import StepTable, TokenBatch, coefficients, derive
 from palaestra.errors import PalaestraError
 from palaestra.training.batches import micro_batches, mini_batches
-from palaestra.training.build import Bound
+from palaestra.training.bound import Bound
 from palaestra.training.experience import Experience, token_index
 
 # Options and abilities of a loss for which a trajectory, or a group, must stay in one batch.

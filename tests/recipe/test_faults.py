@@ -33,7 +33,7 @@ def test_unknown_key(message) -> None:  # rule 1
     assert message("seed: 1\nrollout:\n  gruop: 4\n") == (
         "x.yaml:3  gruop: 4\n\n  `rollout` has no key `gruop`.\n  Candidates: group.\n\n"
         "  Its keys are: runner, tasks, group, max_turns, max_tokens, max_seconds, window, response_tokens, "
-        "temperature, top_k, top_p, in_flight, workers, worker_kind, step_seconds."
+        "temperature, top_k, top_p, stuck_seconds, in_flight, workers, worker_kind, step_seconds."
     )
     assert message("policies: {main: {polcy: words}}\n") == (
         "x.yaml:1  policies: {main: {polcy: words}}\n\n  `policies.main` has no key `polcy`.\n  Candidates: policy.\n\n"

@@ -19,7 +19,7 @@ from palaestra.data import Action, FinishReason, Observation, Step, Task, Trajec
 from palaestra.data.protocols import Request, Setting
 from palaestra.engines import InProcessEngine
 from palaestra.policies.language import LanguagePolicy
-from palaestra.training.build import bind
+from palaestra.training.bound import bind
 from palaestra.training.experience import Parts, Seen, prepare
 from palaestra.training.settings import Use
 from palaestra.training.updates import Updater

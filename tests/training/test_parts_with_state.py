@@ -24,7 +24,7 @@ from palaestra.data import StepTable
 from palaestra.errors import InvalidData, NoSignal
 from palaestra.registry import register
 from palaestra.training.batches import micro_batches, mini_batches
-from palaestra.training.build import bind
+from palaestra.training.bound import bind
 from palaestra.training.loop import Trainer
 from palaestra.training.settings import Use
 from tests.training.conftest import curve, final_weights

@@ -18,7 +18,7 @@ import torch
 
 from palaestra.errors import RecipeError
 from palaestra.recipe import load
-from palaestra.training.build import bind
+from palaestra.training.bound import bind
 from palaestra.training.loop import Trainer
 from palaestra.training.settings import Use
 from palaestra.training.updates import Updater

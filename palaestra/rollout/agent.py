@@ -1,0 +1,157 @@
+"""Agent: one role in one episode. Every act becomes a Step, whoever calls it and however many act at once.
+
+Knows sessions, roles and its episode. Knows no program, no method and no model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from bisect import insort
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from palaestra.contexts import ContextFull
+from palaestra.data import Action, Observation, Step, StopReason, derive
+from palaestra.data.protocols import Acted, Session
+from palaestra.errors import EpisodeFailure, PalaestraError
+from palaestra.rollout.limits import Halt
+from palaestra.rollout.stage import Role
+
+if TYPE_CHECKING:
+    from palaestra.rollout.episode import Episode
+
+CONVERSATION = 4096  # segments of a role's k-th conversation are numbered from k times this
+Shown = Observation | str  # what a program may show an agent
+
+
+@dataclass(slots=True, eq=False)
+class Agent:
+    """One role in one episode: a name and a session with its policy.
+
+    Attributes:
+        invocation: 0 for the conversation that lasts the whole episode, else the number of `Episode.invoke`.
+        parent: turn of the step that called this invocation.
+        acts: how often it was asked. last: its last step.
+    """
+
+    name: str
+    session: Session
+    role: Role
+    episode: Episode
+    invocation: int = 0
+    parent: int | None = None
+    acts: int = 0
+    last: Step | None = None
+
+    @property
+    def policy(self) -> str:
+        """The name of the policy that plays it."""
+        return self.role.policy.name
+
+    async def act(self, shown: Shown, *, invocation: int | None = None, parent: int | None = None) -> Action:
+        """Let the policy answer an observation, or a text; the act is recorded as a step.
+
+        Several agents may act at once (`asyncio.gather`): their steps are in the order in which they were asked.
+
+        Args:
+            invocation, parent: of this step, in place of the agent's own.
+
+        Raises: Halt, when a limit is reached; EpisodeFailure, when the policy or its engine fails.
+        """
+        observation = self._seen(shown)
+        self.episode.check_limits(self, observation)
+        await self.episode.watched()
+        turn, act, began = self.episode.next_turn(), self.acts, time.monotonic()
+        self.acts += 1
+        place = (self.name, act) if self.invocation == 0 else (self.name, self.invocation, act)
+        try:
+            with self.episode.busy():
+                acted = await self.session.act(observation, seed=derive(self.episode.play.seed, *place))
+        except ContextFull:
+            self.episode.seen[self.name] = observation
+            raise Halt(StopReason.CONTEXT_OVERFLOW) from None
+        except (Halt, EpisodeFailure, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            raise _failure(f"agent {self.name}, policy {self.policy}", error) from error
+        step = self._note(observation, acted, turn, invocation=invocation, parent=parent)
+        step.seconds = time.monotonic() - began
+        return acted.action
+
+    async def ask(self, shown: Shown, parse: Callable[[str], Any], **place: Any) -> Any:
+        """Act, and read the response: `parse` of its text, by the role's own parser where the recipe names one.
+
+        A response that means nothing gives None, and its step is marked `invalid`.
+        """
+        action = await self.act(shown, **place)
+        step = self.last
+        assert step is not None
+        meant = (self.role.parser or parse)(action.text or "")
+        if meant is None:
+            step.info["invalid"] = 1.0
+        return meant
+
+    def reward(self, amount: float) -> None:
+        """Add to the reward of this agent's last step. Raises: EpisodeFailure, for a number that is not finite."""
+        self.episode.reward(self.name, amount, step=self.last)
+
+    def record(self, shown: Shown, action: Action | str, **info: Any) -> Action:
+        """Take a given action as this agent's own: demonstrations, and actions from outside."""
+        observation = self._seen(shown)
+        action = Action(text=action, value=action) if isinstance(action, str) else action
+        self.episode.check_limits(self, observation)
+        try:
+            acted = self.session.record(observation, action)
+        except ContextFull:
+            raise Halt(StopReason.CONTEXT_OVERFLOW) from None
+        step = self._note(observation, acted, self.episode.next_turn(), invocation=None, parent=None)
+        self.acts += 1
+        step.info.update(info)
+        return acted.action
+
+    def _seen(self, shown: Shown) -> Observation:
+        """What the policy is shown: the role's prompt around the text, and what the play says to everybody."""
+        observation = Observation(text=shown, state_key=shown) if isinstance(shown, str) else shown
+        if self.role.prompt is not None and observation.text is not None:
+            observation = replace(observation, text=self.role.prompt.replace("{text}", observation.text))
+        return self.episode.instructed(observation)
+
+    def _note(
+        self, observation: Observation, acted: Acted, turn: int, *, invocation: int | None, parent: int | None
+    ) -> Step:
+        step = Step(
+            agent=self.name,
+            turn=turn,
+            action=acted.action,
+            observation=observation,
+            policy=self.policy,
+            version=acted.version,
+            prompt=acted.prompt,
+            segment=self.invocation * CONVERSATION + acted.segment,
+            invocation=self.invocation if invocation is None else invocation,
+            parent=self.parent if parent is None else parent,
+        )
+        insort(self.episode.trajectory.steps, step, key=lambda other: other.turn)
+        self.last = step
+        self.episode.noted(step, guest=self.role.guest)
+        return step
+
+
+class Agents(dict[str, Agent]):
+    """Agents by name, made when first asked for."""
+
+    def __init__(self, episode: Episode) -> None:
+        super().__init__()
+        self._episode = episode
+
+    def __missing__(self, name: str) -> Agent:
+        self[name] = self._episode.make_agent(name)
+        return self[name]
+
+
+def _failure(where: str, error: BaseException) -> EpisodeFailure:
+    what = error.what if isinstance(error, PalaestraError) else f"{type(error).__name__}: {error}"
+    remedy = error.remedy if isinstance(error, PalaestraError) else ""
+    return EpisodeFailure(boundary="engine", where=where, what=what, remedy=remedy)

@@ -1,0 +1,1 @@
+"""Teams: programs for several agents, and what they share. Floor 6."""

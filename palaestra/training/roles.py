@@ -1,0 +1,106 @@
+"""Roles of a run: who acts, which policy plays whom, and which settings must agree where a policy is shared.
+
+Knows settings, names of roles and policies. Knows no program and no environment by name.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from palaestra.errors import RecipeError, nearest
+from palaestra.rollout.stage import Role
+from palaestra.training.bound import bind
+from palaestra.training.settings import RoleSettings, RunSettings
+
+
+def make_roles(
+    settings: RunSettings, agents: Sequence[str], declared: Sequence[str] | None, policies: Mapping[str, Any]
+) -> dict[str, Role]:
+    """A role for every name that may act, and "*" where the recipe has it.
+
+    Args:
+        agents: of the environment.
+        declared: roles that the program says it has; empty: the environment's agents; None: it does not say.
+
+    Raises: RecipeError, for a role without a policy, one that nobody knows, or a policy that no role has.
+    """
+    acting = tuple(declared or agents)
+    if declared is None:  # then any name in the recipe may be a role
+        acting = tuple(dict.fromkeys((*agents, *(name for name in settings.agents if name != "*"))))
+    _refuse_unknown(settings, acting, agents)
+    roles = {}
+    for name in dict.fromkeys((*acting, *settings.agents, *agents, "*")):
+        chosen = settings.role(name)
+        if chosen.policy in policies:
+            roles[name] = _role(chosen, policies[chosen.policy])
+        elif name in acting or name in settings.agents:
+            raise RecipeError(
+                where=f"agents.{name}.policy",
+                what=f"no policy is called `{chosen.policy}`.",
+                options=sorted(policies),
+                remedy=f"Write `agents: {{{name}: {{policy: …}}}}`.",
+            )
+    _refuse_unused(settings, roles, acting, policies)
+    return roles
+
+
+def _role(chosen: RoleSettings, policy: Any) -> Role:
+    return Role(
+        policy=policy,
+        context=bind("context", chosen.context)(),
+        frozen=chosen.frozen,
+        prompt=chosen.prompt,
+        parser=None if chosen.parser is None else bind("parser", chosen.parser),
+        seat=chosen.seat,
+        sampling=chosen.sampling,
+    )
+
+
+def temperatures(settings: RunSettings, roles: Mapping[str, Role]) -> dict[str, float]:
+    """Per policy, the temperature that all its roles act at.
+
+    Raises: RecipeError, if roles that share a trained policy have different ones: its probabilities are taken at one.
+    """
+    found: dict[str, dict[float, str]] = defaultdict(dict)
+    for name, role in roles.items():
+        if name != "*" and not role.frozen:
+            own = role.sampling.get("temperature", settings.rollout.temperature)
+            found[role.policy.name].setdefault(own, name)
+    for policy, own in found.items():
+        if len(own) > 1 and settings.policies[policy].trainable:
+            said = ", ".join(f"{name} {temperature:g}" for temperature, name in own.items())
+            raise RecipeError(
+                where=f"policies.{policy}",
+                what=f"its roles act at different temperatures ({said}), and its probabilities are taken at one.",
+                remedy="Give them one `temperature`, or policies of their own.",
+            )
+    return {policy: next(iter(own)) for policy, own in found.items()}
+
+
+def _refuse_unknown(settings: RunSettings, acting: Sequence[str], agents: Sequence[str]) -> None:
+    for name in settings.agents:
+        if name != "*" and name not in acting and name not in agents:
+            raise RecipeError(
+                where=f"agents.{name}",
+                what=f"nobody of that name acts with program `{settings.program.name}` in environment "
+                f"`{settings.environment.name}`.",
+                options=nearest(name, list(acting)) or list(acting),
+                remedy=f"Those who act are: {', '.join(acting)}.",
+            )
+
+
+def _refuse_unused(
+    settings: RunSettings, roles: Mapping[str, Role], acting: Sequence[str], policies: Mapping[str, Any]
+) -> None:
+    used = {roles[name].policy.name for name in acting}
+    used |= {getattr(policy, "base", None) for policy in policies.values()}  # adapters stand on another policy
+    for name in policies:
+        if name not in used:
+            raise RecipeError(
+                where=f"policies.{name}",
+                what="no role is played by it.",
+                options=[f"agents.{role}.policy={name}" for role in acting],
+                remedy="Give it a role, or leave it out.",
+            )

@@ -15,6 +15,7 @@ import pydantic
 from palaestra.data import Observation, Step, StepResult, derive
 from palaestra.errors import ContractError, RecipeError
 from palaestra.registry import register
+from palaestra.rollout.programs import acted_by
 
 if TYPE_CHECKING:
     from palaestra.rollout.episode import Agent, Episode

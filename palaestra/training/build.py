@@ -40,6 +40,7 @@ class World:
         runner: plays episodes on the stage; `close` it at the end.
         setting: what policies were made with.
         temperatures: per policy, that of its roles.
+        team: roles that ought to act, where the program or the recipe names several.
     """
 
     stage: Stage
@@ -48,6 +49,7 @@ class World:
     policies: dict[str, Any]
     setting: Setting
     temperatures: dict[str, float] = field(default_factory=dict)
+    team: tuple[str, ...] = ()
 
     def frozen(self, agent: str) -> bool:
         """Whether this agent's acts are kept out of the updates."""
@@ -84,7 +86,8 @@ def build_world(settings: RunSettings) -> World:
     policies = {name: _policy(name, chosen, setting) for name, chosen in settings.policies.items()}
     connect_engine(policies, settings.device)
     program = bind("program", settings.program)
-    roles = make_roles(settings, source.agents, roles_of(program), policies)
+    declared = roles_of(program)
+    roles = make_roles(settings, source.agents, declared, policies)
     stage = Stage(
         environment_name=use.name,
         make_environment=make,
@@ -102,6 +105,7 @@ def build_world(settings: RunSettings) -> World:
         policies=policies,
         setting=setting,
         temperatures=temperatures(settings, roles),
+        team=tuple(declared or (name for name in settings.agents if name != "*")),
     )
 
 

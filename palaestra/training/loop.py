@@ -24,6 +24,7 @@ from palaestra.training.measure import measure, spent
 from palaestra.training.progress import Progress
 from palaestra.training.settings import RunSettings
 from palaestra.training.supply import Plans, Supply
+from palaestra.training.teamwork import Teamwork
 
 
 @dataclass(kw_only=True)
@@ -45,6 +46,7 @@ class Trainer:
     def __post_init__(self) -> None:
         self.log, self.episodes = MetricsLog(self.folder), EpisodeLog(self.folder)
         self.guard = Guard(self.settings.training)
+        self.teamwork = Teamwork(self.world.team, self.settings.training.max_empty)
 
     def run(self) -> None:
         """Train to the last iteration, or until the panel's score is as good as the recipe asks."""
@@ -69,11 +71,14 @@ class Trainer:
         harvest = self.supply.take(self.step)
         collected = time.perf_counter()
         experience = self.credit(self.guard.finished(harvest.kept))
-        metrics = measure(harvest.played, experience, self.world.policies) | harvest.metrics | experience.learned
+        metrics = measure(harvest.played, experience, self.world.policies, self.world.team)
+        metrics |= harvest.metrics | experience.learned
         metrics |= self.plans.learn(harvest.played, self.step)
         updated = self.update(experience)
         if not self.parts.warming:
             self.guard.learned(updated, experience)
+        for line in self.teamwork.look(metrics):
+            self.progress.note(line)
         self.step += 1
         self.count(harvest.played)
         seconds = {"time/rollout": collected - started, "time/update": time.perf_counter() - collected}

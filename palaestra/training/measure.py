@@ -12,10 +12,16 @@ from palaestra.data import Step, StopReason, Trajectory
 from palaestra.data.table import token_count
 from palaestra.evaluation.panels import told
 from palaestra.training.experience import Experience
+from palaestra.training.teamwork import team_metrics
 
 
-def measure(played: Sequence[Trajectory], experience: Experience, policies: Mapping[str, Any]) -> dict[str, float]:
+def measure(
+    played: Sequence[Trajectory], experience: Experience, policies: Mapping[str, Any], roles: Sequence[str] = ()
+) -> dict[str, float]:
     """Rewards, turns, tokens, stop reasons, signal; per agent where there are several.
+
+    Args:
+        roles: that ought to act.
 
     Results are those of episodes that are over: where an iteration ends none, they are left out.
     """
@@ -39,7 +45,7 @@ def measure(played: Sequence[Trajectory], experience: Experience, policies: Mapp
     metrics |= _weights(experience)
     metrics |= {f"info/{name}/mean": value for name, value in told(over).items()}
     metrics |= _tools(over) | _calls(played)
-    return metrics | _agents(over) | _versions(whole, policies)
+    return metrics | team_metrics(over, roles) | _versions(whole, policies)
 
 
 def generated(trajectory: Trajectory) -> list[Step]:
@@ -109,19 +115,6 @@ def prompt_lengths(trajectory: Trajectory) -> list[int]:
         found.append(length[place] + len(step.prompt))
         length[place] = found[-1] + len(step.action.tokens) if len(step.prompt) else 0
     return found
-
-
-def _agents(whole: Sequence[Trajectory]) -> dict[str, float]:
-    returns: dict[str, list[float]] = defaultdict(list)
-    calls: dict[str, list[int]] = defaultdict(list)
-    for trajectory in whole:
-        for agent in {step.agent for step in trajectory.steps}:
-            returns[agent].append(trajectory.returns.get(agent, 0.0))
-            calls[agent].append(sum(step.agent == agent for step in trajectory.steps))
-    if len(returns) < 2:
-        return {}
-    metrics = {f"agent/{agent}/reward/mean": float(np.mean(values)) for agent, values in sorted(returns.items())}
-    return metrics | {f"agent/{agent}/turns/mean": float(np.mean(values)) for agent, values in sorted(calls.items())}
 
 
 def _versions(whole: Sequence[Trajectory], policies: Mapping[str, Any]) -> dict[str, float]:

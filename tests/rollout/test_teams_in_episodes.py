@@ -1,0 +1,257 @@
+"""Several roles in one episode, each rule pinned by a test of the same number.
+
+1.  Acts that were begun together are steps in the order in which they were asked, whoever answers first.
+2.  An agent that is asked twice at once draws twice, by different seeds.
+3.  A call has a conversation of its own: its number, its caller, its own segments, and its last step is an end.
+4.  A role that is no agent of the environment acts for its only agent; rewards and what is told go to that role.
+5.  Without a seat, or with one seat for two roles, the episode fails and says so.
+6.  An episode in which nobody acts fails.
+7.  Two roles that wait for each other fail as stuck; other episodes go on. Slow acts are not stuck.
+8.  An act that fails ends the others that were begun with it.
+9.  A role's prompt stands around what it is shown; a parser reads what it says, and what means nothing is invalid.
+10. A role's own temperature counts in training and not in evaluations; its length always does.
+11. A cast lets another role take an agent's part; a guest's rows weigh nothing.
+12. A role that an exception names is in the message; other episodes go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from palaestra.data import Action, Observation, StepTable, StopReason, Trajectory
+from palaestra.data.protocols import Acted, Sampling
+from palaestra.rollout.episode import Episode
+from palaestra.rollout.runner import EpisodeRunner
+from palaestra.rollout.settings import RolloutSettings
+from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.testing import EchoEnvironment, ScriptedPolicy
+
+
+@dataclass
+class Slow:
+    """A policy whose answers take their time; it notes seeds and samplings."""
+
+    name: str = "slow"
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    trainable: bool = False
+    version: int = 0
+    seeds: list[int] = field(default_factory=list)
+    samplings: list[Sampling] = field(default_factory=list)
+    ended: list[Hashable] = field(default_factory=list)
+    canceled: list[str] = field(default_factory=list)
+
+    def session(self, *, context: Any, sampling: Sampling, key: Any) -> _Slow:
+        self.samplings.append(sampling)
+        return _Slow(self, key)
+
+
+@dataclass
+class _Slow:
+    policy: Slow
+    key: Any
+
+    async def act(self, observation: Observation, *, seed: int) -> Acted:
+        self.policy.seeds.append(seed)
+        text = observation.text or ""
+        if text == "fail":
+            raise ValueError("no idea")
+        try:
+            await asyncio.sleep(self.policy.seconds.get(text, 0.0))
+        except asyncio.CancelledError:
+            self.policy.canceled.append(text)
+            raise
+        return Acted(action=Action(text=text, value=text))
+
+    def record(self, observation: Observation, action: Action) -> Acted:
+        return Acted(action=action)
+
+    def end(self, observation: Observation | None) -> None:
+        self.policy.ended.append(self.key)
+
+
+def run(program: Any, *, count: int = 1, roles: Any = None, plays: Any = None, **settings: Any) -> list[Trajectory]:
+    stage = Stage(
+        environment_name="echo",
+        make_environment=functools.partial(EchoEnvironment, turns=1),
+        roles=roles or {"*": Role(policy=Slow())},
+        program=program,
+        environment_options={},
+    )
+    tasks = EchoEnvironment().tasks("train", count, seed=1)
+    given = [Play(task=task, group=f"{i:03d}", sample=0, seed=i) for i, task in enumerate(tasks)]
+    return EpisodeRunner(stage, RolloutSettings(**settings)).collect([replace(play, **(plays or {})) for play in given])
+
+
+async def together(episode: Episode, *shown: str) -> list[Action]:
+    return list(await asyncio.gather(*(episode.agents[text].act(text) for text in shown)))
+
+
+def test_1_order_of_asking() -> None:
+    slow = Slow(seconds={"a": 0.03, "b": 0.0, "c": 0.01})
+    (played,) = run(lambda episode: together(episode, "a", "b", "c"), roles={"*": Role(policy=slow)})
+    assert [(step.agent, step.turn) for step in played.steps] == [("a", 0), ("b", 1), ("c", 2)]
+
+
+def test_2_two_draws() -> None:
+    slow = Slow()
+
+    async def twice(episode: Episode) -> None:
+        agent = episode.agents["a"]
+        await asyncio.gather(agent.act("x"), agent.act("y"))
+
+    run(twice, roles={"*": Role(policy=slow)})
+    assert len(set(slow.seeds)) == 2
+
+
+def test_3_calls() -> None:
+    slow = Slow()
+
+    async def calls(episode: Episode) -> None:
+        main = episode.agents["main"]
+        await main.act("plan")
+        one, two = episode.invoke("sub", parent=main), episode.invoke("sub", parent=main)
+        await asyncio.gather(one.act("x"), two.act("y"))
+        await one.act("z")
+        one.reward(0.5)
+        await main.act("done")
+
+    (played,) = run(calls, roles={"*": Role(policy=slow)})
+    told = [(s.agent, s.invocation, s.parent, s.segment, s.reward, s.terminated) for s in played.steps]
+    assert told == [
+        ("main", 0, None, 0, 0.0, False),
+        ("sub", 1, 0, 4096, 0.0, False),
+        ("sub", 2, 0, 8192, 0.0, True),
+        ("sub", 1, 0, 4096, 0.5, True),
+        ("main", 0, None, 0, 0.0, True),
+    ]
+    assert played.returns == {"sub": 0.5}
+    assert len(set(slow.seeds)) == 5
+    assert sorted(key[2:] for key in slow.ended) == [("main",), ("sub", 1), ("sub", 2)]  # type: ignore[index]
+
+
+def test_4_seats() -> None:
+    def answer(turn: int, observation: Observation) -> str:
+        return (observation.text or "").split()[-1]
+
+    async def relay(episode: Episode) -> None:
+        seen = (await episode.reset()).observations["player"]
+        hint = await episode.agents["reader"].act(seen)
+        said = await episode.agents["speaker"].act(f"say {hint.text}")
+        await episode.step({"speaker": said})
+
+    (played,) = run(relay, roles={"*": Role(policy=ScriptedPolicy(answer))})
+    assert played.outcome == 1.0
+    assert played.returns == {"speaker": 1.0}
+    assert [(step.reward, step.terminated) for step in played.steps] == [(0.0, True), (1.0, True)]
+
+
+@pytest.mark.parametrize(
+    ("roles", "fault"),
+    [({"a": Role(policy=Slow(), seat="nobody")}, "it is no agent"), ({"*": Role(policy=Slow())}, "acts for two roles")],
+)
+def test_5_no_seat(roles: Any, fault: str) -> None:
+    async def both(episode: Episode) -> None:
+        await episode.reset()
+        names = ("a",) if "a" in roles else ("a", "b")
+        await episode.step({name: await episode.agents[name].act("x") for name in names})
+
+    (played,) = run(both, roles=roles)
+    assert played.error is not None
+    assert played.error.boundary == "part"
+    assert fault in played.error.message
+    assert "agents.a.seat" in played.error.message or "agents.b.seat" in played.error.message
+
+
+def test_6_nobody_acts() -> None:
+    async def idle(episode: Episode) -> None:
+        await episode.reset()
+
+    (played,) = run(idle)
+    assert played.stop is StopReason.ERROR
+    assert "no role has acted" in (played.error.message if played.error else "")
+
+
+def test_7_stuck() -> None:
+    slow = Slow(seconds={"long": 0.5})
+
+    async def waits(episode: Episode) -> None:
+        await episode.agents["a"].act("x")
+        if int(episode.play.group) % 2:
+            await asyncio.gather(_wait(), _wait())
+        await episode.agents["b"].act("long")
+
+    async def _wait() -> None:
+        await asyncio.Event().wait()
+
+    played = run(waits, count=4, roles={"*": Role(policy=slow)}, stuck_seconds=0.1)
+    assert [one.stop.value for one in played] == ["completed", "error", "completed", "error"]
+    message = played[1].error.message if played[1].error else ""
+    assert "it stands still" in message
+    assert "a (1 acts)" in message
+
+
+def test_8_left_behind() -> None:
+    slow = Slow(seconds={"long": 60.0})
+    (played,) = run(lambda episode: together(episode, "long", "fail"), roles={"*": Role(policy=slow)})
+    assert played.stop is StopReason.ERROR
+    assert slow.canceled == ["long"]
+    assert played.steps == []
+
+
+def test_9_prompt_and_parser() -> None:
+    async def asks(episode: Episode) -> None:
+        judge = episode.agents["judge"]
+        assert await judge.ask("yes", parse) == 1
+        assert await judge.ask("what", parse) is None
+
+    def parse(text: str) -> int | None:
+        return {"you judge: yes": 1}.get(text)
+
+    (played,) = run(asks, roles={"*": Role(policy=Slow(), prompt="you judge: {text}")})
+    assert [step.info.get("invalid", 0.0) for step in played.steps] == [0.0, 1.0]
+    (played,) = run(
+        asks, roles={"*": Role(policy=Slow(), prompt="{text}!", parser=lambda text: len(text) // 4 or None)}
+    )
+    assert played.stop is StopReason.ERROR  # "what!" now means 1
+    assert played.steps[0].observation.text == "yes!"
+
+
+@pytest.mark.parametrize(("temperature", "expected"), [(None, 0.3), (0.0, 0.0)])
+def test_10_own_sampling(temperature: float | None, expected: float) -> None:
+    slow = Slow()
+    role = Role(policy=slow, sampling={"temperature": 0.3, "max_tokens": 5})
+    stage = Stage(
+        environment_name="echo",
+        make_environment=EchoEnvironment,
+        roles={"*": role},
+        program=lambda episode: together(episode, "x"),
+        environment_options={},
+    )
+    play = Play(task=EchoEnvironment().tasks("train", 1, seed=1)[0], group="g", sample=0, seed=1)
+    EpisodeRunner(stage, RolloutSettings(response_tokens=9)).collect([play], temperature=temperature)
+    assert (slow.samplings[0].temperature, slow.samplings[0].max_tokens) == (expected, 5)
+
+
+def test_11_cast() -> None:
+    roles = {"*": Role(policy=Slow()), "old": Role(policy=Slow(name="main@3"), guest=True)}
+    (played,) = run(lambda episode: together(episode, "a", "b"), roles=roles, plays={"cast": {"b": "old"}})
+    assert [(step.agent, step.policy) for step in played.steps] == [("a", "slow"), ("b", "main@3")]
+    assert StepTable.from_trajectories([played]).weight.tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("make", [ValueError, KeyError])
+def test_12_one_raises(make: Callable[..., Exception]) -> None:
+    async def raises(episode: Episode) -> None:
+        await episode.agents["a"].act("x")
+        if episode.play.group == "001":
+            raise make("the verifier of 001")
+
+    played = run(raises, count=3)
+    assert [one.error is None for one in played] == [True, False, True]
+    assert "the verifier of 001" in (played[1].error.message if played[1].error else "")

@@ -127,8 +127,21 @@ class OpenSpiel:
 
     def moves(self) -> dict[int, str]:
         """The legal moves: index → text."""
-        state = self._playing()
-        return {move: state.action_to_string(state.current_player(), move) for move in state.legal_actions()}
+        return _moves(self._playing())
+
+    def observation(self, state: Any) -> Observation:
+        """What whoever is to move sees of any state of the game: for those who look at all of them."""
+        seat = state.current_player()
+        shown, place = _shown(self._game, state, seat)
+        text = " ".join(f"you are player {seat}. {shown}".split())
+        if self._show_actions:
+            text += f" actions: {', '.join(_moves(state).values())}."
+        return Observation(
+            text=text,
+            vector=self._vector(state, seat),
+            legal=list(state.legal_actions()),
+            state_key=f"{seat}/{place}",
+        )
 
     def snapshot(self) -> Any:
         return self._playing().serialize(), self._seed, self._seat, tuple(self._paid)
@@ -136,6 +149,11 @@ class OpenSpiel:
     def restore(self, state: Any) -> None:
         written, self._seed, self._seat, paid = state
         self._state, self._paid = self._game.deserialize_state(written), list(paid)
+
+    @property
+    def game(self) -> Any:
+        """The game as OpenSpiel has it."""
+        return self._game
 
     # ---- play ---------------------------------------------------------------------------------------------
     @property
@@ -211,19 +229,7 @@ class OpenSpiel:
         )
 
     def _observe(self) -> dict[str, Observation]:
-        state = self._state
-        seat = state.current_player()
-        shown, place = _shown(self._game, state, seat)
-        text = " ".join(f"you are player {seat}. {shown}".split())
-        if self._show_actions:
-            text += f" actions: {', '.join(self.moves().values())}."
-        seen = Observation(
-            text=text,
-            vector=self._vector(state, seat),
-            legal=list(state.legal_actions()),
-            state_key=f"{seat}/{place}",
-        )
-        return {self.agents[seat]: seen}
+        return {self.agents[self._state.current_player()]: self.observation(self._state)}
 
     def _vector(self, state: Any, seat: int) -> np.ndarray | None:
         if self._shape is None:
@@ -233,6 +239,11 @@ class OpenSpiel:
         kind = self._game.get_type()
         tensor = state.observation_tensor if kind.provides_observation_tensor else state.information_state_tensor
         return np.concatenate([whose, np.asarray(tensor(seat), np.float32)])
+
+
+def _moves(state: Any) -> dict[int, str]:
+    """The legal moves: index → text."""
+    return {move: state.action_to_string(state.current_player(), move) for move in state.legal_actions()}
 
 
 def _tensor_size(game: Any) -> int | None:

@@ -27,6 +27,7 @@ Aggregation = Literal[
     "step-mean",
     "trajectory-step-mean",
     "group-mean",
+    "agent-mean",
 ]
 
 
@@ -132,6 +133,7 @@ def coefficients(
         step-mean             mean in a row, then over rows
         trajectory-step-mean  mean in a row, over the rows of a trajectory, over trajectories
         group-mean            mean over the tokens of a group, then over groups
+        agent-mean            mean over the tokens of an agent, then over agents: no role outweighs the others by talking
 
     "Sequence" is the trajectory's tokens, however many training samples hold them. A token counts if its weight is
     positive, or with `batch.counted`, if that is: masks of selection shrink the denominators, rejected importance
@@ -170,6 +172,9 @@ def coefficients(
         case "group-mean":
             group = _key(batch.need("group", where="aggregate: group-mean"), kept)
             return kept / (_count(group) * _size(group))
+        case "agent-mean":
+            agent = _key(batch.need("agent", where="aggregate: agent-mean"), kept)
+            return kept / (_count(agent) * _size(agent))
     raise InvalidData(where="aggregate", what=f"unknown mode {how!r}.", options=Aggregation.__args__)
 
 

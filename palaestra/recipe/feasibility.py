@@ -26,6 +26,7 @@ AGGREGATIONS = (  # palaestra.data.Aggregation, which cannot be asked without to
     "step-mean",
     "trajectory-step-mean",
     "group-mean",
+    "agent-mean",
 )
 ADDITIVE = ("reward", "selection", "weights", "regularizer")  # slots whose parts can be left out one by one
 NEED_CONSTANT = ("sequence-sum-norm", "constant-length")

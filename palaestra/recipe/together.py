@@ -69,7 +69,7 @@ class Clash:
 
 
 INSIDE_FIRST = ("sequence-mean", "step-mean", "trajectory-step-mean")  # averages of a trajectory's own tokens or rows
-NOT_TRAJECTORIES = ("token-mean", "group-mean", *INSIDE_FIRST)
+NOT_TRAJECTORIES = ("token-mean", "group-mean", "agent-mean", *INSIDE_FIRST)
 
 CLASHES = (
     Clash(

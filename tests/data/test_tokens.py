@@ -25,6 +25,7 @@ LEVELS = {
     "step-mean": ("row",),
     "trajectory-step-mean": ("trajectory", "row"),
     "group-mean": ("group",),
+    "agent-mean": ("agent",),
 }
 
 

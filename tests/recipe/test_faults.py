@@ -36,8 +36,8 @@ def test_unknown_key(message) -> None:  # rule 1
         "temperature, top_k, top_p, stuck_seconds, in_flight, workers, worker_kind, step_seconds."
     )
     assert message("policies: {main: {polcy: words}}\n") == (
-        "x.yaml:1  policies: {main: {polcy: words}}\n\n  `policies.main` has no key `polcy`.\n  Candidates: policy.\n\n"
-        "  Its keys are: policy, trainable, optimizer, loss, regularizers, load."
+        "x.yaml:1  policies: {main: {polcy: words}}\n\n  `policies.main` has no key `polcy`.\n  Candidates: policy, epochs.\n\n"
+        "  Its keys are: policy, trainable, optimizer, loss, regularizers, epochs, minibatches, every, reference, load."
     )
 
 
@@ -222,7 +222,7 @@ def test_no_expert_to_imitate(base, message) -> None:  # rule 12
 def test_settings_that_exclude_each_other(message) -> None:  # rule 13
     assert message("aggregate: {how: token-meen}\n") == (
         "x.yaml:1  aggregate: {how: token-meen}\n\n  `aggregate.how` cannot be `token-meen`.\n"
-        "  Candidates: token-mean, step-mean, sequence-mean.\n\n"
+        "  Candidates: token-mean, step-mean, agent-mean.\n\n"
         f"  It is one of: {', '.join(AGGREGATIONS)}."
     )
     assert message("aggregate:\n  how: constant-length\n") == (

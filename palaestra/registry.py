@@ -46,6 +46,7 @@ SLOTS: dict[str, str] = {
     "context": "how a history becomes prompt tokens",
     "program": "who acts when in an episode",
     "parser": "what a response means: a choice, a number, a tagged text",
+    "tool": "what a role alone may call",
     "rollout": "how episodes are run",
     "sampler": "which tasks an iteration plays, and how",
     "strategy": "how plays become trajectories: forks, further groups, second attempts; a list composes",

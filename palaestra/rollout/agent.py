@@ -9,7 +9,7 @@ import asyncio
 import time
 from bisect import insort
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from palaestra.contexts import ContextFull
@@ -17,6 +17,7 @@ from palaestra.data import Action, Observation, Step, StopReason, derive
 from palaestra.data.protocols import Acted, Session
 from palaestra.errors import EpisodeFailure, PalaestraError
 from palaestra.rollout.limits import Halt
+from palaestra.rollout.role_tools import Bench, bench_of
 from palaestra.rollout.stage import Role
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Agent:
         invocation: 0 for the conversation that lasts the whole episode, else the number of `Episode.invoke`.
         parent: turn of the step that called this invocation.
         acts: how often it was asked. last: its last step.
+        bench: the tools of its role, and what it knows of those of others; None where nobody has any.
     """
 
     name: str
@@ -44,6 +46,10 @@ class Agent:
     parent: int | None = None
     acts: int = 0
     last: Step | None = None
+    bench: Bench | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.bench = bench_of(self.role, self.episode.stage.roles)
 
     @property
     def policy(self) -> str:
@@ -54,12 +60,27 @@ class Agent:
         """Let the policy answer an observation, or a text; the act is recorded as a step.
 
         Several agents may act at once (`asyncio.gather`): their steps are in the order in which they were asked.
+        A role with tools may call them first: each call is a step too, and its result is what the agent reads next.
 
         Args:
             invocation, parent: of this step, in place of the agent's own.
 
         Raises: Halt, when a limit is reached; EpisodeFailure, when the policy or its engine fails.
         """
+        if self.bench is None:
+            return (await self._act(shown, invocation, parent)).action
+        seen = Observation(text=shown, state_key=shown) if isinstance(shown, str) else shown
+        for left in range(self.bench.rounds, -1, -1):
+            step = await self._act(seen, invocation, parent)
+            said = step.action.text or ""
+            with self.episode.busy():
+                results = await self.bench.run(said, step, last=left == 0)
+            if results is None:
+                break
+            seen = self.bench.shown(seen, said, results)
+        return step.action
+
+    async def _act(self, shown: Shown, invocation: int | None, parent: int | None) -> Step:
         observation = self._seen(shown)
         self.episode.check_limits(self, observation)
         await self.episode.watched()
@@ -78,7 +99,7 @@ class Agent:
             raise _failure(f"agent {self.name}, policy {self.policy}", error) from error
         step = self._note(observation, acted, turn, invocation=invocation, parent=parent)
         step.seconds = time.monotonic() - began
-        return acted.action
+        return step
 
     async def ask(self, shown: Shown, parse: Callable[[str], Any], **place: Any) -> Any:
         """Act, and read the response: `parse` of its text, by the role's own parser where the recipe names one.
@@ -115,7 +136,9 @@ class Agent:
         """What the policy is shown: the role's prompt around the text, and what the play says to everybody."""
         observation = Observation(text=shown, state_key=shown) if isinstance(shown, str) else shown
         if self.role.prompt is not None and observation.text is not None:
-            observation = replace(observation, text=self.role.prompt.replace("{text}", observation.text))
+            tools = "" if self.bench is None else self.bench.box.explain()
+            text = self.role.prompt.replace("{tools}", tools).replace("{text}", observation.text)
+            observation = replace(observation, text=text)
         return self.episode.instructed(observation)
 
     def _note(

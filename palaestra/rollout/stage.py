@@ -8,6 +8,7 @@ from typing import Any
 
 from palaestra.data import Task
 from palaestra.data.protocols import AsyncEnvironment, Environment, Policy, Sampling
+from palaestra.rollout.role_tools import RoleTools
 
 Program = Callable[[Any], Awaitable[None]]  # async def program(episode: Episode) -> None
 
@@ -20,9 +21,9 @@ class Role:
         context: through which it sees its history.
         frozen: its acts are never learned from; the others of its policy are.
         guest: nor do they count in any statistic: opponents from a pool, stand-ins.
-        prompt: stands around whatever it is shown; "{text}" is that.
+        prompt: stands around whatever it is shown; "{text}" is that, "{tools}" how its tools are called.
         parser: text to what it means, None if it means nothing; in place of the program's own.
-        tools: what it alone may call, as a program hands it out.
+        tools: what it alone may call, in whatever program.
         seat: the environment's agent that it acts for.
         sampling: temperature, top_k, top_p and max_tokens that are its own.
     """
@@ -33,7 +34,7 @@ class Role:
     guest: bool = False
     prompt: str | None = None
     parser: Callable[[str], Any] | None = None
-    tools: Any = None
+    tools: RoleTools | None = None
     seat: str | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
+from palaestra.registry import NonNegative, register
 from palaestra.tools.tool import Tool, ToolError, tool
 
 Number = Fraction | float  # a float is a rounded result, of a root for example
@@ -64,8 +65,9 @@ def written(value: Number) -> str:
     return f"{value} = {near}" if len(str(value)) <= 30 else near
 
 
+@register("tool", "calculator")
 @functools.lru_cache
-def calculator(*, name: str = "calculator", cost: float = 0.0) -> Tool:
+def calculator(*, name: str = "calculator", cost: NonNegative = 0.0) -> Tool:
     """The calculator as a tool.
 
     Args:

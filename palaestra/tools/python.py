@@ -1,11 +1,16 @@
-"""The tool `python`: code in a sandbox, with variables that last for an episode.
+"""The tool `python`: code in a sandbox, with variables that last for an episode, or for one call.
 
 Knows what an agent is told of its code. Knows nothing of how the code is isolated: the pool does.
 """
 
 from __future__ import annotations
 
+import atexit
+import functools
+from typing import Literal
+
 from palaestra.errors import PalaestraError
+from palaestra.registry import NonNegative, Positive, PositiveInt, register
 from palaestra.tools.files import WorkFolder
 from palaestra.tools.sandbox import Execution, Piece, PythonPool, Session
 from palaestra.tools.tool import Tool, ToolError
@@ -14,6 +19,10 @@ DESCRIPTION = (
     "Run Python. Variables and imports last for the whole episode. What is printed and the value of the last "
     "expression are shown. There is no network."
 )
+FRESH = (
+    "Run Python. Each call starts anew, without earlier variables. What is printed and the value of the last "
+    "expression are shown. {isolation}"
+)
 PARAMETERS = {
     "type": "object",
     "properties": {"code": {"type": "string", "description": "statements of Python"}},
@@ -21,6 +30,7 @@ PARAMETERS = {
     "additionalProperties": False,
 }
 LINES = 10  # of a traceback
+REMEMBERED = 4096  # results
 
 
 class PythonTool:
@@ -128,6 +138,67 @@ class PythonTool:
             "lost": "Python starts anew: variables and files of this episode's Python are gone",
         }[piece.state]
         return "; ".join(part for part in (why, what) if part)
+
+
+@register("tool", "python")
+def fresh_python(
+    *,
+    backend: Literal["bubblewrap", "subprocess"] = "bubblewrap",
+    timeout_s: Positive = 5.0,
+    memory_mb: PositiveInt = 256,
+    max_chars: PositiveInt = 2000,
+    cost: NonNegative = 0.0,
+) -> Tool:
+    """Python as a tool of a role: every call runs in an interpreter of its own, so that nothing has to be closed.
+
+    Equal code gives equal results: what ran before without reaching a limit does not run again, for it takes 20 ms.
+
+    Args:
+        backend: "bubblewrap" isolates. "subprocess" does not: only for code that you trust.
+        timeout_s: wall clock of a call. Higher: longer waits for endless code. Usual: 5.
+        memory_mb: of each process. Usual: 256.
+        max_chars: of output that is shown.
+        cost: of a call.
+
+    The tool's description tells agents, and whoever prints it, how the code is isolated.
+    Raises: PalaestraError, if the back end cannot be used here. Nothing weaker is used instead.
+    """
+    pool = shared_pool(backend)
+
+    @functools.lru_cache(maxsize=REMEMBERED)
+    def ran(code: str) -> tuple[bool, str]:
+        with PythonTool(pool, timeout_s=timeout_s, memory_mb=memory_mb, max_chars=max_chars) as python:
+            try:
+                return True, python.run(code)
+            except ToolError as fault:
+                if fault.fault != "raised":
+                    raise  # limits depend on how busy the machine is
+                return False, fault.text
+
+    def call(code: str) -> str:
+        fine, text = ran(code)
+        if not fine:
+            raise ToolError(text)
+        return text
+
+    strength = pool.guarantees()
+    told = f"It runs in {strength.backend}: {'isolated' if strength.isolation == 'isolation' else 'NOT isolated'}."
+    return Tool(
+        name="python",
+        description=FRESH.format(isolation=told),
+        parameters=PARAMETERS,
+        call=call,
+        timeout_s=timeout_s + 15,
+        cost=cost,
+    )
+
+
+@functools.cache
+def shared_pool(backend: Literal["bubblewrap", "subprocess"]) -> PythonPool:
+    """Interpreters for all roles of this process, until it ends."""
+    pool = PythonPool(backend=backend)
+    atexit.register(pool.close)
+    return pool
 
 
 def cut(text: str, most: int) -> str:

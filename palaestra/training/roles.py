@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palaestra.errors import RecipeError, nearest
+from palaestra.rollout.role_tools import RoleTools
 from palaestra.rollout.stage import Role
-from palaestra.training.bound import bind
-from palaestra.training.settings import RoleSettings, RunSettings
+from palaestra.tools import Toolbox
+from palaestra.training.bound import bind, bind_all
+from palaestra.training.settings import RoleSettings, RunSettings, ToolSettings
 
 
 def make_roles(
@@ -53,9 +55,20 @@ def _role(chosen: RoleSettings, policy: Any) -> Role:
         frozen=chosen.frozen,
         prompt=chosen.prompt,
         parser=None if chosen.parser is None else bind("parser", chosen.parser),
+        tools=_tools(chosen.tools),
         seat=chosen.seat,
         sampling=chosen.sampling,
     )
+
+
+def _tools(chosen: ToolSettings) -> RoleTools | None:
+    """The tools of a role, made once for all its episodes. Raises: ContractError, for two tools of one name."""
+    if not chosen.use:
+        return None
+    options = chosen.model_dump(exclude={"use"})
+    found = RoleTools(tools=tuple(bound() for bound in bind_all("tool", chosen.use)), **options)
+    Toolbox(found.tools)  # refuses two of one name
+    return found
 
 
 def temperatures(settings: RunSettings, roles: Mapping[str, Role]) -> dict[str, float]:

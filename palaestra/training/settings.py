@@ -21,13 +21,25 @@ class Use(Section):
     options: dict[str, Any] = {}
 
 
+class ToolSettings(Section):
+    """What one role alone may call, and how."""
+
+    use: list[Use] = []
+    format: Literal["json", "tagged", "code", "words"] = "json"
+    rounds: PositiveInt = 2  # how often in a row calls are answered; what it says then is its response
+    max_calls: PositiveInt | None = None  # of an episode
+    max_chars: PositiveInt = 1000  # of a result
+    repeat: bool = False  # what it was shown stands above each result: for contexts that show the latest only
+
+
 class RoleSettings(Section):
     """One role: which policy plays it, what it is shown, how it speaks and how that is read."""
 
     policy: str = "main"
     context: Use = Use(name="full_history")
-    prompt: str | None = None  # stands around whatever it is shown, "{text}"
+    prompt: str | None = None  # stands around whatever it is shown, "{text}"; "{tools}" explains its tools
     parser: Use | None = None  # what its responses mean, in place of the program's own
+    tools: ToolSettings = ToolSettings()
     seat: str | None = None  # the environment's agent that it acts for; None: the only one
     frozen: bool = False  # its acts are never learned from; those of other roles of its policy are
     temperature: NonNegative | None = None  # these four: None as in `rollout`; no temperature counts in evaluations
@@ -149,6 +161,7 @@ PART_SLOTS: dict[str, str] = {
     "program": "program",
     "agents.*.context": "context",
     "agents.*.parser": "parser",
+    "agents.*.tools.use": "tool",
     "policies.*.policy": "policy",
     "policies.*.optimizer": "optimizer",
     "policies.*.loss": "loss",

@@ -1,0 +1,142 @@
+"""Tools of a role: what one role alone may call, in any program. Calls are run, and the role reads what came of them.
+
+Knows roles, toolboxes and texts. Knows no program, no environment and no policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from palaestra.data import Observation, Step, ToolCall
+from palaestra.errors import ContractError
+from palaestra.tools import Parsed, Tool, Toolbox, ToolResult
+from palaestra.tools.formats import format_of
+
+if TYPE_CHECKING:
+    from palaestra.rollout.agent import Agent
+    from palaestra.rollout.stage import Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleTools:
+    """What a role may call.
+
+    Attributes:
+        tools: with different names.
+        format: how it writes calls, a key of palaestra.tools.formats.FORMATS.
+        rounds: how often in a row calls are answered; what the role says then is its response, whatever it is.
+        max_calls: of an episode. None: no limit.
+        max_chars: of a result.
+        repeat: what it was shown and its calls so far stand above each result: for contexts that show the latest only.
+    """
+
+    tools: tuple[Tool, ...] = ()
+    format: str = "json"
+    rounds: int = 2
+    max_calls: int | None = None
+    max_chars: int = 1000
+    repeat: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Bench:
+    """The tools of one agent in one episode, and those that only others have.
+
+    Attributes:
+        own: of its role; None: it has none.
+        others: name → tool, of all roles of the stage. A call of one of these is told apart from plain speech, and
+            is not run.
+        formats: how calls may be written: as this role's, else as those of the others.
+    """
+
+    own: RoleTools | None
+    others: Mapping[str, Tool]
+    formats: tuple[str, ...]
+    box: Toolbox = field(init=False)
+
+    def __post_init__(self) -> None:
+        own = self.own or RoleTools(format=self.formats[0])
+        self.box = Toolbox(own.tools, format=own.format, max_calls=own.max_calls, max_chars=own.max_chars)
+
+    @property
+    def rounds(self) -> int:
+        """How often in a row calls are answered; one who has no tool is told so once."""
+        return 1 if self.own is None else self.own.rounds
+
+    def read(self, text: str) -> Parsed:
+        """The calls of a text. Who has no tools can only mean one of others: everything else that it says is speech."""
+        if self.own is not None:
+            parsed = self.box.format.parse(text, self.others)
+            if parsed.fault is not None:
+                self.box.unread()
+            return parsed
+        for name in self.formats:
+            calls = tuple(call for call in format_of(name).parse(text, self.others).calls if call.name in self.others)
+            if calls:
+                return Parsed(calls)
+        return Parsed(said=text)
+
+    async def run(self, text: str, step: Step, *, last: bool) -> str | None:
+        """What came of the calls of a text; None if it has none. The step tells of them.
+
+        Args:
+            last: there is no round left: its calls are not run, and it is the response.
+        """
+        parsed = self.read(text)
+        made = len(parsed.calls) if parsed.fault is None else 1
+        if last or not parsed.calls:
+            if made or self.own is not None:
+                step.info |= {"tool_call": float(made), "tool_error": float(made)}
+            return None if last or parsed.fault is None else f"error: {parsed.fault}"
+        results = await self.box.gather(parsed.calls)
+        _tell(step, results)
+        return "\n".join(result.text for result in results)
+
+    def shown(self, observation: Observation, said: str, results: str) -> Observation:
+        """What the agent reads after a call."""
+        told = f"tool: {results}"
+        head = observation.text if self.own is not None and self.own.repeat else None
+        key = None if observation.state_key is None else f"{observation.state_key}\n{said}\n{told}"
+        kept = observation.instruction if head is not None else None
+        text = told if head is None else f"{head}\n{said}\n{told}"
+        return replace(observation, text=text, state_key=key, instruction=kept)
+
+
+def bench_of(role: Role, roles: Mapping[str, Role]) -> Bench | None:
+    """The bench of an agent of this role; None where no role of the stage has tools."""
+    equipped = [one.tools for one in roles.values() if one.tools is not None and one.tools.tools]
+    if not equipped:
+        return None
+    formats = dict.fromkeys([role.tools.format] if role.tools is not None else [one.format for one in equipped])
+    return Bench(role.tools, {tool.name: tool for one in equipped for tool in one.tools}, tuple(formats))
+
+
+async def record_call(agent: Agent, shown: Observation | str, name: str, **arguments: Any) -> Observation:
+    """In a demonstration: the agent makes this call, which is really run.
+
+    Returns: what it reads then, for its next act.
+    Raises: ContractError, if its role has no such tool.
+    """
+    bench = agent.bench
+    if bench is None or name not in bench.box.tools:
+        raise ContractError(
+            where=f"demonstration, role {agent.name}",
+            what=f"it calls `{name}`, which it does not have.",
+            options=list(bench.box.tools) if bench is not None else [],
+            remedy=f"Write `agents: {{{agent.name}: {{tools: {{use: [{name}]}}}}}}`.",
+        )
+    observation = Observation(text=shown, state_key=shown) if isinstance(shown, str) else shown
+    call = ToolCall(name=name, arguments=arguments)
+    said = bench.box.write(call)
+    agent.record(observation, said)
+    assert agent.last is not None
+    with agent.episode.busy():
+        results = await bench.box.gather([call])
+    _tell(agent.last, results)
+    return bench.shown(observation, said, results[0].text)
+
+
+def _tell(step: Step, results: list[ToolResult]) -> None:
+    step.info |= {"tool_call": float(len(results)), "tool_error": float(sum(not result.ok for result in results))}

@@ -307,6 +307,7 @@ class Setting:
         demonstrate: lets the environment's expert solve tasks, each act recorded as the run's policies would have
             it, without log-probabilities; None, if there is no expert.
         device: torch device.
+        policies: those of the run that are made already; one may stand on another.
     """
 
     seed: int
@@ -315,3 +316,4 @@ class Setting:
     texts: Callable[[], Sequence[str]] = tuple
     demonstrate: Callable[[Sequence[Task]], list[Trajectory]] | None = None
     device: str = "cpu"
+    policies: dict[str, Any] = field(default_factory=dict)

@@ -5,7 +5,7 @@ Knows models. Knows nothing of sessions, requests or sampling.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeGuard
@@ -19,6 +19,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from palaestra.engines.attention import ROW_MULTIPLE, Attend, Batch, Row, round_up
 from palaestra.engines.slots import Shape, SlotStore
 from palaestra.errors import ContractError
+from palaestra.models.adapters import low_rank
 
 # (batch) → logits (rows, vocabulary) after each row's last token, in packing order
 Forward = Callable[[Batch], Tensor]
@@ -147,11 +148,15 @@ def _refused(model: PreTrainedModel, why: str) -> ContractError:
 
 # ---- plain Llama ------------------------------------------------------------------------------------------
 def is_plain_llama(model: PreTrainedModel) -> TypeGuard[LlamaForCausalLM]:
-    """Whether the module is Llama as transformers wrote it: no adapters, hooks, or length-dependent rotation."""
+    """Whether the module is Llama as transformers wrote it, with plain adapters at most: no hooks, and no rotation that
+    depends on the length."""
     if type(model) is not LlamaForCausalLM or model.model.rotary_emb.rope_type not in ("default", "linear", "llama3"):
         return False
     ours = ("torch.nn.modules.", "transformers.models.llama.", "transformers.activations")
-    return all(type(part).__module__.startswith(ours) and not _hooked(part) for part in model.modules())
+    return all(
+        (type(part).__module__.startswith(ours) or low_rank(part) is not None) and not _hooked(part)
+        for part in model.modules()
+    )
 
 
 def _hooked(module: nn.Module) -> bool:
@@ -166,6 +171,8 @@ class LlamaForward:
 
     def __init__(self, model: LlamaForCausalLM, *, length: int) -> None:
         self.model = model
+        additions = {part: found for part in model.modules() if (found := low_rank(part)) is not None}
+        self._product = _Adapted(additions) if additions else _product
         weight = model.model.embed_tokens.weight
         positions = torch.arange(length, device=weight.device)[None]
         with torch.no_grad():
@@ -180,26 +187,40 @@ class LlamaForward:
             hidden = hidden + self._attention(number, layer, hidden, cosine, sine, batch)
             normed = _normalized(hidden, layer.post_attention_layernorm)
             mlp = layer.mlp
-            inner = mlp.act_fn(_product(normed, mlp.gate_proj)).mul_(_product(normed, mlp.up_proj))
-            hidden = hidden + _product(inner, mlp.down_proj)
+            inner = mlp.act_fn(self._product(normed, mlp.gate_proj)).mul_(self._product(normed, mlp.up_proj))
+            hidden = hidden + self._product(inner, mlp.down_proj)
         last = _normalized(hidden[_padded_last(batch)], decoder.norm)
-        return _product(last, self.model.lm_head)[: len(batch.last)]
+        return self._product(last, self.model.lm_head)[: len(batch.last)]
 
     def _attention(self, number: int, layer: Any, hidden: Tensor, cosine: Tensor, sine: Tensor, batch: Batch) -> Tensor:
         attention = layer.self_attn
         normed = _normalized(hidden, layer.input_layernorm)
         width = attention.head_dim
         query, key, value = (
-            _product(normed, part).view(len(normed), -1, width)
+            self._product(normed, part).view(len(normed), -1, width)
             for part in (attention.q_proj, attention.k_proj, attention.v_proj)
         )
         query, key = _rotated(query, cosine, sine), _rotated(key, cosine, sine)
         mixed = batch.attend(number, query, key, value, scaling=attention.scaling)
-        return _product(mixed.flatten(1), attention.o_proj)
+        return self._product(mixed.flatten(1), attention.o_proj)
 
 
 def _product(x: Tensor, linear: Any) -> Tensor:
     return F.linear(x, linear.weight, linear.bias)
+
+
+class _Adapted:
+    """Products of linear layers, some of which have low-rank additions."""
+
+    def __init__(self, additions: Mapping[Any, tuple[Any, Tensor, Tensor, float]]) -> None:
+        self._additions = additions
+
+    def __call__(self, x: Tensor, linear: Any) -> Tensor:
+        found = self._additions.get(linear)
+        if found is None:
+            return _product(x, linear)
+        layer, a, b, scaling = found
+        return _product(x, layer).add_(F.linear(F.linear(x, a), b), alpha=scaling)
 
 
 def _normalized(x: Tensor, norm: Any) -> Tensor:

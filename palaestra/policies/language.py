@@ -118,6 +118,16 @@ class LanguagePolicy:
         other.module, other.engine = copy.deepcopy(self.module), None
         return other
 
+    def over(
+        self, name: str, model: Any, *, value: nn.Module | None = None, critic_gradient: bool = True
+    ) -> LanguagePolicy:
+        """A policy of another name and model that reads and writes the same tokens; it has no engine yet."""
+        other = copy.copy(self)
+        other.name, other.trainable, other.version, other.engine = name, True, 0, None
+        other.module = nn.ModuleDict({"model": model} | ({} if value is None else {"value": value}))
+        other.has_critic, other.critic_gradient = value is not None, critic_gradient
+        return other
+
     def weights_changed(self, version: int) -> None:
         """Call after each update: cached keys and values of older weights are forgotten."""
         self.version = version

@@ -5,7 +5,6 @@ Knows tables, log-probabilities and copies of policies. Knows nothing of what ad
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -84,9 +83,7 @@ class ImplicitProcess:
 
     def _second(self, policy: Any, setting: Setting) -> Any:
         if self._folder is None:
-            twin = copy.copy(policy)
-            twin.module = copy.deepcopy(policy.module)
-            return twin
+            return policy.twin()
         twin = type(policy)(policy.name, setting, model=self._folder)
         refuse_other_tokens(
             policy.architecture(), twin.architecture(), where=f"reward: implicit_process, {self._folder}"

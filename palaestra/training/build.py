@@ -13,7 +13,7 @@ from typing import Any
 from palaestra.data import StopReason, Task, Trajectory, derive
 from palaestra.data.protocols import Setting
 from palaestra.engines import InProcessEngine
-from palaestra.errors import ContractError, RecipeError
+from palaestra.errors import ContractError, RecipeError, nearest
 from palaestra.registry import part
 from palaestra.rollout.programs import demonstration_of, roles_of
 from palaestra.rollout.settings import RolloutSettings
@@ -83,7 +83,7 @@ def build_world(settings: RunSettings) -> World:
         texts=lambda: [*transcripts(use, make, source, settings.rollout, settings.seed), *phrases(settings, source)],
         device=settings.device,
     )
-    policies = {name: _policy(name, chosen, setting) for name, chosen in settings.policies.items()}
+    policies = make_policies(settings, setting)
     connect_engine(policies, settings.device)
     program = bind("program", settings.program)
     declared = roles_of(program)
@@ -107,6 +107,53 @@ def build_world(settings: RunSettings) -> World:
         temperatures=temperatures(settings, roles),
         team=tuple(declared or (name for name in settings.agents if name != "*")),
     )
+
+
+def make_policies(settings: RunSettings, setting: Setting) -> dict[str, Any]:
+    """All policies of the recipe, in its order; one that stands on another is made after it.
+
+    Raises: RecipeError, for one that stands on nothing, on another that stands on something, or on one that is trained.
+    """
+    below = {name: _below(chosen) for name, chosen in settings.policies.items()}
+    for name, base in below.items():
+        if base is not None:
+            _check_base(name, base, below, settings)
+    for name in sorted(settings.policies, key=lambda name: below[name] is not None):
+        setting.policies[name] = _policy(name, settings.policies[name], setting)
+    return {name: setting.policies[name] for name in settings.policies}
+
+
+def _below(settings: PolicySettings) -> str | None:
+    """The policy that this one stands on, if its kind does."""
+    bound = bind("policy", settings.policy)
+    stands_on = getattr(bound.part.target, "stands_on", None)
+    return None if stands_on is None else stands_on(bound.options)
+
+
+def _check_base(name: str, base: str, below: Mapping[str, str | None], settings: RunSettings) -> None:
+    """Raises: RecipeError, if this base cannot bear a policy."""
+    kind = settings.policies[name].policy.name
+    where, wholes = f"policies.{name}.policy.{kind}.of", [other for other, under in below.items() if under is None]
+    if base not in below:
+        raise RecipeError(
+            where=where,
+            what=f"it stands on policy `{base}`, which does not exist.",
+            options=nearest(base, wholes) or wholes,
+            remedy=f"Add the base: `policies: {{{base}: {{policy: …, trainable: false}}}}`.",
+        )
+    if below[base] is not None:
+        raise RecipeError(
+            where=where,
+            what=f"it stands on policy `{base}`, which stands on `{below[base]}` itself.",
+            options=wholes,
+            remedy=f"Let it stand on `{below[base]}`.",
+        )
+    if settings.policies[base].trainable:
+        raise RecipeError(
+            where=f"policies.{base}.trainable",
+            what=f"policy `{name}` stands on it, and each of its updates would move what `{name}` does.",
+            remedy=f"Set policies.{base}.trainable=false, and give roles that it plays an adapter of their own.",
+        )
 
 
 def _policy(name: str, settings: PolicySettings, setting: Setting) -> Any:

@@ -86,6 +86,7 @@ class Updater:
             if self.stop_kl is not None and found.get("policy/kl", 0.0) > self.stop_kl:
                 totals["policy/left_out"] = [float(len(minis) - self.made)]
                 break
+        self.optimizer.zero()  # gradients are as large as the weights, and the other policies' turn comes
         return {key: float(np.mean(values)) for key, values in totals.items()}
 
     def _useful(self, samples: Any, batch: TokenBatch) -> list[int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,9 @@ def warm_start(
     world: World, settings: WarmStartSettings, *, seed: int, say: Callable[[str, int, int], None]
 ) -> dict[str, float]:
     """Behavior cloning of every trainable policy that acts in demonstrations; of frozen ones too, if asked.
+
+    What stands on a base that is cloned adds its demonstrations to the base's and is not cloned itself: it starts as
+    the base, which has learned what all of them need.
 
     Args:
         say: told (what, done, of) as it goes.
@@ -56,13 +59,24 @@ def warm_start(
         first = next((t.error.message for t in played if t.error), "no episode had a step")
         raise NoSignal(where="warm_start", what=f"all {len(played)} demonstrations failed. The first:\n{first}")
     metrics: dict[str, float] = {"warm_start/demonstrations": float(len(whole))}
-    for name, policy in world.policies.items():
-        rows = [row for row in rows_of(whole) if row.step.policy == name]
+    for name, members in _cloned_together(world.policies, frozen=settings.frozen).items():
+        policy, rows = world.policies[name], [row for row in rows_of(whole) if row.step.policy in members]
         if rows and (policy.trainable or (settings.frozen and hasattr(policy, "module"))):
             found = _clone(policy, rows, settings, seed=derive(seed, "cloning", name), say=say)
             metrics |= {f"warm_start/{name}/{key}": value for key, value in found.items()}
-            policy.weights_changed(policy.version + 1)
+            for member in members:
+                world.policies[member].weights_changed(world.policies[member].version + 1)
     return metrics
+
+
+def _cloned_together(policies: Mapping[str, Any], *, frozen: bool) -> dict[str, list[str]]:
+    """Who learns from whose demonstrations: each from its own, and a base that is cloned from those of all above it."""
+    bases = {name: getattr(policy, "base", None) if frozen else None for name, policy in policies.items()}
+    return {
+        name: [name, *(other for other, base in bases.items() if base == name)]
+        for name, base in bases.items()
+        if base is None
+    }
 
 
 def _guided(plays: list[Play], world: World, *, share: float) -> list[Play]:

@@ -1,0 +1,153 @@
+"""Adapters: low-rank additions to the linear layers of a model whose own weights stay as they are (LoRA, by peft).
+
+    layer(x) = W x + alpha / rank · B A x          A (rank, in) random, B (out, rank) zero at the start
+
+Several stand on one model: each has modules of its own over the very same weights, so that none needs to be switched
+on before it is used, and what one learns no other sees. Knows transformers models and peft. Knows nothing of
+tokenizers, engines or training.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from palaestra.errors import CheckpointError, RecipeError, missing_extra, nearest
+
+FOLDER = "adapter"  # where an exported policy keeps what peft reads, beside the model that it is merged into
+
+
+@functools.cache
+def package() -> Any:
+    """peft. Raises: MissingExtra."""
+    try:
+        return importlib.import_module("peft")
+    except ImportError as error:
+        raise missing_extra("peft", extra="lora", needed_for="policy: adapter") from error
+
+
+def sharing(model: nn.Module) -> Any:
+    """The model a second time, over the same weights in memory; through this one nothing trains them."""
+    same: dict[int, Any] = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in model.parameters()}
+    same |= {id(b): b for b in model.buffers()}
+    return copy.deepcopy(model, same)
+
+
+def add_adapter(model: nn.Module, *, rank: int, alpha: float, targets: Sequence[str] | None, seed: int) -> Any:
+    """A new adapter on a model, whose weights it shares: what it computes is at first what the model computes.
+
+    Args:
+        model: of transformers; it is left as it was.
+        rank: of the additions.
+        alpha: they are multiplied by alpha / rank.
+        targets: names, or ends of names, of linear layers; None: all but the output layer.
+        seed: of A; the global random state is left as it was.
+
+    Raises: RecipeError, if no layer is called so; MissingExtra.
+    """
+    found = {name for name, part in model.named_modules() if isinstance(part, nn.Linear)}
+    for target in targets or ():
+        if not any(name == target or name.endswith(f".{target}") for name in found):
+            ends = sorted({name.rpartition(".")[2] for name in found})
+            raise RecipeError(
+                where="policy: adapter.targets",
+                what=f"the model has no linear layer called `{target}`.",
+                options=nearest(target, ends) or ends,
+                remedy=f"Its linear layers are: {', '.join(ends)}. Leave `targets` out to adapt all but the output.",
+            )
+    config = package().LoraConfig(
+        r=rank,
+        lora_alpha=alpha,
+        target_modules="all-linear" if targets is None else list(targets),
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        with _quiet():
+            return package().get_peft_model(sharing(model), config).eval()
+
+
+def load_adapter(model: nn.Module, folder: str) -> Any:
+    """The adapter that peft or `palaestra export` wrote, on a model whose weights it shares.
+
+    Raises: CheckpointError, if the folder holds none that fits the model; MissingExtra.
+    """
+    place = Path(folder)
+    place = place / FOLDER if (place / FOLDER).is_dir() else place
+    if not (place / "adapter_config.json").is_file():
+        raise CheckpointError(
+            where=f"policy: adapter, {folder}",
+            what="it holds no adapter: there is no adapter_config.json.",
+            remedy="Give a folder that `palaestra export` wrote for an adapter, or peft's `save_pretrained`.",
+        )
+    try:
+        with _quiet():
+            found = package().PeftModel.from_pretrained(sharing(model), place, is_trainable=True)
+    except (OSError, ValueError, KeyError, RuntimeError, TypeError) as error:
+        first = str(error).strip().partition("\n")[0]
+        raise CheckpointError(where=f"policy: adapter, {folder}", what=f"it does not fit the model: {first}") from error
+    kind = found.peft_config[found.active_adapter].peft_type
+    if kind != "LORA":
+        raise CheckpointError(where=f"policy: adapter, {folder}", what=f"it is of kind {kind}, and LORA is read here.")
+    return found.eval()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without peft's calls of what transformers has renamed since."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        yield
+
+
+def second(adapter: Any, own: nn.Module) -> Any:
+    """A copy on the same model, with what is trained (`own`) of its own."""
+    trained = {id(p) for p in own.parameters()}
+    same: dict[int, Any] = {id(p): p for p in adapter.parameters() if id(p) not in trained}
+    return copy.deepcopy(adapter, same | {id(b): b for b in adapter.buffers()})
+
+
+def merged(adapter: Any) -> Any:
+    """The model with the additions in its weights: a copy, as large as the model."""
+    return copy.deepcopy(adapter).merge_and_unload()
+
+
+def own_weights(adapter: Any) -> nn.Module:
+    """What is trained of a model with an adapter: the modules that hold it, by their places in the model."""
+    root = nn.Module()
+    for name, part in adapter.get_base_model().named_modules():
+        if any(p.requires_grad for p in part.parameters(recurse=False)):
+            _place(root, name.split("."), part)
+    return root
+
+
+def _place(root: nn.Module, path: Sequence[str], part: nn.Module) -> None:
+    for name in path[:-1]:
+        if name not in dict(root.named_children()):
+            root.add_module(name, nn.Module())
+        root = root.get_submodule(name)
+    root.add_module(path[-1], part)
+
+
+def low_rank(part: nn.Module) -> tuple[nn.Module, Tensor, Tensor, float] | None:
+    """(layer, A, B, alpha / rank) of a linear layer with one plain low-rank addition; None, if it is anything else."""
+    if (type(part).__module__, type(part).__name__) != ("peft.tuners.lora.layer", "Linear"):
+        return None
+    layer: Any = part
+    names = list(layer.lora_A)
+    plain = len(names) == 1 and layer.active_adapters == names and not layer.merged and not layer.disable_adapters
+    if not plain or layer.lora_variant or layer.fan_in_fan_out or type(layer.lora_dropout[names[0]]) is not nn.Identity:
+        return None
+    a, b = layer.lora_A[names[0]], layer.lora_B[names[0]]
+    if a.bias is not None or b.bias is not None:
+        return None
+    return layer.base_layer, a.weight, b.weight, float(layer.scaling[names[0]])

@@ -1,0 +1,237 @@
+"""Adapters on one base: (1) a new adapter is its base bit for bit, in the trainer and in the engine; (2) the base's
+weights are in memory once, and an adapter's module holds its own alone; (3) training one leaves the base and the others
+as they are; (4) two adapters that change places change what they do; (5) one engine serves base and adapters at once,
+and its numbers are the trainer's, whoever else is in the batch; (6) a twin has an adapter of its own on the same base;
+(7) what is saved is one model for everybody, and an adapter for peft and for this policy; (8) the global random state
+is left alone, and what does not fit is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import peft
+import pytest
+import torch
+from torch import Tensor
+
+from palaestra.data.protocols import Request, Setting
+from palaestra.engines import InProcessEngine
+from palaestra.engines.forward import LlamaForward, TransformersForward, forward_of
+from palaestra.errors import CheckpointError, RecipeError
+from palaestra.models import load_causal_lm
+from palaestra.models.adapters import own_weights
+from palaestra.policies.adapter import AdapterPolicy
+from palaestra.policies.language import LanguagePolicy
+from palaestra.testing import ScriptedPolicy, TinyModel
+from tests.engines.conversations import lively
+
+IDS = torch.tensor([[5, 9, 40, 7, 3, 250, 11], [8, 8, 1, 30, 2, 100, 60]])
+
+
+@pytest.fixture
+def setting() -> Setting:
+    base = TinyModel(name="base")
+    lively(base.model)
+    base.trainable = False
+    return Setting(seed=1, policies={"base": base, "net": ScriptedPolicy(["red"])})
+
+
+def stirred(policy: AdapterPolicy, seed: int = 0) -> AdapterPolicy:
+    """With an adapter that does something."""
+    draw = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in policy.module["adapter"].parameters():
+            p.normal_(std=0.3, generator=draw)
+    return policy
+
+
+def logits(policy: Any) -> Tensor:
+    with torch.no_grad():
+        return policy.model(IDS).logits  # type: ignore[no-any-return]
+
+
+def copied(policy: Any) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in policy.model.state_dict().items()}
+
+
+def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def say(policies: list[Any], prompts: list[list[int]]) -> dict[tuple[str, int], Any]:
+    """What every policy says to every prompt, all at once in one engine."""
+    engine = InProcessEngine(models={policy.name: policy.model for policy in policies})
+
+    async def one(policy: Any, number: int) -> Any:
+        ask = np.array(prompts[number], np.int32)
+        name = policy.name
+        return await engine.generate(
+            Request(policy=name, session=(name, number), prompt=ask, seed=number, max_tokens=6)
+        )
+
+    async def everybody() -> list[Any]:
+        return await asyncio.gather(*(one(policy, number) for policy in policies for number in range(len(prompts))))
+
+    places = [(policy.name, number) for policy in policies for number in range(len(prompts))]
+    return dict(zip(places, asyncio.run(everybody()), strict=True))
+
+
+def trainers(policy: Any, prompt: list[int], tokens: np.ndarray) -> np.ndarray:
+    """Log-probabilities of these tokens by the model that the trainer sees."""
+    with torch.no_grad():
+        out = policy.model(torch.tensor([[*prompt, *tokens.tolist()]])).logits[0, len(prompt) - 1 : -1]
+    return torch.log_softmax(out, -1).gather(1, torch.from_numpy(tokens).long()[:, None])[:, 0].numpy()
+
+
+PROMPTS = [[4, 7, 9, 200], [1, 2, 3], [60, 61, 62, 63, 64, 65, 66, 67, 68], [12], [90, 5, 90, 5, 90]]
+
+
+def test_1_a_new_adapter_is_its_base(setting: Setting) -> None:
+    base, adapter = setting.policies["base"], AdapterPolicy("solver", setting, of="base")
+    assert torch.equal(logits(adapter), logits(base))
+    said = say([base, adapter], PROMPTS)
+    for number in range(len(PROMPTS)):
+        ours, theirs = said["solver", number], said["base", number]
+        assert ours.tokens.tolist() == theirs.tokens.tolist()
+        np.testing.assert_array_equal(ours.logprobs, theirs.logprobs)
+
+
+def test_2_the_base_is_in_memory_once(setting: Setting) -> None:
+    base = setting.policies["base"]
+    one = AdapterPolicy("one", setting, of="base")
+    two = AdapterPolicy("two", setting, of="base", value_head=True)
+    stored = {p.data_ptr() for p in base.model.parameters()}
+    for policy in (one, two):
+        own = {p.data_ptr() for p in policy.module.parameters()}
+        assert {p.data_ptr() for p in policy.model.parameters()} - own == stored
+        assert not own & stored
+        assert sum(p.numel() for p in policy.module.parameters()) < sum(p.numel() for p in base.model.parameters())
+    assert all(p.requires_grad for p in base.model.parameters()), "a base can still be cloned"
+    assert {name.split(".")[0] for name in two.module.state_dict()} == {"adapter", "value"}
+    with torch.no_grad():
+        base.model.lm_head.weight.mul_(2.0)
+    assert torch.equal(logits(one), logits(base)), "what the base learns before the run, they all know"
+
+
+@pytest.mark.parametrize("targets", [None, ("q_proj", "v_proj")])
+def test_3_training_one_moves_no_other(setting: Setting, targets: tuple[str, ...] | None) -> None:
+    base = setting.policies["base"]
+    one, two = (AdapterPolicy(name, setting, of="base", targets=targets) for name in ("one", "two"))
+    before, others, start = copied(base), copied(two), logits(two)
+    optimizer = torch.optim.SGD(one.module.parameters(), lr=0.5)
+    for _ in range(2):  # at first A has no gradient, for B is zero
+        optimizer.zero_grad()
+        one.model(IDS).logits.logsumexp(-1).sum().backward()
+        optimizer.step()
+    assert same(copied(base), before) and same(copied(two), others) and torch.equal(logits(two), start)
+    assert not torch.equal(logits(one), start)
+    assert all(p.grad is None for p in (*base.model.parameters(), *two.module.parameters()))
+    assert len(list(one.module.parameters())) == (28 if targets is None else 8)
+
+
+def test_4_role_exchange(setting: Setting) -> None:
+    one = stirred(AdapterPolicy("one", setting, of="base"), 1)
+    two = stirred(AdapterPolicy("two", setting, of="base"), 2)
+    before = logits(one), logits(two)
+    assert not torch.equal(*before)
+    mine = {name: tensor.clone() for name, tensor in one.module.state_dict().items()}
+    one.module.load_state_dict(two.module.state_dict())
+    two.module.load_state_dict(mine)
+    assert torch.equal(logits(one), before[1]) and torch.equal(logits(two), before[0])
+
+
+@pytest.mark.parametrize("rank", [1, 8])
+def test_5_one_engine_for_all(setting: Setting, rank: int) -> None:
+    base = setting.policies["base"]
+    one = stirred(AdapterPolicy("one", setting, of="base", rank=rank, alpha=2 * rank), 1)
+    two = stirred(AdapterPolicy("two", setting, of="base", rank=rank, alpha=rank, targets=("q_proj", "down_proj")), 2)
+    assert isinstance(forward_of(one.model, length=64), LlamaForward)
+    said = say([base, one, two], PROMPTS)
+    for policy in (base, one, two):
+        for number, prompt in enumerate(PROMPTS):
+            found = said[policy.name, number]
+            np.testing.assert_allclose(found.logprobs, trainers(policy, prompt, found.tokens), atol=1e-5, rtol=0)
+            alone = say([policy], PROMPTS[: number + 1])[policy.name, number]
+            assert alone.tokens.tolist() == found.tokens.tolist()
+            np.testing.assert_allclose(alone.logprobs, found.logprobs, atol=1e-6, rtol=0)
+
+
+def test_5_other_adapters_take_the_general_way(setting: Setting) -> None:
+    adapter = stirred(AdapterPolicy("one", setting, of="base"))
+    adapter.model.model.layers[0].mlp.up_proj.lora_dropout["default"] = torch.nn.Dropout(0.5)
+    assert isinstance(forward_of(adapter.model, length=64), TransformersForward)
+    found = say([adapter], PROMPTS)["one", 0]
+    np.testing.assert_allclose(found.logprobs, trainers(adapter, PROMPTS[0], found.tokens), atol=1e-5, rtol=0)
+
+
+def test_6_a_twin(setting: Setting) -> None:
+    one = stirred(AdapterPolicy("one", setting, of="base", value_head=True))
+    one.weights_changed(3)
+    one.engine = InProcessEngine(models={"one": one.model})
+    twin = one.twin()
+    assert (twin.name, twin.version, twin.base, twin.engine) == ("one", 3, "base", None) and twin.has_critic
+    assert torch.equal(logits(twin), logits(one)) and twin.architecture() == one.architecture()
+    own = {p.data_ptr() for p in twin.module.parameters()}
+    stored = {p.data_ptr() for p in setting.policies["base"].model.parameters()}
+    assert {p.data_ptr() for p in twin.model.parameters()} - own == stored
+    before = logits(one)
+    stirred(twin, 5)
+    twin.weights_changed(9)
+    assert torch.equal(logits(one), before) and not torch.equal(logits(twin), before) and one.version == 3
+    twin.module.requires_grad_(False)
+    assert all(p.requires_grad for p in one.module.parameters())
+    assert torch.equal(logits(twin.twin()), logits(twin)), "also of a frozen one"
+
+
+def test_7_saved(setting: Setting, tmp_path: Path) -> None:
+    one = stirred(AdapterPolicy("one", setting, of="base", rank=4, alpha=6.0, value_head=True))
+    torch.nn.init.normal_(one.module["value"].linear.weight)
+    one.save(str(tmp_path))
+    whole = LanguagePolicy("whole", Setting(seed=2), model=str(tmp_path), value_head=True)
+    torch.testing.assert_close(logits(whole), logits(one), atol=1e-5, rtol=0)
+    again = AdapterPolicy("again", setting, of="base", model=str(tmp_path), value_head=True)
+    assert torch.equal(logits(again), logits(one)) and again.architecture() == one.architecture()
+    for policy in (whole, again):
+        assert same(policy.module["value"].state_dict(), one.module["value"].state_dict())
+    assert all(p.requires_grad for p in again.module.parameters()) and len(
+        list(own_weights(again.adapter).parameters())
+    )
+    base = setting.policies["base"]
+    base.save(str(tmp_path / "base"))
+    theirs = peft.PeftModel.from_pretrained(load_causal_lm(tmp_path / "base"), tmp_path / "adapter")
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(IDS).logits, logits(one), atol=1e-6, rtol=0)
+
+
+def test_8_seeds(setting: Setting) -> None:
+    state = torch.random.get_rng_state()
+    one, again, two = (AdapterPolicy(name, setting, of="base") for name in ("one", "one", "two"))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert same(one.module.state_dict(), again.module.state_dict())
+    assert not same(one.module.state_dict(), two.module.state_dict())
+
+
+def test_8_refused(setting: Setting, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="no linear layer called `q_prj`"):
+        AdapterPolicy("one", setting, of="base", targets=("q_prj",))
+    for wrong in ("net", "nobody"):
+        with pytest.raises(RecipeError, match=f"`{wrong}` is no language policy"):
+            AdapterPolicy("one", setting, of=wrong)
+    with pytest.raises(CheckpointError, match=r"no adapter_config\.json"):
+        AdapterPolicy("one", setting, of="base", model=str(tmp_path))
+    stirred(AdapterPolicy("one", setting, of="base")).save(str(tmp_path))
+    wide = LanguagePolicy("base", setting, hidden=48, vocabulary=320)
+    with pytest.raises(CheckpointError, match="does not fit the model"):
+        AdapterPolicy("one", Setting(seed=0, policies={"base": wide}), of="base", model=str(tmp_path))
+    with pytest.raises(RecipeError, match="rank"):
+        AdapterPolicy("one", setting, of="base", rank=0)
+
+
+def test_8_abilities() -> None:
+    assert AdapterPolicy.abilities({"of": "base"}) == {"tokens"}
+    assert AdapterPolicy.abilities({"of": "base", "value_head": True}) == {"tokens", "critic"}
+    assert AdapterPolicy.stands_on({"of": "base"}) == "base"

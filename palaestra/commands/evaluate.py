@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from palaestra.commands.train import resolve
 from palaestra.errors import RunFolderError
 from palaestra.evaluation.panels import failure_line, interval_line, result_line
 from palaestra.recipe import Recipe, split_arguments
+from palaestra.rollout.programs import roles_of
 from palaestra.store.folder import RECIPE, RunFolder
+from palaestra.training.bound import bind
 from palaestra.training.build import World, build_world
 from palaestra.training.checkpoint import load_policy
 from palaestra.training.evaluate import Panel
@@ -68,8 +71,10 @@ def load_weights(world: World, folder: RunFolder, checkpoint: int | None) -> Non
 
 
 def scripted(settings: RunSettings, policy: str) -> RunSettings:
-    """The same run with every role played by a scripted policy."""
+    """The same run with every agent of the environment played by a scripted policy; a team's program is left out, as
+    only its environment knows what is good or legal."""
     player = PolicySettings(policy=Use(name=policy), trainable=False)
-    return settings.model_copy(
-        update={"policies": {policy: player}, "agents": {"*": RoleSettings(policy=policy)}, "reference": None}
-    )
+    changed: dict[str, Any] = {"policies": {policy: player}, "agents": {"*": RoleSettings(policy=policy)}}
+    if roles_of(bind("program", settings.program)) != ():
+        changed["program"] = Use(name="play")
+    return settings.model_copy(update={**changed, "reference": None})

@@ -21,6 +21,7 @@ from palaestra.data import Action, Failure, Observation, Step, StopReason, Tail,
 from palaestra.data.protocols import Acted, Policy, Sampling, Session
 from palaestra.errors import EpisodeFailure
 from palaestra.registry import register
+from palaestra.rollout.agent import CONVERSATION
 from palaestra.rollout.limits import Halt
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
@@ -136,9 +137,10 @@ class Window:
         self._environment, self._play = environment, play
         self._past, self._size, self._used = past, size, 0
 
-    def record(self, agent: str) -> deque[Step]:
-        """The acts of one agent that are to be repeated, in time."""
-        return deque(step for step in self._past if step.agent == agent)
+    def record(self, agent: str, conversation: int = 0) -> deque[Step]:
+        """The acts of one agent in one of its conversations that are to be repeated, in time."""
+        own = (step for step in self._past if step.agent == agent)
+        return deque(step for step in own if step.segment // CONVERSATION == conversation)
 
     def check_room(self) -> None:
         """Raises: Halt, when the window is used up."""
@@ -194,9 +196,9 @@ class _WindowedPolicy:
 
     def session(self, *, context: Any, sampling: Sampling, key: Hashable) -> Any:
         session = self.policy.session(context=context, sampling=sampling, key=key)
-        group, sample, agent = cast("tuple[str, int, str]", key)  # as episodes give it
+        group, sample, *place = cast("tuple[Any, ...]", key)  # as episodes give it
         window = self.windows.get((group, sample))
-        return session if window is None else _WindowedSession(session, window, window.record(agent))
+        return session if window is None else _WindowedSession(session, window, window.record(*place))
 
 
 @dataclass(slots=True, eq=False)
@@ -246,9 +248,9 @@ class _WindowedSession:
             raise self.window.changed(step.turn, f"the observation has another {' and another '.join(differing)}")
         repeat = getattr(self.session, "replay", self.session.record)  # token-exact, where responses are tokens
         acted = repeat(observation, step.action)
-        if acted.segment != step.segment or not np.array_equal(acted.prompt, step.prompt):
+        if acted.segment != step.segment % CONVERSATION or not np.array_equal(acted.prompt, step.prompt):
             raise self.window.changed(step.turn, "the prompt has other tokens")
-        return Acted(action=step.action, prompt=step.prompt, segment=step.segment, version=step.version)
+        return Acted(action=step.action, prompt=step.prompt, segment=acted.segment, version=step.version)
 
 
 def _differences(before: Observation, now: Observation) -> list[str]:

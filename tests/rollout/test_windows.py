@@ -10,10 +10,12 @@
 8.  Evaluations and demonstrations are played whole and know no windows.
 9.  Several agents, remembering networks and scripted experts go on too.
 10. Without a window everything is played to its end.
+11. Calls of sub-agents go on too, each in its own conversation.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Mapping
@@ -263,6 +265,27 @@ def test_10_no_window() -> None:
     assert plain(played, without=("info",)) == plain(expected, without=("info",))
     assert runner.state_dict() == {"suspended": []}
     runner.close()
+
+
+async def calling(episode: Any) -> None:
+    """Two calls at a time before each act."""
+    result = await episode.reset()
+    while result.observations:
+        ((name, seen),) = result.observations.items()
+        calls = [episode.invoke("sub", parent=episode.agents[name]) for _ in range(2)]
+        await asyncio.gather(*(call.act(seen) for call in calls))
+        await calls[0].act(seen)
+        result = await episode.step({name: await episode.agents[name].act(seen)})
+
+
+def test_11_calls() -> None:
+    remembering = NetworkPolicy("main", Setting(seed=3, vector_size=Counting().vector_size, action_count=8), body="gru")
+    on = stage(lambda: Counting(**SHORT), program=calling, all=remembering)
+    found = ended(windows(on, 5), 20, 3)
+    expected = whole(on, found, 20, 3)
+    assert len(found) > 3
+    assert plain(found, without=("info",)) == plain(expected, without=("info",))
+    assert {step.segment // 4096 for t in found.values() for step in t.steps} >= {0, 1, 2, 3, 4}
 
 
 @pytest.mark.parametrize("window", [0, -3])

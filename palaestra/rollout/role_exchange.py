@@ -1,0 +1,72 @@
+"""Role exchange: every so many iterations the roles of a team swap who plays them.
+
+Knows plays and names of roles. Knows no program, no policy and no optimizer: policies keep theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from palaestra.data import Trajectory
+from palaestra.errors import ContractError, RecipeError
+from palaestra.registry import PositiveInt, register
+from palaestra.rollout.field import Field
+from palaestra.rollout.stage import Play
+
+WHERE = "strategy: role_exchange"
+
+
+@register("strategy", "role_exchange", source="arXiv 2410.06101")
+class RoleExchange:
+    """In iterations `every` to 2 · `every` − 1 the first role is played as the second, and so on; then further.
+
+        iteration t, n roles:    role i is played by what the recipe gives to role (i + ⌊t / every⌋) mod n
+
+    With two roles they swap, and swap back. Policies keep their weights, optimizers and references: who exchanges the
+    parameters of two copies, as the authors do, exchanges the same thing. What the recipe gives to a role (policy,
+    context, prompt, parser, sampling) moves as a whole, so that what belongs to the work and not to the worker must
+    stand in the program. Evaluations are played as the recipe says.
+
+    Args:
+        roles: at least two, all different.
+        every: iterations between exchanges. Higher: each learns one side longer. Usual: 5.
+
+    Metrics: exchange/shift (by how many places roles are moved).
+
+    Raises: RecipeError, for fewer than two roles or one named twice; ContractError, for plays with a cast already.
+    Differs from the authors' code: optimizers are kept, where theirs are made anew at each exchange.
+    """
+
+    def __init__(self, *, roles: tuple[str, ...], every: PositiveInt = 5) -> None:
+        if len(roles) < 2 or len(set(roles)) < len(roles):
+            raise RecipeError(
+                where=WHERE,
+                what=f"`roles: [{', '.join(roles)}]` cannot be exchanged.",
+                remedy="Name two roles or more, each once.",
+            )
+        self._roles, self._every = roles, every
+
+    def cast(self, step: int) -> Mapping[str, str]:
+        """Role → whose place it takes in iteration `step`; empty where nothing is moved."""
+        shift = step // self._every % len(self._roles)
+        moved = (*self._roles[shift:], *self._roles[:shift])
+        return dict(zip(self._roles, moved, strict=True)) if shift else {}
+
+    async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]:
+        """Play with the cast of this iteration."""
+        cast = self.cast(field.step)
+        field.metrics["exchange/shift"] = float(field.step // self._every % len(self._roles))
+        taken = next((play for play in plays if play.cast.keys() & set(self._roles)), None)
+        if taken is not None:
+            raise ContractError(
+                where=WHERE,
+                what=f"a play has a cast already ({dict(taken.cast)}), and its roles cannot be exchanged too.",
+                remedy="Let one strategy alone say who plays whom.",
+            )
+
+        def recast(given: Sequence[Play]) -> list[Play]:
+            return [replace(play, cast={**play.cast, **cast}) for play in given]
+
+        supply = field.supply
+        return await replace(field, supply=lambda groups: recast(supply(groups))).collect(recast(plays))

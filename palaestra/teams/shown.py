@@ -1,0 +1,57 @@
+"""What a role is shown: the environment's observation, and below it what others have said. One note is one line.
+
+Knows observations, results and who has read whom. Knows no program, no role and no policy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from palaestra.data import Observation, StepResult
+from palaestra.errors import ContractError
+
+if TYPE_CHECKING:
+    from palaestra.rollout.agent import Agent
+
+
+def noted(seen: Observation, *notes: str) -> Observation:
+    """The observation with notes below its text; without notes, as it is.
+
+    What was legal for the environment's agent is so no more: who reads notes may have something else to say. A vector
+    and an image stay, for policies that read no text.
+
+    >>> noted(Observation(text="3 + 4?", legal=["7"]), "proposal: 8")
+    Observation(text='3 + 4?\\nproposal: 8', messages=None, vector=None, image=None, legal=None, \
+state_key='3 + 4?\\nproposal: 8', instruction=None)
+    """
+    if not notes:
+        return seen
+    words = seen.text
+    if words is None:
+        words = "\n".join(message["content"] for message in seen.messages or ())
+    text = "\n".join([words, *notes])
+    key = "\n".join([seen.state_key or words, *notes])
+    return replace(seen, text=text, messages=None, legal=None, state_key=key)
+
+
+def sole(result: StepResult, *, program: str) -> tuple[str, Observation]:
+    """The environment's agent whose turn it is, and what it sees.
+
+    Raises: ContractError, where several are to act at once: a team that finds one action cannot act for them.
+    """
+    if len(result.observations) != 1:
+        raise ContractError(
+            where=f"program {program}",
+            what=f"it finds one action for one agent, and the environment asks {len(result.observations)} at once.",
+            options=sorted(result.observations),
+            remedy="Take an environment of one agent, or program `play` with a role for each.",
+        )
+    ((name, seen),) = result.observations.items()
+    return name, seen
+
+
+def has_read(agent: Agent, *others: Agent) -> None:
+    """Note that the agent's last step was shown the last messages of others, for credit that follows messages."""
+    assert agent.last is not None
+    agent.last.info["reads"] = tuple(sorted(other.last.turn for other in others if other.last is not None))

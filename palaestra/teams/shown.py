@@ -52,6 +52,6 @@ def sole(result: StepResult, *, program: str) -> tuple[str, Observation]:
 
 
 def has_read(agent: Agent, *others: Agent) -> None:
-    """Note that the agent's last step was shown the last messages of others, for credit that follows messages."""
+    """Note that the agent's last step was shown the last message of each other, for credit that follows messages."""
     assert agent.last is not None
-    agent.last.info["reads"] = tuple(sorted(other.last.turn for other in others if other.last is not None))
+    agent.last.info["reads"] = tuple(other.last.turn for other in others if other.last is not None)

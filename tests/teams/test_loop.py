@@ -19,7 +19,8 @@ import pytest
 
 from palaestra.data import Observation
 from palaestra.rollout.stage import Role
-from palaestra.teams.loop import demonstrate, solver_verifier, spoiled, verdict
+from palaestra.teams.demonstration import spoiled
+from palaestra.teams.loop import demonstrate, solver_verifier, verdict
 from palaestra.teams.parsers import tagged
 from palaestra.testing import EchoEnvironment, ScriptedPolicy
 from tests.teams.playing import acts, play, right, shown_to, told_word
@@ -69,7 +70,7 @@ def test_3_who_reads_what() -> None:
     assert [step.info.get("reads") for step in played.steps] == [None, (0,), (1,), (2,)]
 
 
-@pytest.mark.parametrize(("t", "f", "rounds"), [(0.8, 0.1, 3), (0.5, 0.5, 2)])
+@pytest.mark.parametrize(("t", "f", "rounds"), [(0.8, 0.1, 3), pytest.param(0.5, 0.5, 2, marks=pytest.mark.slow)])
 def test_4_closed_form(t: float, f: float, rounds: int) -> None:
     a, n, best = 0.6, 4000, 0.6
     for _ in range(rounds):

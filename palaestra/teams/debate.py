@@ -1,0 +1,55 @@
+"""Debate: several answer at once, read all answers, answer again; most voices win.
+
+Knows episodes and the mesh of `graph`. Knows no policy, no method and no environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from palaestra.data import Action, Observation
+from palaestra.registry import Fraction, PositiveInt, register
+from palaestra.rollout.programs import acted_by, demonstrated_by
+from palaestra.teams.demonstration import everybody_as_expert
+from palaestra.teams.graph import act_together, converse, settle
+
+if TYPE_CHECKING:
+    from palaestra.rollout.episode import Episode
+
+
+def names_of(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """`debater_1`, `debater_2` …"""
+    return tuple(f"debater_{number + 1}" for number in range(options["debaters"]))
+
+
+@register("program", "debate", source="arXiv 2505.22960")
+@acted_by(names_of)
+@demonstrated_by(everybody_as_expert)
+async def debate(
+    episode: Episode, *, debaters: PositiveInt = 3, rounds: PositiveInt = 2, agree: Fraction | None = None
+) -> None:
+    """Debaters answer, and answer again after they have read all answers of the round before; the last round votes.
+
+    For environments with one agent; a debate for each of its acts. One round is self-consistency, one debater is
+    self-refinement; what is generated is debaters · rounds answers, and each prompt grows with the debaters.
+
+    Args:
+        debaters: roles `debater_1` to `debater_n`, of one policy or of several. Of an even number a tie is possible,
+            which goes to the answer of the lowest number. Higher: more answers to choose from. Usual: 3.
+        rounds: with the first one. Higher: more can be persuaded, of what is right or wrong. Usual: 2.
+        agree: end early once this share means the same. Usual: none; 1 where tokens are dear.
+
+    The debater whose answer wins acts; of an estimator, `returns: [trajectory]` gives all of them what it earns. `info`
+    tells `agreement`, the share of the last round that means the same, and `changed`, the share of debaters whose last
+    answer is not their first.
+    """
+    names = names_of({"debaters": debaters})
+
+    async def think(seen: Observation) -> tuple[str, Action]:
+        said = await converse(episode, seen, names, rounds=rounds, agree=agree)
+        changed = sum(said[0][name] != said[-1][name] for name in names) / debaters
+        episode.trajectory.info = {**episode.trajectory.info, "changed": changed}
+        return settle(episode, said[-1], "vote")
+
+    await act_together(episode, think, program="debate")

@@ -1,0 +1,82 @@
+"""Demonstrations of teams whose roles all say what to do: the expert speaks for each of them, in the program itself.
+
+Knows episodes and agents. Knows no program, no policy and no environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from palaestra.data import Action, Observation, Step, derive
+
+if TYPE_CHECKING:
+    from palaestra.rollout.agent import Agent
+    from palaestra.rollout.episode import Episode
+
+
+async def everybody_as_expert(episode: Episode, *, noise: float = 0.0) -> None:
+    """Play the stage's own program; whoever is asked says what the environment's expert would do.
+
+    A share `noise` of the messages is spoiled, so that others read what is wrong beside what is right; nobody learns
+    to write those.
+    """
+    await episode.stage.program(_Played(episode, noise))
+
+
+def spoiled(text: str, draw: np.random.Generator) -> str:
+    """Something wrong that looks like the text: another last digit, or, where there is none, a word less."""
+    places = [place for place, letter in enumerate(text) if letter.isdigit()]
+    if places:
+        digit = (int(text[places[-1]]) + 1 + int(draw.integers(9))) % 10
+        return f"{text[: places[-1]]}{digit}{text[places[-1] + 1 :]}"
+    return " ".join(text.split()[:-1]) or "?"
+
+
+class _Played:
+    """An episode whose agents record instead of acting. All else is the episode's."""
+
+    def __init__(self, episode: Episode, noise: float) -> None:
+        self._episode, self.agents = episode, _Recorders(episode, noise)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._episode, name)
+
+
+class _Recorders(dict[str, "_Recorder"]):
+    def __init__(self, episode: Episode, noise: float) -> None:
+        super().__init__()
+        self._episode, self._noise = episode, noise
+
+    def __missing__(self, name: str) -> _Recorder:
+        self[name] = _Recorder(self._episode.agents[name], self._noise)
+        return self[name]
+
+
+@dataclass(slots=True)
+class _Recorder:
+    """An agent that says what the expert says; a share of that is spoiled."""
+
+    agent: Agent
+    noise: float
+    draw: np.random.Generator = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.draw = np.random.default_rng(derive(self.agent.episode.play.seed, "noise", self.agent.name))
+
+    @property
+    def last(self) -> Step | None:
+        return self.agent.last
+
+    async def act(self, shown: Observation | str) -> Action:
+        episode = self.agent.episode
+        right = await episode.expert(episode.names[0])
+        if self.draw.random() >= self.noise:
+            return self.agent.record(shown, right)
+        return self.agent.record(shown, spoiled(right.text or "", self.draw), noise=1.0)
+
+    async def ask(self, shown: Observation | str, parse: Callable[[str], Any]) -> Any:
+        return (self.agent.role.parser or parse)((await self.act(shown)).text or "")

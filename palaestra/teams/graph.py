@@ -1,0 +1,231 @@
+"""Graphs of roles: who speaks when, and who reads whom. A chain, a star, a mesh, layers, and roles on their own.
+
+Knows episodes, roles and messages. Knows no policy, no method and no environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import pydantic
+
+from palaestra.data import Action, Observation
+from palaestra.errors import ContractError
+from palaestra.registry import Fraction, NonNegative, PositiveInt, register
+from palaestra.rollout.programs import acted_by, demonstrated_by
+from palaestra.teams.aggregate import Answer, How, agreement, concat, quorum, weighted_vote
+from palaestra.teams.demonstration import everybody_as_expert
+from palaestra.teams.shown import noted, sole
+
+if TYPE_CHECKING:
+    from palaestra.rollout.episode import Episode
+
+Said = Mapping[str, Answer]  # role → what its message means; None: nothing
+
+
+def _different(roles: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(roles)) < len(roles):
+        raise ValueError("one role cannot speak twice at once")
+    return roles
+
+
+Roles = Annotated[tuple[str, ...], pydantic.Field(min_length=1), pydantic.AfterValidator(_different)]
+Weights = tuple[NonNegative, ...]
+
+
+async def speak(episode: Episode, seen: Observation, hears: Mapping[str, Sequence[str]]) -> dict[str, Answer]:
+    """Let roles speak at once; each has read the observation, and the last messages of those whom it hears.
+
+    What a message means is told by the role's parser, else it is the text itself. Each step notes whom it has read.
+
+    Args:
+        hears: who speaks → whom it hears, in this order.
+
+    Returns: what each message means.
+    """
+    shown, turns = {}, {}
+    for role, others in hears.items():
+        steps = [(other, step) for other in others if (step := episode.agents[other].last) is not None]
+        lines = [f"{'you' if other == role else other}: {step.action.text or ''}" for other, step in steps]
+        shown[role], turns[role] = noted(seen, *lines), tuple(step.turn for _, step in steps)
+    meant = await asyncio.gather(*(episode.agents[role].ask(text, _plain) for role, text in shown.items()))
+    for role, read in turns.items():
+        step = episode.agents[role].last
+        assert step is not None
+        step.info["reads"] = read
+    return {role: None if meaning is None else str(meaning) for role, meaning in zip(hears, meant, strict=True)}
+
+
+async def converse(
+    episode: Episode, seen: Observation, roles: Sequence[str], *, rounds: int, agree: float | None = None
+) -> list[Said]:
+    """Rounds in which all speak at once and have read the whole round before; what was meant, round by round.
+
+    Args:
+        agree: no further round once this share of the roles means the same.
+    """
+    said: list[Said] = []
+    for _round in range(rounds):
+        said.append(await speak(episode, seen, dict.fromkeys(roles, roles if said else ())))
+        if agree is not None and quorum(list(said[-1].values()), share=agree) is not None:
+            break
+    return said
+
+
+def settle(episode: Episode, said: Said, how: How, weights: Sequence[float] = ()) -> tuple[str, Action]:
+    """The action that several roles have found, and who acts: by vote the first who said it, else the last role.
+
+    Raises: InvalidData, for weights that do not fit.
+    """
+    roles, outputs = list(said), list(said.values())
+    episode.trajectory.info = {**episode.trajectory.info, "agreement": agreement(outputs)}
+    if how == "vote":
+        chosen = weighted_vote(outputs, weights or [1.0] * len(outputs))
+        role = roles[outputs.index(chosen)]  # nobody's answer means anything: the first
+        return role, _action(episode, role)
+    if how == "last":
+        return roles[-1], _action(episode, roles[-1])
+    texts = [_action(episode, role).text if said[role] is not None else None for role in roles]
+    return roles[-1], replace(_action(episode, roles[-1]), value=concat(texts) or "")
+
+
+async def act_together(
+    episode: Episode, think: Callable[[Observation], Awaitable[tuple[str, Action]]], *, program: str
+) -> None:
+    """For each act of the environment's only agent, let the team think; who found the action acts."""
+    result = await episode.reset()
+    while result.observations:
+        _, seen = sole(result, program=program)
+        role, action = await think(seen)
+        result = await episode.step({role: action})
+
+
+@register("program", "chain", source="common practice")
+@acted_by(lambda options: options["roles"])
+@demonstrated_by(everybody_as_expert)
+async def chain(episode: Episode, *, roles: Annotated[tuple[str, ...], pydantic.Field(min_length=1)]) -> None:
+    """Roles speak one after the other; each reads the observation and the message before its own; the last one acts.
+
+    For environments with one agent; a chain for each of its acts.
+
+    Args:
+        roles: their order. A role may stand in it more than once.
+    """
+
+    async def think(seen: Observation) -> tuple[str, Action]:
+        for place, role in enumerate(roles):
+            said = await speak(episode, seen, {role: roles[max(place - 1, 0) : place]})
+        return settle(episode, said, "last")
+
+    await act_together(episode, think, program="chain")
+
+
+@register("program", "star", source="common practice")
+@acted_by(lambda options: (options["hub"], *options["spokes"]))
+@demonstrated_by(everybody_as_expert)
+async def star(episode: Episode, *, hub: str, spokes: Roles, rounds: PositiveInt = 1) -> None:
+    """The hub speaks, the spokes read that and speak at once, the hub reads them all; its last message is the action.
+
+    For environments with one agent. No spoke reads another.
+
+    Args:
+        hub: who hands out and gathers. spokes: who are asked.
+        rounds: how often the spokes are asked. Higher: the hub can ask again for what was not clear. Usual: 1.
+
+    Raises: ContractError, if the hub is a spoke too.
+    """
+    if hub in spokes:
+        raise ContractError(where="program star", what=f"`{hub}` is the hub and a spoke.", remedy="Name another hub.")
+
+    async def think(seen: Observation) -> tuple[str, Action]:
+        said = await speak(episode, seen, {hub: ()})
+        for _round in range(rounds):
+            await speak(episode, seen, dict.fromkeys(spokes, (hub,)))
+            said = await speak(episode, seen, {hub: spokes})
+        return settle(episode, said, "last")
+
+    await act_together(episode, think, program="star")
+
+
+@register("program", "mesh", source="common practice")
+@acted_by(lambda options: options["roles"])
+@demonstrated_by(everybody_as_expert)
+async def mesh(
+    episode: Episode, *, roles: Roles, rounds: PositiveInt = 2, how: How = "vote", agree: Fraction | None = None
+) -> None:
+    """All roles speak at once, in rounds; each reads the whole round before, its own message too.
+
+    For environments with one agent; all rounds for each of its acts.
+
+    Args:
+        roles: in the order that ties are decided by. rounds: 1 is `independent`. Higher: more tokens. Usual: 2.
+        how: "vote" takes what most of the last round mean, "last" the last role's, "concat" all texts in their order.
+        agree: end early once this share means the same; 1 asks for consensus. Lower: fewer rounds. Usual: none.
+    """
+
+    async def think(seen: Observation) -> tuple[str, Action]:
+        return settle(episode, (await converse(episode, seen, roles, rounds=rounds, agree=agree))[-1], how)
+
+    await act_together(episode, think, program="mesh")
+
+
+@register("program", "layers", source="common practice")
+@acted_by(lambda options: [role for layer in options["layers"] for role in layer])
+@demonstrated_by(everybody_as_expert)
+async def layers(
+    episode: Episode,
+    *,
+    layers: Annotated[tuple[Roles, ...], pydantic.Field(min_length=1)],
+    how: How = "vote",
+    weights: Weights = (),
+) -> None:
+    """The roles of a layer speak at once and have read the whole layer before; the last layer decides.
+
+    For environments with one agent; all layers for each of its acts.
+
+    Args:
+        layers: roles, layer by layer.
+        how: how the last layer's answers become one, as in `mesh`.
+        weights: of the last layer's votes. Empty: all weigh the same.
+    """
+
+    async def think(seen: Observation) -> tuple[str, Action]:
+        before: tuple[str, ...] = ()
+        for layer in layers:
+            said = await speak(episode, seen, dict.fromkeys(layer, before))
+            before = layer
+        return settle(episode, said, how, weights)
+
+    await act_together(episode, think, program="layers")
+
+
+@register("program", "independent", source="common practice")
+@acted_by(lambda options: options["roles"])
+@demonstrated_by(everybody_as_expert)
+async def independent(episode: Episode, *, roles: Roles, how: How = "vote", weights: Weights = ()) -> None:
+    """All roles speak at once and read nothing of each other; one answer is made of theirs.
+
+    For environments with one agent. With roles of one policy, a vote is self-consistency.
+
+    Args:
+        roles: in the order that ties are decided by.
+        how: as in `mesh`. weights: of their votes. Empty: all weigh the same.
+    """
+
+    async def think(seen: Observation) -> tuple[str, Action]:
+        return settle(episode, await speak(episode, seen, dict.fromkeys(roles, ())), how, weights)
+
+    await act_together(episode, think, program="independent")
+
+
+def _plain(text: str) -> Any:
+    return " ".join(text.split()) or None
+
+
+def _action(episode: Episode, role: str) -> Action:
+    step = episode.agents[role].last
+    assert step is not None
+    return step.action

@@ -1,0 +1,96 @@
+"""Router: one role says whether enough is known, and so who acts next: the one who searches, or the one who answers.
+
+Knows episodes, roles and how an action begins. Knows no policy, no method and nothing of what is searched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from palaestra.data import Action, Observation, derive
+from palaestra.errors import ContractError
+from palaestra.registry import PositiveInt, register
+from palaestra.rollout.programs import acted_by, demonstrated_by, expert_or_random
+from palaestra.teams.parsers import choice
+
+if TYPE_CHECKING:
+    from palaestra.rollout.episode import Episode
+
+SEARCH, ANSWER = "search", "answer"  # the word that an action for the environment begins with
+WORK = {SEARCH: "searcher", ANSWER: "answerer"}
+
+
+def verdict(text: str) -> str | None:
+    """What the verifier says: yes or no."""
+    return choice(text, options=("yes", "no"))
+
+
+async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
+    """The expert searches: the verifier said no. It answers: the verifier said yes."""
+    draw = np.random.default_rng(derive(episode.play.seed, "noise"))
+    result = await episode.reset()
+    while result.observations:
+        ((name, seen),) = result.observations.items()
+        chosen, wild = await expert_or_random(episode, name, _routed(seen), noise=noise, draw=draw)
+        kind, rest = _told(chosen)
+        episode.agents["verifier"].record(seen, "yes" if kind == ANSWER else "no", noise=float(wild))
+        action = episode.agents[WORK[kind]].record(seen, rest, noise=float(wild))
+        result = await episode.step({WORK[kind]: _acting(kind, action)})
+
+
+@register("program", "router", source="arXiv 2602.08847")
+@acted_by("verifier", "searcher", "answerer")
+@demonstrated_by(demonstrate)
+async def router(episode: Episode, *, turns: PositiveInt = 4) -> None:
+    """The verifier reads what was asked and found: no → the searcher writes a search; yes → the answerer an answer.
+
+    For environments with one agent whose actions are `search …` and `answer …`. The roles write what follows that word
+    and the program writes the word, so that none can do another's work. What they do is the environment's reward, which
+    goes to who acted; `returns: [trajectory]` of an estimator shares it.
+
+    Args:
+        turns: rounds; in the last one nobody asks the verifier, and the answerer must answer. Higher: more searches,
+            longer episodes. Usual: 4.
+
+    A verdict that is neither yes nor no is `invalid` and taken as no.
+    """
+    result = await episode.reset()
+    for rounds_left in reversed(range(turns)):
+        ((_, seen),) = result.observations.items()
+        enough = rounds_left == 0 or await episode.agents["verifier"].ask(seen, verdict) == "yes"
+        kind = ANSWER if enough else SEARCH
+        action = await episode.agents[WORK[kind]].act(seen)
+        result = await episode.step({WORK[kind]: _acting(kind, action)})
+        if not result.observations:
+            return
+
+
+def _routed(seen: Observation) -> Observation:
+    """The observation without legal actions that no role can do."""
+    legal = None if seen.legal is None else [text for text in seen.legal if str(text).partition(" ")[0] in WORK]
+    return replace(seen, legal=legal)
+
+
+def _told(chosen: Action) -> tuple[str, str]:
+    """Whose work an action is, and what that role writes.
+
+    Raises: ContractError, for an action of another kind.
+    """
+    kind, _, rest = (chosen.text or "").partition(" ")
+    if kind not in WORK:
+        raise ContractError(
+            where="program router, demonstration",
+            what=f"the expert says `{chosen.text}`, which is neither a search nor an answer.",
+            options=list(WORK),
+            remedy="Take an environment whose expert begins with these words; of searchqa, one with `style: words` "
+            "and `passage_words: 0`, where nothing is opened.",
+        )
+    return kind, rest
+
+
+def _acting(kind: str, action: Action) -> Action:
+    """What a role wrote, as the environment reads it."""
+    return replace(action, value=f"{kind} {action.text or ''}")

@@ -1,0 +1,143 @@
+"""MACT: plan, execute, judge, answer; the judge corrects nothing, it says whose mistake it was and sends the work back.
+
+Knows episodes, four roles and what a judgment is. Knows no policy, no method and no environment.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import pydantic
+
+from palaestra.data import Action, Observation, derive
+from palaestra.registry import register
+from palaestra.rollout.programs import acted_by, demonstrated_by
+from palaestra.teams.demonstration import spoiled
+from palaestra.teams.shown import has_read, noted, sole
+
+if TYPE_CHECKING:
+    from palaestra.rollout.agent import Agent
+    from palaestra.rollout.episode import Episode
+
+PLANNER, EXECUTOR, JUDGE, ANSWERER = ROLES = ("planner", "executor", "judge", "answerer")
+CORRECT, PLAN, EXECUTE = "correct", "plan", "execute"
+FLAGS = {PLAN: {PLAN}, EXECUTE: {EXECUTE}, "plan and execute": {PLAN, EXECUTE}}
+
+
+def judgment(text: str) -> str | None:
+    """`correct`, or whose mistake it is and, after a colon, what it is; None without either.
+
+    >>> judgment("Plan and execute: two steps are missing"), judgment("Correct."), judgment("plan")
+    ('plan and execute', 'correct', None)
+    """
+    flag, _, note = text.partition(":")
+    flag = " ".join(flag.lower().replace(".", " ").split())
+    return flag if flag == CORRECT or (flag in FLAGS and note.strip()) else None
+
+
+async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
+    """The plan is the first word of what the expert does, the process all of it; a share `noise` of first plans or
+    processes is wrong, is found and is made again."""
+    draw = np.random.default_rng(derive(episode.play.seed, "noise"))
+    result = await episode.reset()
+    while result.observations:
+        name, seen = sole(result, program="mact")
+        right = await episode.expert(name)
+        process = right.text or ""
+        plan, notes = process.split()[0], tuple[str, ...]()
+        if draw.random() >= noise:
+            episode.agents[PLANNER].record(seen, plan)
+        else:
+            fault = (PLAN, EXECUTE)[int(draw.integers(2))]
+            first = spoiled(plan, draw) if fault == PLAN else plan
+            bad, said = spoiled(process, draw), f"{fault}: look again"
+            episode.agents[PLANNER].record(seen, first, noise=float(fault == PLAN))
+            _record_pass(episode, seen, first, bad, said, (), noise=1.0)
+            notes = (_wrong(bad, said),)
+            if fault == PLAN:
+                episode.agents[PLANNER].record(noted(seen, *notes), plan)
+        _record_pass(episode, seen, plan, process, CORRECT, notes)
+        answer = episode.agents[ANSWERER].record(noted(seen, *notes, f"process: {process}"), right)
+        result = await episode.step({ANSWERER: answer})
+
+
+def _record_pass(
+    episode: Episode, seen: Observation, plan: str, process: str, said: str, notes: tuple[str, ...], noise: float = 0.0
+) -> None:
+    episode.agents[EXECUTOR].record(noted(seen, *notes, f"plan: {plan}"), process, noise=noise)
+    episode.agents[JUDGE].record(noted(seen, f"plan: {plan}", f"process: {process}"), said)
+
+
+@register("program", "mact", source="arXiv 2508.03404, Algorithm 1")
+@acted_by(*ROLES)
+@demonstrated_by(demonstrate)
+async def mact(episode: Episode, *, corrections: Annotated[int, pydantic.Field(ge=0)] = 3) -> None:
+    """Planner and executor work, the judge sends back what is wrong to whose mistake it was, the answerer answers.
+
+    For environments with one agent; all of it for each of its acts. The planner reads the task and earlier mistakes,
+    the executor also the plan, the judge the task, the plan and the process, the answerer the task, earlier mistakes
+    and the last process.
+
+    Args:
+        corrections: N_c ≥ 0, most judgments; the work that follows the last one is answered from as it is. Higher: more
+            mistakes can be mended, more tokens. Usual: 3.
+
+    A judgment is `correct`, `plan: <the mistake>`, `execute: <the mistake>` or `plan and execute: <the mistake>`,
+    which goes to planning first. One that cannot be read, or names no mistake, is `invalid` and goes to the executor.
+    Workers who are right with probability a, and a judge that finds faults with t and false alarms with f, are right
+    after K judgments with S_K = a(1 − f) + [a f + (1 − a) t] S_{K−1}, S_0 = a. `info` tells `corrections`, and `both`,
+    how often both were at fault.
+
+    What the answer earns goes to the answerer; the reward `role_mix` shares it between the roles and their own scores.
+    Differs from the authors' code: one plan and one process at a time, each made in one act; parallel plans, and
+    candidates that a reward model chooses, are left out.
+    """
+    result = await episode.reset()
+    counts = {"corrections": 0, "both": 0}
+    while result.observations:
+        _, seen = sole(result, program="mact")
+        process, notes = await _work(episode, seen, corrections, counts)
+        answerer = episode.agents[ANSWERER]
+        answer = await answerer.act(noted(seen, *notes, f"process: {process}"))
+        has_read(answerer, episode.agents[EXECUTOR])
+        episode.trajectory.info = {**episode.trajectory.info, **counts}
+        result = await episode.step({ANSWERER: answer})
+
+
+async def _work(
+    episode: Episode, seen: Observation, corrections: int, counts: dict[str, int]
+) -> tuple[str, tuple[str, ...]]:
+    """The last process, and what was wrong with those before."""
+    planner, executor, judge = (episode.agents[name] for name in (PLANNER, EXECUTOR, JUDGE))
+    notes: tuple[str, ...] = ()
+    flags = {PLAN, EXECUTE}
+    for left in range(corrections, -1, -1):
+        if PLAN in flags:
+            await planner.act(noted(seen, *notes))
+            if notes:
+                has_read(planner, judge)
+        plan = _text(planner)
+        await executor.act(noted(seen, *notes, f"plan: {plan}"))
+        has_read(executor, planner)
+        process = _text(executor)
+        if left == 0:
+            break
+        meant = await judge.ask(noted(seen, f"plan: {plan}", f"process: {process}"), judgment)
+        has_read(judge, planner, executor)
+        if meant == CORRECT:
+            break
+        flags = FLAGS.get(str(meant), {EXECUTE})
+        notes = (*notes, _wrong(process, _text(judge)))
+        counts["corrections"] += 1
+        counts["both"] += len(flags) == 2
+    return process, notes
+
+
+def _text(agent: Agent) -> str:
+    action: Action | None = None if agent.last is None else agent.last.action
+    return (None if action is None else action.text) or ""
+
+
+def _wrong(process: str, said: str) -> str:
+    return f"wrong: {process} ({said})"

@@ -5,7 +5,7 @@ Knows roles, toolboxes and texts. Knows no program, no environment and no policy
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -136,6 +136,11 @@ async def record_call(agent: Agent, shown: Observation | str, name: str, **argum
         results = await bench.box.gather([call])
     _tell(agent.last, results)
     return bench.shown(observation, said, results[0].text)
+
+
+def phrases_of(names: Sequence[str]) -> list[str]:
+    """What stands around calls and results of these tools, for a tokenizer; twice, for words seen once are no token."""
+    return [text for name in names for text in (name, f"x\n{name}", "x\ntool: error:")] * 2
 
 
 def _tell(step: Step, results: list[ToolResult]) -> None:

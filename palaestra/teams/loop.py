@@ -12,7 +12,9 @@ import numpy as np
 from palaestra.data import Action, Observation, derive
 from palaestra.registry import PositiveInt, register
 from palaestra.rollout.programs import acted_by, demonstrated_by
+from palaestra.teams.demonstration import spoiled
 from palaestra.teams.shown import has_read, noted, sole
+from palaestra.teams.tool_use import worked_out
 
 if TYPE_CHECKING:
     from palaestra.rollout.episode import Episode
@@ -31,19 +33,11 @@ def verdict(text: str) -> str | None:
     return word[0] if word and word[0] in (*ACCEPT, *REJECT) else None
 
 
-def spoiled(text: str, draw: np.random.Generator) -> str:
-    """Something wrong that looks like the text: another last digit, or, where there is none, a word less."""
-    places = [place for place, letter in enumerate(text) if letter.isdigit()]
-    if places:
-        digit = (int(text[places[-1]]) + 1 + int(draw.integers(9))) % 10
-        return f"{text[: places[-1]]}{digit}{text[places[-1] + 1 :]}"
-    return " ".join(text.split()[:-1]) or "?"
-
-
 async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
     """The expert proposes and is accepted; a share `noise` of first proposals is wrong, is rejected, and is mended.
 
-    Without noise the verifier sees nothing wrong, and learns to accept whatever it reads.
+    Without noise the verifier sees nothing wrong, and learns to accept whatever it reads. Who can calculate does so
+    before it speaks.
     """
     draw = np.random.default_rng(derive(episode.play.seed, "noise"))
     solver, verifier = episode.agents[SOLVER], episode.agents[VERIFIER]
@@ -54,10 +48,10 @@ async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
         if draw.random() < noise:
             wrong = spoiled(right.text or "", draw)
             solver.record(seen, wrong, noise=1.0)
-            verifier.record(_proposed(seen, wrong), REJECT[0])
+            verifier.record(await worked_out(verifier, _proposed(seen, wrong)), REJECT[0])
             shown = _criticized(seen, wrong, REJECT[0])
-        solver.record(shown, right)
-        verifier.record(_proposed(seen, right.text or ""), ACCEPT[0])
+        solver.record(await worked_out(solver, shown), right)
+        verifier.record(await worked_out(verifier, _proposed(seen, right.text or "")), ACCEPT[0])
         result = await episode.step({SOLVER: right})
 
 

@@ -16,6 +16,7 @@ from palaestra.engines import InProcessEngine
 from palaestra.errors import ContractError, RecipeError, nearest
 from palaestra.registry import part
 from palaestra.rollout.programs import demonstration_of, roles_of
+from palaestra.rollout.role_tools import phrases_of
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Role, Stage
 from palaestra.training.bound import bind, bind_all
@@ -216,8 +217,9 @@ def demonstrations(stage: Stage, runner: Any, seed: int, tasks: Sequence[Task]) 
 
 
 def phrases(settings: RunSettings, source: Any) -> list[str]:
-    """What is put before a policy beside observations, by contexts, strategies and the environment's teacher: texts
-    for a tokenizer."""
+    """What is put before a policy beside observations, by contexts, strategies, tools and the environment's teacher:
+    texts for a tokenizer."""
     made: list[Any] = [source, *(bind("context", role.context)() for role in settings.agents.values())]
     made += [strategy.held for strategy in bind_all("strategy", settings.strategy)]
-    return [text for one in made for text in getattr(one, "phrases", ())]
+    called = [tool.name for role in settings.agents.values() for tool in role.tools.use]
+    return [text for one in made for text in getattr(one, "phrases", ())] + phrases_of(called)

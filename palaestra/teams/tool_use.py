@@ -1,0 +1,42 @@
+"""Demonstrations of roles that have tools: who can calculate does so before it answers.
+
+Knows observations, benches and what an expression looks like. Knows no program, no policy and no environment.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from palaestra.data import Observation
+from palaestra.rollout.role_tools import record_call
+
+if TYPE_CHECKING:
+    from palaestra.rollout.agent import Agent
+
+CALCULATORS = {"python": "code", "calculator": "expression"}  # tool → the argument that takes an expression
+NUMBER = r"-?\d+(?:\.\d+)?"
+EXPRESSION = re.compile(rf"\(*\s*{NUMBER}(?:\s*\)*\s*[-+*/]\s*\(*\s*{NUMBER})+(?:\s*\))*")
+
+
+def expression_in(text: str) -> str | None:
+    """The first expression of a text; None if it has none.
+
+    >>> expression_in("work out: 12 + 5 - 40 ="), expression_in("( 87 / 3 + -10 )."), expression_in("room 7")
+    ('12 + 5 - 40', '( 87 / 3 + -10 )', None)
+    """
+    found = EXPRESSION.search(text)
+    return None if found is None else found[0].strip()
+
+
+async def worked_out(agent: Agent, seen: Observation) -> Observation:
+    """In a demonstration: an agent who can calculate works out the expression that it is shown.
+
+    Returns: what it reads then; `seen`, where it has no such tool or there is no expression.
+    """
+    tools = agent.bench.box.tools if agent.bench is not None else {}
+    expression = expression_in(seen.text or "")
+    for name, argument in CALCULATORS.items():
+        if name in tools and expression is not None:
+            return await record_call(agent, seen, name, **{argument: expression})
+    return seen

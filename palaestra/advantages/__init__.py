@@ -13,6 +13,7 @@ from palaestra.advantages.center import center
 from palaestra.advantages.clip_advantage import clip_advantage
 from palaestra.advantages.critic_warmup import CriticWarmup
 from palaestra.advantages.dcpo import dcpo
+from palaestra.advantages.descendants import descendants
 from palaestra.advantages.dr_grpo import dr_grpo
 from palaestra.advantages.dr_mas import dr_mas
 from palaestra.advantages.egae import egae
@@ -36,6 +37,7 @@ from palaestra.advantages.poad import poad
 from palaestra.advantages.ppo import ppo
 from palaestra.advantages.ppo_max import ppo_max
 from palaestra.advantages.ppr import ppr
+from palaestra.advantages.rae import RoleAdvantage
 from palaestra.advantages.reinforce import reinforce
 from palaestra.advantages.reinforce_plus_plus import reinforce_plus_plus
 from palaestra.advantages.reinforce_plus_plus_baseline import reinforce_plus_plus_baseline
@@ -55,6 +57,7 @@ __all__ = [
     "Canon",
     "Credit",
     "CriticWarmup",
+    "RoleAdvantage",
     "SelfImitation",
     "Signal",
     "adca_grpo",
@@ -63,6 +66,7 @@ __all__ = [
     "chain",
     "clip_advantage",
     "dcpo",
+    "descendants",
     "dr_grpo",
     "dr_mas",
     "egae",

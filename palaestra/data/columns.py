@@ -5,11 +5,12 @@ Knows names of columns, numbers and labels. Knows nothing of rows in time.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from palaestra.errors import InvalidData
@@ -17,14 +18,32 @@ from palaestra.errors import InvalidData
 REQUIRED = ("group", "trajectory", "agent", "turn", "reward")
 KEYS = (
     *("group", "trajectory", "agent", "state_key", "next_key", "action_key"),
-    *("policy", "segment", "invocation", "parent", "team", "stratum", "game", "node", "task", "state_text"),
+    *("policy", "segment", "invocation", "parent", "team", "stratum", "game", "node", "task", "state_text", "reads"),
 )
-LABELS = ("team", "stratum", "game", "node")  # of a step, or of its whole trajectory, in `info`
+# In `info`, of a step or of its whole trajectory. `reads`: turns of the acts whose messages the act was shown.
+LABELS = ("team", "stratum", "game", "node", "reads")
 FLAGS = ("terminated", "truncated")
 PER_TOKEN = ("token_logprob", "token_proximal", "token_reference", "token_entropy", "token_value", "token_version")
 COUNTS = ("turn", "token_count", "version")
-NUMBERS = ("reward", "weight", "outcome", "process", "value", "value_end", "entropy", *PER_TOKEN)
-MAY_BE_MISSING = ("outcome", "process", "value", "value_end", *PER_TOKEN)  # NaN: "not given for this row"
+NUMBERS = ("reward", "weight", "outcome", "process", "value", "value_end", "entropy", "without", *PER_TOKEN)
+MAY_BE_MISSING = ("outcome", "process", "value", "value_end", "without", *PER_TOKEN)  # NaN: "not given for this row"
+
+
+def label(value: Any) -> Any:
+    """A label of a step or trajectory; a dict over agents is none of the whole trajectory."""
+    return None if isinstance(value, Mapping) else tuple(value) if isinstance(value, list) else value
+
+
+def hashable(value: Any) -> Any:
+    """The value of an action as a label."""
+    return value.tobytes() if isinstance(value, np.ndarray) else value
+
+
+def places(last: Bool[Tensor, " rows"]) -> Int[Tensor, " rows"]:
+    """How many rows of its set stand before each, for rows in the order of a timeline."""
+    ends = last.nonzero()[:, 0]
+    start = torch.cat([ends.new_zeros(1), ends[:-1] + 1])
+    return torch.arange(len(last)) - torch.repeat_interleave(start, torch.diff(ends, prepend=ends.new_full((1,), -1)))
 
 
 def pick(values: Any, rows: Tensor) -> Any:
@@ -58,11 +77,11 @@ def numbers(name: str, values: Any) -> Tensor:
 
 
 def factorize(values: Any) -> tuple[Int[Tensor, " rows"], list[Any]]:
-    """Codes in order of first appearance (None → −1) and the labels."""
+    """Codes in order of first appearance (None → −1) and the labels; lists are told apart by what is in them."""
     if isinstance(values, range | Tensor) or (isinstance(values, np.ndarray) and values.dtype.kind in "iub"):
         labels, codes = np.unique(np.asarray(values), return_inverse=True)
         return torch.from_numpy(codes.astype(np.int64).reshape(-1)), labels.tolist()
     seen: dict[Any, int] = {None: -1}
-    found = [seen.setdefault(value, len(seen) - 1) for value in values]
+    found = [seen.setdefault(tuple(v) if isinstance(v, list) else v, len(seen) - 1) for v in values]
     del seen[None]
     return torch.tensor(found, dtype=torch.int64), list(seen)

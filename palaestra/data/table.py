@@ -5,7 +5,7 @@ Knows columns, keys and the order of rows in time. Knows nothing of agents' mode
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,9 +23,12 @@ from palaestra.data.columns import (
     PER_TOKEN,
     REQUIRED,
     factorize,
+    hashable,
+    label,
     numbers,
     numeric,
     pick,
+    places,
 )
 from palaestra.data.segments import Key, compact
 from palaestra.data.trajectory import Step, Trajectory
@@ -37,7 +40,7 @@ class StepTable:
 
     Required: group, trajectory, agent, turn, reward. Optional: state_key, next_key, action_key,
     token_count, outcome, process, weight, value, value_end, entropy, terminated, truncated, policy, version,
-    segment, invocation, parent, team, stratum, game, node, task, state_text, and per token (flat,
+    segment, invocation, parent, team, stratum, game, node, task, state_text, reads, without, and per token (flat,
     sum(token_count)) token_logprob, token_proximal, token_reference, token_entropy, token_value. Any further
     named column is accepted.
 
@@ -191,7 +194,7 @@ class StepTable:
 
     # ---- keys and order -----------------------------------------------------------------------------------
     def key(self, *names: str) -> Key:
-        """The sets of rows that agree in all these columns; no name at all gives the whole table.
+        """The sets of rows that agree in all these columns; no name at all gives the whole table. `act` counts acts.
 
         Raises: MissingColumn, if a column is absent or holds no value at all.
         """
@@ -203,6 +206,8 @@ class StepTable:
         return self._cache[names]  # type: ignore[no-any-return]
 
     def _single(self, name: str) -> Key:
+        if name == "act" and name not in self._columns:
+            return Key(*compact(self.act), (name,))
         if name not in self._labels:
             return Key(*compact(self[name]), (name,))  # numbers: any value, also fractions and negative ones
         codes = self[name]
@@ -240,6 +245,12 @@ class StepTable:
             last[:-1] = ordered[1:] != ordered[:-1]
             self._cache[cached] = (order, last)
         return self._cache[cached]  # type: ignore[no-any-return]
+
+    @property
+    def act(self) -> Int[Tensor, " rows"]:
+        """How often the row's agent had acted before, in this conversation: int64 (rows,). A column of `key`."""
+        order, last = self.timeline("trajectory", "agent", *(("invocation",) if "invocation" in self else ()))
+        return torch.empty_like(order).index_copy_(0, order, places(last))
 
     @property
     def tokens(self) -> int:
@@ -281,7 +292,7 @@ class StepTable:
             "outcome": [np.nan if t.outcome is None else t.outcome for t, _ in pairs],
             "state_key": [s.observation.state_key for s in steps],
             "next_key": _next_keys(pairs),
-            "action_key": [None if s.action.value is None else _hashable(s.action.value) for s in steps],
+            "action_key": [None if s.action.value is None else hashable(s.action.value) for s in steps],
             "token_count": [token_count(s) for s in steps],
             "policy": [s.policy for s in steps],
             "version": [s.version for s in steps],
@@ -297,11 +308,11 @@ class StepTable:
         }
         if any("weight" in s.info for s in steps):  # guests of an episode, whose rows count nowhere
             columns["weight"] = [float(s.info.get("weight", 1.0)) for s in steps]
-        for name in _number_columns(steps):
+        for name in sorted({k for s in steps for k, v in s.info.items() if isinstance(v, bool | int | float)}):
             absent = np.nan if name in MAY_BE_MISSING else 0.0
             columns.setdefault(name, [float(s.info.get(name, absent)) for s in steps])
         for name in LABELS:
-            columns[name] = [_label(s.info.get(name, t.info.get(name))) for t, s in pairs]
+            columns[name] = [label(s.info.get(name, t.info.get(name))) for t, s in pairs]
         columns["state_text"] = [s.observation.text for s in steps]
         unlabeled = [name for name in (*LABELS, "state_text") if all(value is None for value in columns[name])]
         return cls(**{name: column for name, column in columns.items() if name not in unlabeled})
@@ -337,11 +348,6 @@ def token_count(step: Step) -> int:
     return max(len(step.action.tokens), 1)
 
 
-def _label(value: Any) -> Any:
-    """A label of a step or trajectory; a dict over agents is none of the whole trajectory."""
-    return None if isinstance(value, Mapping) else value
-
-
 def _next_keys(pairs: list[tuple[Trajectory, Step]]) -> list[str | None]:
     following: dict[tuple[str, str], str | None] = {}
     keys: list[str | None] = []
@@ -372,15 +378,6 @@ def _versions(steps: list[Step]) -> np.ndarray | None:
         for s in steps
     ]
     return np.concatenate(given)
-
-
-def _number_columns(steps: Iterable[Step]) -> list[str]:
-    found = {k for s in steps for k, v in s.info.items() if isinstance(v, bool | int | float)}
-    return sorted(found)
-
-
-def _hashable(value: Any) -> Any:
-    return value.tobytes() if isinstance(value, np.ndarray) else value
 
 
 def _refuse_non_finite(name: str, column: Tensor, table: StepTable) -> None:

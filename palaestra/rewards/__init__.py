@@ -1,5 +1,6 @@
 """Rewards: a table to a new reward column, one after the other. Floor 2."""
 
+from palaestra.rewards.counterfactual import counterfactual
 from palaestra.rewards.cut_outcome import cut_outcome
 from palaestra.rewards.defense_schedule import DefenseSchedule
 from palaestra.rewards.dense_normalized import dense_normalized
@@ -21,7 +22,9 @@ from palaestra.rewards.overlong import overlong
 from palaestra.rewards.progress import Progress
 from palaestra.rewards.renorm import renorm
 from palaestra.rewards.resource_penalty import resource_penalty
+from palaestra.rewards.role_mix import role_mix
 from palaestra.rewards.running_scale import RunningScale
+from palaestra.rewards.shapley import shapley_credit
 from palaestra.rewards.step_judge import StepJudge
 from palaestra.rewards.token_budget import token_budget
 from palaestra.rewards.tool_bonus import tool_bonus
@@ -38,6 +41,7 @@ __all__ = [
     "Progress",
     "RunningScale",
     "StepJudge",
+    "counterfactual",
     "cut_outcome",
     "dense_normalized",
     "entity_credit",
@@ -52,6 +56,8 @@ __all__ = [
     "overlong",
     "renorm",
     "resource_penalty",
+    "role_mix",
+    "shapley_credit",
     "token_budget",
     "tool_bonus",
     "tool_penalties",

@@ -11,6 +11,7 @@ No wall clock is read, and a session's numbers do not depend on who else is in t
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Hashable, Mapping
 
 import torch
@@ -63,18 +64,16 @@ class InProcessEngine:
         self.statistics = Statistics()
         self._ask_version = versions if callable(versions) else None
         known = versions if isinstance(versions, Mapping) else {}
-        self._servers = {
-            name: PolicyServer(
-                name,
-                _moved(model, device, dtype),
-                statistics=self.statistics,
-                version=self._ask_version(name) if self._ask_version else known.get(name, 0),
-                max_sessions=max_sessions,
-                max_length=max_length,
-                chunk_tokens=chunk_tokens,
-            )
-            for name, model in models.items()
-        }
+        self._make = functools.partial(
+            PolicyServer,
+            statistics=self.statistics,
+            max_sessions=max_sessions,
+            max_length=max_length,
+            chunk_tokens=chunk_tokens,
+        )
+        self._servers: dict[str, PolicyServer] = {}
+        for name, model in models.items():
+            self.serve(name, _moved(model, device, dtype), version=known.get(name, 0))
         self._sessions: dict[Hashable, dict[str, SessionState]] = {}
         self._jobs: list[Job] = []
         self._arrivals = 0
@@ -133,6 +132,22 @@ class InProcessEngine:
         if any(state.job is not None for state in states.values()):
             raise ContractError(where=where, what="it is generating.", remedy="Wait for `generate` to return.")
         self._sessions[new_session] = {name: self._servers[name].fork(state) for name, state in states.items()}
+
+    def serve(self, policy: str, model: PreTrainedModel, *, version: int = 0) -> None:
+        """Serve one more policy from now on, with a model that is on its device.
+
+        Raises: ContractError, if a policy of this name is served, or the architecture cannot be.
+        """
+        if policy in self._servers:
+            raise ContractError(
+                where="in-process engine", what=f"policy `{policy}` is served.", remedy="Dismiss it first."
+            )
+        version = self._ask_version(policy) if self._ask_version else version
+        self._servers[policy] = self._make(policy, model, version=version)
+
+    def dismiss(self, policy: str) -> None:
+        """Serve this policy no longer; its sessions must have been closed. Unknown ones are fine."""
+        self._servers.pop(policy, None)
 
     def weights_changed(self, policy: str, version: int) -> None:
         """Call after an update. What was cached is forgotten; living sessions are recomputed when they act next."""

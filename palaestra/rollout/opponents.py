@@ -1,0 +1,197 @@
+"""Opponents: a pool of earlier selves, how each of them fares against the learner, and whom to play next.
+
+Knows frozen policies, results of games and draws. Knows nothing of episodes, environments or how policies learn.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from torch import Tensor
+
+from palaestra.errors import CheckpointError, InvalidData
+
+START = 1000.0  # rating of the first policy
+K = 32.0  # most that one game moves a rating
+
+Choose = Literal["latest", "uniform", "prioritized"]
+Weighting = Literal["hard", "variance"]
+
+
+# ---- numbers ----------------------------------------------------------------------------------------------
+def win_rate(wins: float, draws: float, games: float) -> float:
+    """(wins + draws / 2 + 1) / (games + 2): an opponent that nobody has met is expected to be equal.
+
+    Raises: InvalidData, for more results than games.
+
+    >>> win_rate(3, 2, 8)
+    0.5
+    """
+    if min(wins, draws, games) < 0 or wins + draws > games:
+        raise InvalidData(where="win_rate", what=f"{wins} wins and {draws} draws of {games} games are impossible.")
+    return (wins + draws / 2 + 1) / (games + 2)
+
+
+def chances(rates: Sequence[float], *, weighting: Weighting = "hard") -> np.ndarray:
+    """How likely each opponent is to be drawn, from the learner's win rate x against it: float64 (opponents,).
+
+        hard: f(x) = (1 − x)²          variance: f(x) = x · (1 − x)          p_j = f(x_j) / Σ_i f(x_i)
+
+    All alike where every f is 0.
+
+    >>> chances([0.9, 0.5, 0.2], weighting="hard").round(4).tolist()
+    [0.0111, 0.2778, 0.7111]
+    """
+    x = np.asarray(rates, np.float64)
+    weights = (1 - x) ** 2 if weighting == "hard" else x * (1 - x)
+    total = weights.sum()
+    return weights / total if total > 0 else np.full(len(x), 1 / len(x))
+
+
+def elo(rating: float, other: float, score: float, *, k: float = K) -> tuple[float, float]:
+    """Both ratings after a game of which the first won `score` (1, 0.5 or 0); their sum stays.
+
+        R' = R + k · (score − 1 / (1 + 10^((R_o − R) / 400)))
+
+    >>> [round(rating, 4) for rating in elo(1000, 1200, 1.0)]
+    [1024.3119, 1175.6881]
+    """
+    change = k * (score - 1 / (1 + 10 ** ((other - rating) / 400)))
+    return rating + change, other - change
+
+
+# ---- the pool ---------------------------------------------------------------------------------------------
+@dataclass(slots=True, kw_only=True, eq=False)
+class Member:
+    """An earlier self.
+
+    Attributes:
+        number: the iteration before which it was taken. policy: frozen; its name is `main@12`.
+        wins, draws, games: of the learner, against it. rating: Elo.
+        playing: episodes under way that it sits in; it is let go only when there are none.
+    """
+
+    number: int
+    policy: Any
+    rating: float
+    wins: int = 0
+    draws: int = 0
+    games: int = 0
+    playing: int = 0
+
+    @property
+    def rate(self) -> float:
+        """The learner's smoothed win rate against it."""
+        return win_rate(self.wins, self.draws, self.games)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Pool:
+    """Earlier selves of one policy, the oldest first; the pay-off table is in its members.
+
+    Attributes:
+        size: most members; the oldest gives way. members: who can be drawn. left: who could and still plays.
+        rating: of the learner.
+    """
+
+    size: int
+    members: list[Member] = field(default_factory=list)
+    left: list[Member] = field(default_factory=list)
+    rating: float = START
+
+    def add(self, policy: Any, number: int) -> Member:
+        """Take a copy of the policy as it is now, with the learner's rating."""
+        member = Member(number=number, policy=snapshot(policy, number), rating=self.rating)
+        self.members.append(member)
+        while len(self.members) > self.size:
+            self.left.append(self.members.pop(0))
+        return member
+
+    def draw(self, random: np.random.Generator, *, choose: Choose, weighting: Weighting) -> Member:
+        """An opponent: the youngest, any, or by how hard it is."""
+        if choose == "latest":
+            return self.members[-1]
+        p = chances([m.rate for m in self.members], weighting=weighting) if choose == "prioritized" else None
+        return self.members[int(random.choice(len(self.members), p=p))]
+
+    def note(self, member: Member, score: float) -> None:
+        """A game against this member is over: the learner won (1), drew (0.5) or lost (0)."""
+        member.games += 1
+        member.wins += score == 1.0
+        member.draws += score == 0.5
+        self.rating, member.rating = elo(self.rating, member.rating, score)
+
+    def gone(self) -> list[Member]:
+        """Those who left and play no more; they are forgotten."""
+        idle = [member for member in self.left if member.playing == 0]
+        self.left = [member for member in self.left if member.playing > 0]
+        return idle
+
+    # ---- checkpoints --------------------------------------------------------------------------------------
+    def state_dict(self) -> dict[str, Any]:
+        """Members with weights, architecture and results."""
+        return {
+            "rating": self.rating,
+            "members": [
+                {
+                    "number": m.number,
+                    "version": m.policy.version,
+                    "architecture": m.policy.architecture(),
+                    "weights": _weights(m.policy),
+                    "rating": m.rating,
+                    "wins": m.wins,
+                    "draws": m.draws,
+                    "games": m.games,
+                }
+                for m in self.members
+            ],
+        }
+
+    def restore(self, state: Mapping[str, Any], policy: Any) -> None:
+        """Go on with what was saved; the members are copies of `policy` with their own weights.
+
+        Raises: CheckpointError, if a member is of another architecture (another tokenizer included).
+        """
+        self.rating, self.members, self.left = float(state["rating"]), [], []
+        for kept in state["members"]:
+            here = policy.architecture()
+            if kept["architecture"] != here:
+                differing = sorted(key for key in here if kept["architecture"].get(key) != here[key])
+                raise CheckpointError(
+                    where=f"pool of policy {policy.name}, member {kept['number']}",
+                    what=f"it is of another architecture; what differs: {', '.join(differing)}.",
+                    remedy="Resume with the recipe that the pool was made with, or start a new run.",
+                )
+            copied = snapshot(policy, int(kept["number"]))
+            copied.module.load_state_dict(kept["weights"])
+            copied.weights_changed(int(kept["version"]))
+            results = {name: int(kept[name]) for name in ("wins", "draws", "games")}
+            number, rating = int(kept["number"]), float(kept["rating"])
+            self.members.append(Member(number=number, policy=copied, rating=rating, **results))
+
+
+def snapshot(policy: Any, number: int) -> Any:
+    """A frozen copy with weights of its own, called `main@12`; one that generates is served by the same engine."""
+    copied = policy.twin()
+    copied.name, copied.trainable = f"{policy.name}@{number}", False
+    copied.module.requires_grad_(False)
+    engine = getattr(policy, "engine", None)
+    if engine is not None:
+        engine.serve(copied.name, copied.model)
+        copied.engine = engine
+    return copied
+
+
+def let_go(member: Member) -> None:
+    """What an engine holds for this member is freed."""
+    engine = getattr(member.policy, "engine", None)
+    if engine is not None:
+        engine.dismiss(member.policy.name)
+
+
+def _weights(policy: Any) -> dict[str, Tensor]:
+    return {name: copy.deepcopy(tensor.detach()).cpu() for name, tensor in policy.module.state_dict().items()}

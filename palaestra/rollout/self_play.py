@@ -1,0 +1,192 @@
+"""Self-play: who sits where. The learner plays itself, or one seat against its earlier selves.
+
+Knows plays, seats and a pool of opponents. Knows no game and no loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from palaestra.data import StopReason, Trajectory, derive
+from palaestra.errors import RecipeError
+from palaestra.registry import Fraction, PositiveInt, register
+from palaestra.rollout.field import Field
+from palaestra.rollout.opponents import Choose, Member, Pool, Weighting, let_go
+from palaestra.rollout.programs import roles_of
+from palaestra.rollout.stage import Play
+
+WHERE = "strategy: self_play"
+EVEN = 1e-9  # returns that differ by less are a draw
+
+
+@register("strategy", "self_play", source="Vinyals et al. 2019, doi:10.1038/s41586-019-1724-z")
+class SelfPlay:
+    """Each group of games is played by the present policy alone, or by it and one of its earlier selves.
+
+    With probability `self_share` the policy has all its seats. Otherwise a member of a pool of frozen snapshots is
+    drawn, the same for the whole group, and the learner has one seat, the member all the others. From sample to sample
+    of a group the learner moves on to the next seat; where it begins is drawn for each group. A member's acts are rows
+    of weight 0: nobody learns from them and no statistic counts them. Where other policies of the run have seats too
+    (games with a policy for each seat), the member takes all seats of its own policy, and the others play against it;
+    a strategy for each policy, one inside the other, gives each a pool. What is cast already is left as it is.
+
+    A pool of `prioritized` draws is prioritized fictitious self-play: see `opponents.chances`. A game is won by who
+    has the larger return; where all get the same, every game is a draw and nobody is harder than anybody else.
+
+    Args:
+        policy: whose snapshots are the pool.
+        every: iterations between snapshots; the first is of the start. Higher: members differ more. Usual: 5 to 50.
+        size: most members; the oldest gives way. 1 with `latest`: an older copy. Higher: less is forgotten, and more
+            models are asked. Usual: 5 to 50.
+        choose: "latest", the last snapshot; "uniform", any, which is fictitious play; "prioritized", by win rates.
+        weighting: of `prioritized`. "hard": (1 − x)², those it loses to; "variance": x (1 − x), its equals.
+        self_share: in [0, 1]. 1: plain self-play, and the pool is only kept. Usual: 0.5.
+
+    Evaluations are played as without it. The trajectory's info tells `opponent`: the member's name, or
+    "self". Metrics: self_play/pool (members), self_play/share (of the plays, against the
+    pool), self_play/score (mean of 1 won, 0.5 drawn, 0 lost in those), self_play/winrate/mean and lowest (smoothed,
+    over members, of all their games), self_play/elo (of the learner; 1000 at the start, and a new member has the
+    learner's).
+
+    Raises: RecipeError, for an unknown policy, one without weights, or one whose only seat has nobody to play against.
+    """
+
+    def __init__(
+        self,
+        *,
+        policy: str = "main",
+        every: PositiveInt = 10,
+        size: PositiveInt = 20,
+        choose: Choose = "prioritized",
+        weighting: Weighting = "hard",
+        self_share: Fraction = 0.5,
+    ) -> None:
+        self._policy, self._every, self._choose, self._weighting = policy, every, choose, weighting
+        self._self_share = self_share
+        self.pool = Pool(size=size)
+        self._taken: int | None = None  # iteration of the last snapshot
+        self._stored: Mapping[str, Any] | None = None  # of a checkpoint, until there is a policy to put it into
+
+    async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]:
+        """What was played; the results against members go into the pay-off table."""
+        seats, others = self._seats(field)
+        self._grow(field)
+        drawn = {play.group: self._drawn(play.group, field.seed) for play in plays}
+        cast = [self._cast(play, *drawn[play.group], seats, others, field) for play in plays]
+        met = {(play.group, play.sample): (play, member) for play, member in cast if member is not None}
+        for _, member in met.values():
+            member.playing += 1
+        try:
+            played = await field.collect([play for play, _ in cast])
+        finally:
+            for _, member in met.values():
+                member.playing -= 1
+        scores = []
+        for one in sorted(played, key=lambda t: (t.group, t.sample)):
+            if one.stop is not StopReason.ERROR and (one.group, one.sample) in met:
+                play, member = met[one.group, one.sample]
+                scores.append(score(one, [name for name in (*seats, *others) if name not in play.cast], play.cast))
+                self.pool.note(member, scores[-1])
+        self._let_go(field)
+        field.metrics |= self._metrics(scores, share=len(met) / len(plays))
+        return played
+
+    def _seats(self, field: Field) -> tuple[list[str], list[str]]:
+        """The seats of the policy, and those of others."""
+        if self._policy not in field.policies or not hasattr(field.policies[self._policy], "module"):
+            raise RecipeError(
+                where=f"{WHERE}, policy",
+                what=f"`{self._policy}` is no policy of this run whose weights could be kept.",
+                options=sorted(name for name, policy in field.policies.items() if hasattr(policy, "module")),
+                remedy="Name the policy whose earlier selves are the opponents.",
+            )
+        assert field.stage is not None
+        names = roles_of(field.stage.program) or field.source.agents
+        own = [name for name in names if field.stage.role(name).policy.name == self._policy]
+        others = [name for name in names if name not in own]
+        if not own or len(names) < 2:
+            raise RecipeError(
+                where=WHERE,
+                what=f"`{self._policy}` has {len(own)} of {len(names)} seats, so that it cannot meet itself.",
+                options=list(names),
+                remedy="Play a game of at least two seats in which the policy has one.",
+            )
+        return own, others
+
+    def _grow(self, field: Field) -> None:
+        """Every so many iterations, the policy as it is now joins the pool."""
+        policy = field.policies[self._policy]
+        if self._stored is not None:
+            self.pool.restore(self._stored["pool"], policy)
+            self._taken, self._stored = self._stored["taken"], None
+        if self._taken is None or field.step - self._taken >= self._every:
+            self.pool.add(policy, field.step)
+            self._taken = field.step
+
+    def _drawn(self, group: str, seed: int) -> tuple[Member | None, int]:
+        """Whom the group plays against (None: itself), and where the learner's seats begin."""
+        draw = np.random.default_rng(derive(seed, "self_play", self._policy, group))
+        if draw.random() < self._self_share:
+            return None, 0
+        first = int(draw.integers(2**31))
+        return self.pool.draw(draw, choose=self._choose, weighting=self._weighting), first
+
+    def _cast(
+        self, play: Play, member: Member | None, first: int, seats: Sequence[str], others: Sequence[str], field: Field
+    ) -> tuple[Play, Member | None]:
+        """The play with its seats given out, and the member that has some of them."""
+        if member is None or play.cast:
+            return replace(play, info={"opponent": "self", **play.info}), None
+        ours = None if others else seats[(first + play.sample) % len(seats)]
+        guests = {name: self._guest(member, name, field) for name in seats if name != ours}
+        told = {**play.info, "opponent": member.policy.name}
+        return replace(play, cast=guests, info=told), member
+
+    def _guest(self, member: Member, name: str, field: Field) -> str:
+        """The role in which a member takes a seat: as the seat's own, with the member's policy."""
+        assert field.stage is not None
+        role = f"{member.policy.name}/{name}"
+        if role not in field.stage.roles:
+            own = replace(field.stage.role(name), policy=member.policy, guest=True)
+            field.stage.roles[role] = own  # type: ignore[index]  # roles may be added while a run goes on
+        return role
+
+    def _let_go(self, field: Field) -> None:
+        """Members that have left, and play no more, leave the stage too."""
+        assert field.stage is not None
+        for member in self.pool.gone():
+            for role in [name for name in field.stage.roles if name.startswith(f"{member.policy.name}/")]:
+                del field.stage.roles[role]  # type: ignore[attr-defined]
+            let_go(member)
+
+    def _metrics(self, scores: Sequence[float], *, share: float) -> dict[str, float]:
+        rates = [member.rate for member in self.pool.members]
+        found = {
+            "self_play/pool": float(len(rates)),
+            "self_play/share": share,
+            "self_play/winrate/mean": float(np.mean(rates)),
+            "self_play/winrate/lowest": min(rates),
+            "self_play/elo": self.pool.rating,
+        }
+        return found | ({"self_play/score": float(np.mean(scores))} if scores else {})
+
+    # ---- checkpoints --------------------------------------------------------------------------------------
+    def state_dict(self) -> dict[str, Any]:
+        """The pool, and when it grew last."""
+        return (
+            dict(self._stored) if self._stored is not None else {"pool": self.pool.state_dict(), "taken": self._taken}
+        )
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with what was saved; its weights are put back, and looked at, when there are policies to play."""
+        self._stored = state
+
+
+def score(played: Trajectory, ours: Sequence[str], theirs: Collection[str]) -> float:
+    """1, 0.5 or 0: whether our seats got more on average than theirs, the same, or less."""
+    own, other = (float(np.mean([played.returns.get(name, 0.0) for name in side])) for side in (ours, list(theirs)))
+    return 0.5 if abs(own - other) < EVEN else float(own > other)

@@ -45,7 +45,8 @@ async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
         name, seen = sole(result, program="mact")
         right = await episode.expert(name)
         process = right.text or ""
-        plan, notes = process.split()[0], tuple[str, ...]()
+        plan = (process.split() or ["?"])[0]
+        notes: tuple[str, ...] = ()
         if draw.random() >= noise:
             episode.agents[PLANNER].record(seen, plan)
         else:

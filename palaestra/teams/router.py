@@ -15,17 +15,18 @@ from palaestra.errors import ContractError
 from palaestra.registry import PositiveInt, register
 from palaestra.rollout.programs import acted_by, demonstrated_by, expert_or_random
 from palaestra.teams.parsers import choice
+from palaestra.teams.shown import sole
 
 if TYPE_CHECKING:
     from palaestra.rollout.episode import Episode
 
-SEARCH, ANSWER = "search", "answer"  # the word that an action for the environment begins with
-WORK = {SEARCH: "searcher", ANSWER: "answerer"}
+VERDICTS = {"yes": "answer", "no": "search"}  # what is said → the word that an action for the environment begins with
+WORK = {"search": "searcher", "answer": "answerer"}
 
 
 def verdict(text: str) -> str | None:
     """What the verifier says: yes or no."""
-    return choice(text, options=("yes", "no"))
+    return choice(text, options=tuple(VERDICTS))
 
 
 async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
@@ -33,11 +34,12 @@ async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
     draw = np.random.default_rng(derive(episode.play.seed, "noise"))
     result = await episode.reset()
     while result.observations:
-        ((name, seen),) = result.observations.items()
+        name, seen = sole(result, program="router")
         chosen, wild = await expert_or_random(episode, name, _routed(seen), noise=noise, draw=draw)
         kind, rest = _told(chosen)
-        episode.agents["verifier"].record(seen, "yes" if kind == ANSWER else "no", noise=float(wild))
-        action = episode.agents[WORK[kind]].record(seen, rest, noise=float(wild))
+        said = next(word for word, meant in VERDICTS.items() if meant == kind)
+        episode.agents["verifier"].record(_for_verifier(seen), said, noise=float(wild))
+        action = episode.agents[WORK[kind]].record(_for_worker(seen, kind), rest, noise=float(wild))
         result = await episode.step({WORK[kind]: _acting(kind, action)})
 
 
@@ -47,7 +49,7 @@ async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
 async def router(episode: Episode, *, turns: PositiveInt = 4) -> None:
     """The verifier reads what was asked and found: no → the searcher writes a search; yes → the answerer an answer.
 
-    For environments with one agent whose actions are `search …` and `answer …`. The roles write what follows that word
+    For environments of one agent whose actions are `search …` and `answer …`. The roles write what follows that word
     and the program writes the word, so that none can do another's work. What they do is the environment's reward, which
     goes to who acted; `returns: [trajectory]` of an estimator shares it.
 
@@ -56,20 +58,38 @@ async def router(episode: Episode, *, turns: PositiveInt = 4) -> None:
             longer episodes. Usual: 4.
 
     A verdict that is neither yes nor no is `invalid` and taken as no.
+
+    Raises: ContractError, in an environment of several agents.
     """
     result = await episode.reset()
     for rounds_left in reversed(range(turns)):
-        ((_, seen),) = result.observations.items()
-        enough = rounds_left == 0 or await episode.agents["verifier"].ask(seen, verdict) == "yes"
-        kind = ANSWER if enough else SEARCH
-        action = await episode.agents[WORK[kind]].act(seen)
+        _, seen = sole(result, program="router")
+        said: str | None = "yes"
+        if rounds_left:
+            said = await episode.agents["verifier"].ask(_for_verifier(seen), verdict)
+        kind = VERDICTS[said or "no"]
+        action = await episode.agents[WORK[kind]].act(_for_worker(seen, kind))
         result = await episode.step({WORK[kind]: _acting(kind, action)})
         if not result.observations:
             return
 
 
+# ---- what a role is shown, and what becomes of what it writes ---------------------------------------------
+def _for_verifier(seen: Observation) -> Observation:
+    """The observation, to which only a verdict is an answer."""
+    return replace(seen, legal=None if seen.legal is None else list(VERDICTS))
+
+
+def _for_worker(seen: Observation, kind: str) -> Observation:
+    """The observation; of what was legal, what this role may write."""
+    if seen.legal is None:
+        return seen
+    parts = [str(text).partition(" ") for text in seen.legal]
+    return replace(seen, legal=[rest for word, _, rest in parts if word == kind])
+
+
 def _routed(seen: Observation) -> Observation:
-    """The observation without legal actions that no role can do."""
+    """The observation without legal actions that are no role's work."""
     legal = None if seen.legal is None else [text for text in seen.legal if str(text).partition(" ")[0] in WORK]
     return replace(seen, legal=legal)
 

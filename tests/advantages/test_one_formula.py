@@ -262,6 +262,8 @@ def test_every_estimator_is_named() -> None:
             "archer",
             "bnpo",
             "canon",
+            "descendants",
+            "rae",
             "filtered",
             "foresight",
             "hapo",

@@ -13,6 +13,7 @@ from palaestra.rewards.game_shaping import game_shaping
 from palaestra.rewards.gui_action import GuiAction
 from palaestra.rewards.hierarchical import hierarchical
 from palaestra.rewards.implicit_process import ImplicitProcess
+from palaestra.rewards.interaction import interaction
 from palaestra.rewards.intrinsic_tool import IntrinsicTool
 from palaestra.rewards.invalid_penalty import invalid_penalty
 from palaestra.rewards.milestones import milestones
@@ -24,6 +25,7 @@ from palaestra.rewards.renorm import renorm
 from palaestra.rewards.resource_penalty import resource_penalty
 from palaestra.rewards.role_mix import role_mix
 from palaestra.rewards.running_scale import RunningScale
+from palaestra.rewards.self_consistency import self_consistency
 from palaestra.rewards.shapley import shapley_credit
 from palaestra.rewards.step_judge import StepJudge
 from palaestra.rewards.token_budget import token_budget
@@ -50,6 +52,7 @@ __all__ = [
     "function_calls",
     "game_shaping",
     "hierarchical",
+    "interaction",
     "invalid_penalty",
     "milestones",
     "outcome",
@@ -57,6 +60,7 @@ __all__ = [
     "renorm",
     "resource_penalty",
     "role_mix",
+    "self_consistency",
     "shapley_credit",
     "token_budget",
     "tool_bonus",

@@ -1,0 +1,37 @@
+"""Self-consistency: an answer is paid for being given most often. Knows answers; knows no right one."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from palaestra.data import StepTable
+from palaestra.errors import InvalidData
+from palaestra.registry import Columns, register
+
+
+@register("reward", "self_consistency", source="arXiv 2504.16084")
+def self_consistency(
+    table: StepTable, *, by: Columns = ("group",), stratum: str | None = None
+) -> Float[Tensor, " rows"]:
+    """1 for the most frequent answer among peers, 0 for others; where several are, each of them gets 1.
+
+    Args:
+        table: columns action_key and those of `by`, each (rows,); stratum, where it is asked for.
+        by: rows that agree in these columns answer the same question.
+        stratum: only rows of this label answer; others get 0.
+
+    Returns: float32 (rows,).
+    Raises: InvalidData, if no row answers.
+    """
+    answers = table.weight > 0
+    if stratum is not None:
+        named = torch.tensor([label == stratum for label in table.labels("stratum")] + [False])
+        answers = answers & named[table["stratum"]]
+    if not bool(answers.any()):
+        raise InvalidData(where="reward: self_consistency", what=f"no row answers (stratum: {stratum}).")
+    same, peers = table.key(*by, "action_key"), table.key(*by)
+    count = torch.zeros(same.size).index_add_(0, same.codes, answers.float())[same.codes] * answers
+    most = torch.zeros(peers.size).scatter_reduce_(0, peers.codes, count, "amax")[peers.codes]
+    return torch.where(answers & (count == most), 1.0, 0.0).float()

@@ -46,7 +46,7 @@ async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
 @register("program", "router", source="arXiv 2602.08847")
 @acted_by("verifier", "searcher", "answerer")
 @demonstrated_by(demonstrate)
-async def router(episode: Episode, *, turns: PositiveInt = 4) -> None:
+async def router(episode: Episode, *, turns: PositiveInt = 4, must_answer: bool = True) -> None:
     """The verifier reads what was asked and found: no → the searcher writes a search; yes → the answerer an answer.
 
     For environments of one agent whose actions are `search …` and `answer …`. The roles write what follows that word
@@ -54,8 +54,9 @@ async def router(episode: Episode, *, turns: PositiveInt = 4) -> None:
     goes to who acted; `returns: [trajectory]` of an estimator shares it.
 
     Args:
-        turns: rounds; in the last one nobody asks the verifier, and the answerer must answer. Higher: more searches,
-            longer episodes. Usual: 4.
+        turns: rounds. Higher: more searches, longer episodes. Usual: 4.
+        must_answer: in the last round nobody asks the verifier, and the answerer answers. False: an episode may end
+            without an answer, so that the answerer acts in those only in which the verifier was content in time.
 
     A verdict that is neither yes nor no is `invalid` and taken as no.
 
@@ -65,7 +66,7 @@ async def router(episode: Episode, *, turns: PositiveInt = 4) -> None:
     for rounds_left in reversed(range(turns)):
         _, seen = sole(result, program="router")
         said: str | None = "yes"
-        if rounds_left:
+        if rounds_left or not must_answer:
             said = await episode.agents["verifier"].ask(_for_verifier(seen), verdict)
         kind = VERDICTS[said or "no"]
         action = await episode.agents[WORK[kind]].act(_for_worker(seen, kind))

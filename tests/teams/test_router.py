@@ -3,7 +3,7 @@
 1. No: the searcher's words go to the environment as a search. Yes: the answerer's as an answer. Rewards and what the
    environment tells go to who acted.
 2. A verdict that is neither is invalid and taken as no; a role's own parser reads it where there is one.
-3. In the last round nobody asks the verifier, and the answerer must answer.
+3. In the last round nobody asks the verifier, and the answerer must answer; or, if the recipe says so, need not.
 4. Every role reads what the environment shows and nothing of what others said; what is legal for it is its own work.
 5. Nobody can do another's work, and an empty answer is the answerer's own mistake.
 6. Demonstrations solve every task: no and a search until all is read, yes and the answer; wild acts are marked.
@@ -71,6 +71,12 @@ def test_3_the_last_round() -> None:
         (played,) = play(router, WORKERS | {"verifier": ["no"] * 4}, environment=SMALL, options={"turns": turns})
         assert [role for role, _ in acts(played)] == ["verifier", "searcher"] * (turns - 1) + ["answerer"]
         assert played.error is None and played.outcome is not None
+    options = {"turns": 2, "must_answer": False}
+    (silent,) = play(router, WORKERS | {"verifier": ["no"] * 2}, environment=SMALL, options=options)
+    assert [role for role, _ in acts(silent)] == ["verifier", "searcher"] * 2
+    assert (silent.error, silent.outcome) == (None, 0.0)
+    (content,) = play(router, WORKERS | {"verifier": ["no", "yes"]}, environment=SMALL, options=options)
+    assert [role for role, _ in acts(content)] == ["verifier", "searcher", "verifier", "answerer"]
 
 
 def test_4_views() -> None:

@@ -65,7 +65,8 @@ def draw_goal(seed: int, world: Mapping[str, Any], *, open: bool = False) -> Goa
         decisions += [] if decision is None else [decision]
         outputs += [] if output is None else [output]
     attack = draw_attack(seed, world, database, customer)
-    aside = {} if attack is None or attack.channel != "user" else {1: attack.text}
+    place = 0 if attack is not None and attack.template in ("role", "worded") else 1  # of the turn that carries it
+    aside = {} if attack is None or attack.channel != "user" else {place: attack.text}
     brief = Brief(
         wishes=tuple(wishes),
         about={"name": customer, "code": str(database["users"][customer]["code"])},

@@ -12,14 +12,15 @@ from palaestra.errors import RecipeError, UnknownName, nearest
 WHERE = "environment: desk"
 
 
-def check(world: Mapping[str, Any], *, chat: bool, model: bool, failure: float) -> None:
+def check(world: Mapping[str, Any], *, user: str, model: bool, failure: float) -> None:
     """Refuse what no desk can be.
 
     Args:
-        world: the options that make tasks. chat: the user is a chat model. model: one was named. failure: of calls.
+        world: the options that make tasks. user: who talks. model: a chat model was named. failure: of calls.
 
     Raises: RecipeError, UnknownName.
     """
+    chat = user == "chat"
     possible = kinds_of(world["tables"])
     for name in world["kinds"]:
         if name not in possible:
@@ -52,6 +53,11 @@ def check(world: Mapping[str, Any], *, chat: bool, model: bool, failure: float) 
             "Set `customers: 2` or more.",
         ),
         (world["attack"] != "none" and not world["behaviors"], "`behaviors` is empty.", "Name what attackers want."),
+        (
+            world["attack"] == "role" and user in ("static", "chat"),
+            f"`attack: role` words what the user says, and `user: {user}` has words of its own.",
+            "Set `user: open` or `user: withholding`, or `attack: pool`.",
+        ),
         (failure == 1, "`failure` is 1: no call would ever work.", "Give a probability below 1."),
         (chat and not model, "`user: chat` needs a model.", "Name it: `chat: {model: …}`."),
         (model and not chat, "`chat` names a model that nobody asks.", "Set `user: chat`, or leave `chat` out."),

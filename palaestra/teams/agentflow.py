@@ -1,0 +1,125 @@
+"""AgentFlow: planner, executor and verifier take turns over a memory that grows, until the generator answers from it.
+
+Knows episodes, four roles and texts. Knows no policy, no method, and of environments how an answer begins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from palaestra.data import Action, Observation, derive
+from palaestra.registry import PositiveInt, register
+from palaestra.rollout.programs import acted_by, demonstrated_by
+from palaestra.teams.parsers import choice
+from palaestra.teams.shown import has_read, noted, sole
+
+if TYPE_CHECKING:
+    from palaestra.rollout.episode import Episode
+
+PLANNER, EXECUTOR, VERIFIER, GENERATOR = ROLES = ("planner", "executor", "verifier", "generator")
+STOP, CONTINUE = "stop", "continue"
+ANSWER = "answer"  # what an expert's answer begins with
+MEMORY = 8
+
+
+def verdict(text: str) -> str | None:
+    """What the verifier says: stop or continue."""
+    return choice(text, options=(STOP, CONTINUE))
+
+
+def remembered(goal: str, command: str, found: str) -> str:
+    """One line of the memory: what was wanted, what was done, what came of it.
+
+    >>> remembered("calc", "calc plus", "plus is done. 19.")
+    'calc | calc plus | plus is done. 19.'
+    """
+    return " | ".join(" ".join(text.split()) for text in (goal, command, found))
+
+
+async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
+    """The sub-goal is the first word of what the expert does, the executor does it; who would answer next has enough.
+
+    A share `noise` of the sub-goals is another word that would do with the same rest (`head` for `calc` of `calc
+    plus`). The executor follows it, which is right, and the planner does not learn it.
+    """
+    draw = np.random.default_rng(derive(episode.play.seed, "noise"))
+    agents = episode.agents
+    shown = getattr(episode.stage.program, "options", {}).get("memory", MEMORY)
+    result, question, memory = await episode.reset(), None, list[str]()
+    while result.observations:
+        name, seen = sole(result, program="agentflow")
+        question = seen.text if question is None else question
+        read, right = _remembering(seen, question, memory[-shown:]), await episode.expert(name)
+        if memory:
+            agents[VERIFIER].record(read, STOP if _kind(right) == ANSWER else CONTINUE)
+        if _kind(right) == ANSWER:
+            agents[GENERATOR].record(read, right)
+            result = await episode.step({GENERATOR: right})
+            continue
+        others = [text for text in map(str, seen.legal or ()) if _rest(text) == _rest(right.text or "")]
+        wild = draw.random() < noise and len(others) > 1
+        command = Action(text=others[int(draw.integers(len(others)))]) if wild else right
+        agents[PLANNER].record(read, _kind(command), noise=float(wild))
+        agents[EXECUTOR].record(noted(read, f"sub-goal: {_kind(command)}"), command)
+        result = await episode.step({EXECUTOR: command})
+        found = next((seen.text or "" for seen in result.observations.values()), "")
+        memory.append(remembered(_kind(command), command.text or "", found))
+
+
+@register("program", "agentflow", source="arXiv 2510.05592")
+@acted_by(*ROLES)
+@demonstrated_by(demonstrate)
+async def agentflow(episode: Episode, *, steps: PositiveInt = 5, memory: PositiveInt = MEMORY) -> None:
+    """The planner sets a sub-goal, the executor acts on it, the verifier says stop or continue; the generator answers.
+
+    For environments with one agent. Everybody reads the question and the memory, to which each act adds a line:
+    sub-goal, act, and what the environment said; the executor reads the sub-goal too. What the environment pays goes to
+    who acted, the answer's reward to the generator: `flow_grpo` gives the planner the return of the whole.
+
+    Args:
+        steps: most sub-goals; then the generator answers, whatever is known. Higher: longer questions can be answered,
+            and detours mended. Usual: 5.
+        memory: most lines that are shown, the latest. Higher: longer prompts; 1 is enough where the environment repeats
+            all that is known. Usual: 8.
+
+    A verdict that is neither is `invalid` and taken as continue. `info` tells `steps`, the number of sub-goals.
+    Differs from the authors' code: the executor's command is for the environment, which has the tools.
+    """
+    planner, executor, verifier, generator = (episode.agents[name] for name in ROLES)
+    result, question, lines, enough = await episode.reset(), None, list[str](), False
+    while result.observations:
+        _, seen = sole(result, program="agentflow")
+        question = seen.text if question is None else question
+        read = _remembering(seen, question, lines[-memory:])
+        if lines and not enough:
+            enough = await verifier.ask(read, verdict) == STOP
+            has_read(verifier, planner, executor)
+        if enough or len(lines) >= steps:
+            answer = await generator.act(read)
+            has_read(generator, planner, executor)
+            result = await episode.step({GENERATOR: answer})
+            continue
+        goal = await planner.act(read)
+        has_read(planner, executor, verifier)
+        command = await executor.act(noted(read, f"sub-goal: {goal.text or ''}"))
+        has_read(executor, planner)
+        result = await episode.step({EXECUTOR: command})
+        found = next((seen.text or "" for seen in result.observations.values()), "")
+        lines.append(remembered(goal.text or "", command.text or "", found))
+        episode.trajectory.info = {**episode.trajectory.info, "steps": len(lines)}
+
+
+def _remembering(seen: Observation, question: str | None, memory: list[str]) -> Observation:
+    """The question and the memory; what the environment shows beside text stays the present one."""
+    return noted(replace(seen, text=question), *memory)
+
+
+def _kind(action: Action) -> str:
+    return (action.text or "").partition(" ")[0]
+
+
+def _rest(text: str) -> str:
+    return text.partition(" ")[2]

@@ -7,7 +7,7 @@ describe the same; (5) it is what walking over all descendants gives; (6) what n
 (7) parallel acts that do not read each other may be exchanged; (8) what is refused.
 RAE: (9) batch after batch equals one loop over episodes; (10) the order of rows does not matter, nor do rows of weight
 0; (11) of a game without sum, seats' advantages sum to 0; (12) its b does not know the episode: the mean gradient on a
-bandit is the true one; (13) a resumed run goes on with the same baselines; (14) what it refuses.
+bandit is the true one; (13) a stopped run goes on with the same baselines; (14) what it refuses.
 All estimators for teams: (15) renaming the roles permutes names and changes no number.
 """
 
@@ -43,6 +43,7 @@ from palaestra.registry import part
 from palaestra.rewards import counterfactual, hierarchical, role_mix, shapley_credit
 from palaestra.training.experience import Seen
 from tests.advantages.tables import close, quick, shuffled, tables
+from tests.rewards.episodes import NETWORK, assert_resumes
 
 few = settings(max_examples=8, deadline=None, derandomize=True)  # of each estimator
 
@@ -245,6 +246,11 @@ def test_rae_resumes(tmp_path: Path) -> None:  # rule 13
     again.load_state_dict(torch.load(path))
     assert torch.equal(again(second, look()), whole(second, look()))
     assert again.state_dict() == whole.state_dict()
+
+
+@pytest.mark.slow
+def test_a_stopped_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # rule 13
+    assert_resumes([NETWORK, {"advantage": [{"rae": {"alpha": 0.9}}]}], tmp_path, monkeypatch, "advantage.0.state.pt")
 
 
 def test_what_rae_refuses() -> None:  # rule 14

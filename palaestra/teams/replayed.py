@@ -1,0 +1,88 @@
+"""Replayed episodes: what the team would have come to without each of its roles, everything else as it was.
+
+Knows episodes, actions and rewards. Knows no policy, no environment and no estimator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from palaestra.data import Action, Observation
+from palaestra.errors import EpisodeFailure
+from palaestra.registry import Columns, register
+from palaestra.rollout.limits import Halt
+from palaestra.rollout.programs import acted_by
+
+if TYPE_CHECKING:
+    from palaestra.rollout.episode import Episode
+
+
+@register("program", "replayed", source="common practice")
+@acted_by()
+async def replayed(episode: Episode, *, default: int | str | None = None, roles: Columns = ()) -> None:
+    """`play`, and afterwards the same task once more for each role that acted, with a default in place of its acts.
+
+    The others repeat their acts in their order, whatever they would see now; who has none left takes the default too.
+    The sum of all rewards of such a replay is told as `without` with the role's last step, and `reward:
+    counterfactual: {against: replay}` pays the difference. That is right where the same task and acts give the same
+    episode: environments draw from the task's seed. No policy is asked, but the environment steps as often again for
+    each role, counted as `replayed_steps`; limits on turns count the first episode only, and no replay is longer.
+
+    Args:
+        default: what stands in for an act: an index or a text; None: the first legal action.
+        roles: who is left out, one after the other; empty: everybody who acted.
+
+    Raises: EpisodeFailure, if `default` is None where the environment lists no legal actions.
+    """
+    played: dict[str, list[Action]] = {}
+    halted: Halt | None = None
+    result = await episode.reset()
+    try:
+        while result.observations:
+            actions = {name: await episode.agents[name].act(seen) for name, seen in result.observations.items()}
+            for name, action in actions.items():
+                played.setdefault(name, []).append(action)
+            result = await episode.step(actions)
+    except Halt as limit:  # a cut episode is compared with its replays too
+        halted = limit
+    steps, longest = 0, episode.env_steps
+    for role in roles or tuple(played):
+        step = episode.latest.get(role)
+        if step is not None:
+            step.info["without"], made = await _without(episode, role, played, default, longest)
+            steps += made
+    episode.trajectory.info = {**episode.trajectory.info, "replayed_steps": steps}
+    if halted is not None:
+        raise halted
+
+
+async def _without(
+    episode: Episode, role: str, played: Mapping[str, Sequence[Action]], default: int | str | None, longest: int
+) -> tuple[float, int]:
+    """Rewards of everybody when `role` does nothing of its own, and the steps that were made for it."""
+    left = {name: list(acts) for name, acts in played.items() if name != role}
+    total, steps = 0.0, 0
+    with episode.busy():
+        result = await episode.host.reset(episode.play.task)
+        while result.observations and steps < longest:
+            actions = {
+                name: left[name].pop(0) if left.get(name) else _default(episode, name, seen, default)
+                for name, seen in result.observations.items()
+            }
+            result = await episode.host.step(actions)
+            total, steps = total + sum(result.rewards.values()), steps + 1
+    return total, steps
+
+
+def _default(episode: Episode, name: str, seen: Observation, default: int | str | None) -> Action:
+    if default is not None:
+        return Action(text=str(default), value=default)
+    if seen.legal is None or not len(seen.legal):
+        raise EpisodeFailure(
+            boundary="part",
+            where=f"program replayed, agent {name}",
+            what=f"environment {episode.stage.environment_name} lists no legal actions, and no default is given.",
+            remedy="Set `program: {replayed: {default: …}}` to an action that changes nothing.",
+        )
+    return Action(text=str(seen.legal[0]), value=seen.legal[0])

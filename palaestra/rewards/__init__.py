@@ -21,6 +21,7 @@ from palaestra.rewards.noisy_judge import NoisyJudge
 from palaestra.rewards.outcome import outcome
 from palaestra.rewards.overlong import overlong
 from palaestra.rewards.progress import Progress
+from palaestra.rewards.question_difficulty import question_difficulty
 from palaestra.rewards.renorm import renorm
 from palaestra.rewards.resource_penalty import resource_penalty
 from palaestra.rewards.role_mix import role_mix
@@ -57,6 +58,7 @@ __all__ = [
     "milestones",
     "outcome",
     "overlong",
+    "question_difficulty",
     "renorm",
     "resource_penalty",
     "role_mix",

@@ -1,0 +1,66 @@
+"""Question difficulty: who asks is paid by how seldom the question is answered.
+
+Knows which questions count and how often each was answered. Knows nothing of what they ask.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from palaestra.data import StepTable
+from palaestra.errors import InvalidData, RecipeError
+from palaestra.registry import Fraction, register
+
+WHERE = "reward: question_difficulty"
+
+
+@register("reward", "question_difficulty", reads=("valid", "solved"), source="arXiv 2510.18821")
+def question_difficulty(
+    table: StepTable,
+    *,
+    form: Literal["unsolved", "balanced", "format"] = "unsolved",
+    left: Fraction = 0.0,
+    right: Fraction = 1.0,
+    penalty: float = 0.0,
+    role: str = "proposer",
+) -> Float[Tensor, " rows"]:
+    """The last row of a proposer gets what its question is worth; all other rows keep their reward.
+
+        unsolved    1 − p                                 p: share of the attempts that were right
+        balanced    4 (left + p)(right − p)  if 0 < p < 1, else 0
+        format      1
+        a question that does not count, whatever the form: penalty
+
+    Args:
+        table: columns agent, trajectory, turn, reward; valid (rows,), 1 on the last row of a proposer whose question
+            counts; solved (rows,), p there.
+        form: "unsolved" pays most for what nobody answers, so that questions must be known to have an answer;
+            "balanced" for what is answered half the time. Usual: unsolved.
+        left, right: of "balanced". left above 0 pays more for easy ones, right below 1 for hard ones.
+        penalty: Lower: proposers risk less. Usual: 0.
+        role: the proposer's name.
+
+    Returns: float32 (rows,).
+    Raises: RecipeError, unless left < right; InvalidData, for p outside [0, 1].
+    """
+    if left >= right:
+        raise RecipeError(where=WHERE, what=f"`left: {left:g}` is not below `right: {right:g}`.")
+    order, last = table.timeline("trajectory", "agent")
+    ends = torch.zeros(len(table), dtype=torch.bool)
+    ends[order[last]] = True
+    own = torch.tensor([label == role for label in table.labels("agent")])[table["agent"]]
+    asked, p = ends & own & (table.weight > 0), table["solved"].double()
+    if bool((asked & ((p < 0) | (p > 1))).any()):
+        raise InvalidData(where=WHERE, what="`solved` is a share of attempts and lies outside [0, 1].")
+    if form == "unsolved":
+        worth = 1 - p
+    elif form == "balanced":
+        worth = torch.where((p > 0) & (p < 1), 4 * (left + p) * (right - p), 0.0)
+    else:
+        worth = torch.ones_like(p)
+    worth = torch.where(table["valid"] > 0, worth, penalty)
+    return torch.where(asked, worth, table["reward"].double()).float()

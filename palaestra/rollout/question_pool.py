@@ -1,0 +1,109 @@
+"""Question pool: where a proposed question does not count, solvers get one that was asked before.
+
+Knows plays, and which question an episode has asked, as its `info` tells. Knows no policy and no environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from palaestra.data import StopReason, Task, Trajectory, derive
+from palaestra.registry import Fraction, PositiveInt, register
+from palaestra.rollout.field import Field
+from palaestra.rollout.stage import Play
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A question that counts: the task that it was asked in, its words and its answer."""
+
+    env: str
+    seed: int
+    params: dict[str, Any]
+    words: tuple[str, ...]
+    answer: str
+
+    @property
+    def task(self) -> Task:
+        """The task of answering it."""
+        return Task(
+            env=self.env, seed=self.seed, params={**self.params, "question": list(self.words), "answer": self.answer}
+        )
+
+
+@register("strategy", "question_pool", source="arXiv 2510.18821")
+class QuestionPool:
+    """Invalid slots are filled again from earlier valid questions, so that the solver's share of a batch stays.
+
+    For each episode whose question does not count, `attempts` more are played on a question of the pool, drawn without
+    replacement as long as there are enough; they are a group of their own, in which only the solver acts. Every `every`
+    iterations all but a share `keep` of the pool is forgotten, the oldest first: questions that were hard become easy.
+
+    Args:
+        attempts: of the solver on a question that comes again. Usual: as many as the environment has.
+        every: iterations until the pool is emptied. Higher: more questions to choose from, older ones. Usual: 10.
+        keep: share that stays then. Usual: 0.
+
+    An environment must tell `valid_questions`, `asked` and `answer` in its `info`, and take `question` and `answer` as
+    parameters of a task. Metrics: pool/size, pool/reused (questions of this iteration that came from it).
+    """
+
+    def __init__(self, *, attempts: PositiveInt = 4, every: PositiveInt = 10, keep: Fraction = 0.0) -> None:
+        self._attempts, self._every, self._keep = attempts, every, keep
+        self.pool: list[Asked] = []
+
+    async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]:
+        """Play, fill up, remember what counted."""
+        if field.step and field.step % self._every == 0:
+            kept = round(self._keep * len(self.pool))
+            self.pool = self.pool[len(self.pool) - kept :]
+        first = await field.collect(plays)
+        again = self._again(list(zip(plays, first, strict=True)), field.seed)
+        second = await field.collect(again) if again else []
+        self.pool += [asked for one in first if (asked := _asked(one)) is not None and asked not in self.pool]
+        field.metrics |= {"pool/size": float(len(self.pool)), "pool/reused": len(again) / self._attempts}
+        return [*first, *second]
+
+    def _again(self, pairs: Sequence[tuple[Play, Trajectory]], seed: int) -> list[Play]:
+        played = [(play, one) for play, one in pairs if one.stop is not StopReason.ERROR]
+        empty = [play for play, one in played if not one.info.get("valid_questions", 1)]
+        if not self.pool or not empty:
+            return []
+        draw, places = np.random.default_rng(derive(seed, "pool")), list[int]()
+        while len(places) < len(empty):
+            places += draw.permutation(len(self.pool)).tolist()
+        return [
+            replace(
+                play,
+                task=self.pool[place].task,
+                group=f"{play.group}-{play.sample}-again",
+                sample=sample,
+                seed=derive(play.seed, "again", sample),
+            )
+            for play, place in zip(empty, places, strict=False)
+            for sample in range(self._attempts)
+        ]
+
+    # ---- checkpoints --------------------------------------------------------------------------------------
+    def state_dict(self) -> dict[str, Any]:
+        """The pool."""
+        return {"pool": [[one.env, one.seed, one.params, list(one.words), one.answer] for one in self.pool]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with it."""
+        self.pool = [
+            Asked(env=env, seed=seed, params=dict(params), words=tuple(words), answer=answer)
+            for env, seed, params, words, answer in state["pool"]
+        ]
+
+
+def _asked(one: Trajectory) -> Asked | None:
+    """The question that an episode has asked, if it counts."""
+    if one.stop is StopReason.ERROR or not one.info.get("valid_questions"):
+        return None
+    task, words = one.task, tuple(str(one.info["asked"]).split())
+    return Asked(env=task.env, seed=task.seed, params=dict(task.params), words=words, answer=str(one.info["answer"]))

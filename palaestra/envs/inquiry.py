@@ -165,7 +165,7 @@ class Inquiry:
             if state.turn < self._max_turns:
                 return self._go_on(state, info)
         fault = self._fault(state, rest) if kind == ASK else "unasked"
-        told_of = {"valid": float(not fault), "hops": float(len(rest) - 1 if not fault else 0)}
+        told_of = {"valid": float(not fault), "hops": float(len(rest) - 1 if not fault else 0), "solved": 0.0}
         info |= {name: {PROPOSER: value} for name, value in told_of.items()}
         info |= {"fault": fault, "asked": " ".join(rest), "answer": state.answer, "valid_questions": told_of["valid"]}
         if fault:

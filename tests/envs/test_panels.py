@@ -54,6 +54,7 @@ SIZES = {
     "hopsearch": 256,
     "twenty_questions": 256,
     "relay": 256,
+    "signals": 256,
     "teambuilding": 256,
     "flow": 256,
     "toolcalc": 256,

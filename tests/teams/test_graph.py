@@ -2,7 +2,7 @@
 
 1.  Each role reads what its topology grants, and nothing else.
 2.  Roles of a layer, the spokes and a mesh speak at once: who answers first changes nothing.
-3.  A vote takes the answer of most; who said it first acts and earns; weights, concatenation and the last count as told.
+3.  A vote takes what most mean; who said it first acts and earns; weights, concatenation and the last count as told.
 4.  Rounds end early where enough agree.
 5.  Renaming roles renames what is recorded, and changes nothing else.
 6.  Roles that do not read each other may change places: each says and reads the same as before.

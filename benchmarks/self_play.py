@@ -81,10 +81,9 @@ def kuhn(run: Path) -> dict[str, Any]:
 def games(run: Path, game: str, count: int, temperature: float) -> dict[str, Any]:
     """Results of the last policy against a fixed opponent, in each seat by turns."""
     recipe, world = open_run(str(run), None)
-    settings = recipe.settings.model_copy(deep=True)
-    assert settings.evaluation.environment is not None
-    assert settings.evaluation.environment.options["opponent"] == OPPONENTS[game]
-    settings.evaluation.tasks, settings.evaluation.temperature = count, temperature
+    evaluation = recipe.settings.evaluation.model_copy(update={"tasks": count, "temperature": temperature})
+    assert evaluation.environment is not None and evaluation.environment.options["opponent"] == OPPONENTS[game]
+    settings = recipe.settings.model_copy(update={"evaluation": evaluation})
     _, played = Panel(settings, world).play()
     world.runner.close()
     found: dict[str, Counter[str]] = {"first": Counter(), "second": Counter()}

@@ -142,12 +142,17 @@ def suite(seeds: Sequence[int], *, games: int) -> dict[str, Any]:
     files = (str(ROOT / "recipes" / "teams" / "mars_suite.yaml"),)
     options = load(list(files), []).settings.environment.options
     trained, held_out = list(options["games"]), list(options["words"])
+    everything = root / "start.yaml"  # legal play at random in all games; its first checkpoint is what arms begin with
+    everything.parent.mkdir(parents=True, exist_ok=True)
+    everything.write_text(json.dumps({
+        "environment": {"games": {"games": [*trained, *held_out]}},
+        "training": {"iterations": 1},
+        "evaluation": {"tasks": 30},
+    }))  # fmt: skip
     found: dict[str, dict[str, Any]] = {}
     for seed in seeds:
         clone = root / "start" / f"seed-{seed}"
-        everything = "environment.games.games=" + json.dumps([*trained, *held_out])
-        start = ArmRun(arm="start", seed=seed, folder=clone,
-                       arguments=(*files, everything, "training.iterations=1", "evaluation.tasks=30"))  # fmt: skip
+        start = ArmRun(arm="start", seed=seed, folder=clone, arguments=(*files, str(everything)))
         run_all([start], parallel=1, say=say)
         weights = root / "start" / f"policy-{seed}"
         own, world, folder = opened(clone)

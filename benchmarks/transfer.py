@@ -158,7 +158,7 @@ def suite(seeds: Sequence[int], *, games: int) -> dict[str, Any]:
         own, world, folder = opened(clone)
         load_weights(world, folder, 0)
         world.policies["main"].save(str(weights))
-        found.setdefault("start", {})[str(seed)] = on_all(own, world, trained, held_out, games)
+        found.setdefault("start", {})[str(seed)] = on_all(folder, own, world, trained, held_out, games)
         world.runner.close()
         for arm, overrides in ARMS.items():
             one = ArmRun(
@@ -170,7 +170,7 @@ def suite(seeds: Sequence[int], *, games: int) -> dict[str, Any]:
             run_all([one], parallel=1, say=say)
             own, world, folder = opened(one.folder)
             load_weights(world, folder, max(folder.checkpoint_steps()))
-            found.setdefault(arm, {})[str(seed)] = on_all(own, world, trained, held_out, games)
+            found.setdefault(arm, {})[str(seed)] = on_all(folder, own, world, trained, held_out, games)
             world.runner.close()
     return {
         "recipe": "teams/mars_suite.yaml",
@@ -183,14 +183,18 @@ def suite(seeds: Sequence[int], *, games: int) -> dict[str, Any]:
 
 
 def on_all(
-    settings: RunSettings, world: World, trained: Sequence[str], held_out: Sequence[str], games: int
+    folder: RunFolder, settings: RunSettings, world: World, trained: Sequence[str], held_out: Sequence[str], games: int
 ) -> dict[str, Any]:
-    """Each game, in every seat by turns, against random play at temperature 1."""
+    """Each game, in every seat by turns, against random play at temperature 1; kept in the run's folder."""
+    kept = folder / f"against-random-{games}.json"
+    if kept.exists():
+        return dict(json.loads(kept.read_text()))
     results = {}
     for name in (*trained, *held_out):
         use = Use(name="games", options={"games": [name], "opponent": "random", "text": "signs", "reward_max": 1.0})
         results[name] = played(settings, world, use, games=games, temperature=1.0)
         say(f"{name}: {results[name]}")
+    kept.write_text(json.dumps(results, indent=1))
     return results
 
 

@@ -45,7 +45,7 @@ SLOTS: dict[str, str] = {
     "policy": "what maps observations to actions",
     "context": "how a history becomes prompt tokens",
     "program": "who acts when in an episode",
-    "parser": "what a response means: a choice, a number, a tagged text",
+    "parser": "what a response means: a choice, a number",
     "tool": "what a role alone may call",
     "rollout": "how episodes are run",
     "sampler": "which tasks an iteration plays, and how",

@@ -38,7 +38,6 @@ def number(text: str) -> float | None:
     return float(found[-1]) if found else None
 
 
-@register("parser", "tagged")
 def tagged(text: str, *, tag: str) -> str | None:
     """What stands between `<tag>` and `</tag>`, the last such place.
 

@@ -1,0 +1,76 @@
+"""Teams on real tasks: what each recipe of recipes/teams reaches, and what is left without tools or without learning.
+
+    python benchmarks/teams.py math desk_attack      # these; all below, if none is named
+    python benchmarks/teams.py math --seeds 1 2 3
+
+Each run is `palaestra train teams/<name>.yaml seed=<n> <overrides of the arm>`. Runs lie in runs/teams; one that is
+complete is not run again. results/teams/<name>.json keeps every evaluation of every arm, with its interval.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import machine
+
+from palaestra.launch.arms import ArmRun, run_all
+from palaestra.recipe import load
+from palaestra.store.folder import EVALUATIONS
+from palaestra.store.metrics import read
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results" / "teams"
+NO_TOOLS = ["agents.solver.tools.use=[]", "agents.verifier.tools.use=[]"]
+ARMS: dict[str, dict[str, list[str]]] = {
+    "math": {"tools": [], "no_tools": NO_TOOLS},
+    "desk_attack": {"learning_attacker": [], "fixed_attacker": ["agents.attacker.frozen=true"]},
+}
+
+
+def evaluations(folder: Path, environment: str) -> list[dict[str, float]]:
+    """Every evaluation of a run: success with its interval, and what the environment told beside it."""
+    head = f"eval/{environment}/"
+    kept = ("success", "success_low", "success_high", "info/attack_success", "info/benign_success", "info/proposals")
+    return [
+        {"step": record["step"], **{name: round(record[head + name], 4) for name in kept if head + name in record}}
+        for record in read(folder / EVALUATIONS)
+    ]
+
+
+def measure(name: str, *, seeds: list[int], runs: Path) -> dict[str, Any]:
+    """All arms and seeds of one recipe."""
+    settings = load([f"teams/{name}.yaml"]).settings
+    made = [
+        ArmRun(arm=arm, seed=seed, folder=runs / name / arm / f"seed-{seed}", arguments=(f"teams/{name}.yaml", *more))
+        for seed in seeds
+        for arm, more in ARMS[name].items()
+    ]
+    run_all(made, parallel=1, say=lambda line: print(line, file=sys.stderr, flush=True))
+    world = (settings.evaluation.environment or settings.environment).name
+    found: dict[str, Any] = {arm: {} for arm in ARMS[name]}
+    for one in made:
+        found[one.arm][f"seed {one.seed}"] = evaluations(one.folder, world)
+    return {"recipe": f"teams/{name}.yaml", "overrides": ARMS[name], "arms": found, "machine": machine.describe()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", choices=[*ARMS, []])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "teams")
+    chosen = parser.parse_args()
+    for name in chosen.names or ARMS:
+        result = measure(name, seeds=chosen.seeds, runs=chosen.runs)
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        for arm, found in result["arms"].items():
+            for seed, curve in found.items():
+                print(f"{name}, {arm}, {seed}: {curve[0]} -> {curve[-1]}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -133,7 +133,7 @@ def coefficients(
         step-mean             mean in a row, then over rows
         trajectory-step-mean  mean in a row, over the rows of a trajectory, over trajectories
         group-mean            mean over the tokens of a group, then over groups
-        agent-mean            mean over the tokens of an agent, then over agents: no role outweighs the others by talking
+        agent-mean            mean over the tokens of an agent, then over agents: no role gains weight by talking
 
     "Sequence" is the trajectory's tokens, however many training samples hold them. A token counts if its weight is
     positive, or with `batch.counted`, if that is: masks of selection shrink the denominators, rejected importance

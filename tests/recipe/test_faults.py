@@ -36,7 +36,8 @@ def test_unknown_key(message) -> None:  # rule 1
         "temperature, top_k, top_p, stuck_seconds, in_flight, workers, worker_kind, step_seconds."
     )
     assert message("policies: {main: {polcy: words}}\n") == (
-        "x.yaml:1  policies: {main: {polcy: words}}\n\n  `policies.main` has no key `polcy`.\n  Candidates: policy, epochs.\n\n"
+        "x.yaml:1  policies: {main: {polcy: words}}\n\n  `policies.main` has no key `polcy`.\n"
+        "  Candidates: policy, epochs.\n\n"
         "  Its keys are: policy, trainable, optimizer, loss, regularizers, epochs, minibatches, every, reference, load."
     )
 

@@ -24,7 +24,7 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     >>> split_arguments(["methods/gigpo.yaml", "rollout.group=16", "setups/rooms-tiny.yaml"])
     (['methods/gigpo.yaml', 'setups/rooms-tiny.yaml'], ['rollout.group=16'])
     """
-    files = [text for text in arguments if "=" not in text or Path(text).is_file()]
+    files = [text for text in arguments if "=" not in text or os.path.isfile(text)]
     return files, [text for text in arguments if text not in files]
 
 

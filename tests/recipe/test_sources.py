@@ -28,6 +28,8 @@ def test_arguments_are_files_or_overrides(world) -> None:  # rule 1
     (world / "work" / "a=b.yaml").write_text(SETUP)
     arguments = ["methods/gigpo.yaml", "rollout.group=16", "a=b.yaml", "name=x"]
     assert split_arguments(arguments) == (["methods/gigpo.yaml", "a=b.yaml"], ["rollout.group=16", "name=x"])
+    long = f"program={{x: {{words: [{', '.join(['word'] * 999)}]}}}}"  # longer than a file's name may be
+    assert split_arguments([long]) == ([], [long])
 
 
 def test_a_path_comes_first(world) -> None:  # rule 2

@@ -220,13 +220,16 @@ class StepTable:
         return Key(torch.where(missing, alone, codes), int(alone[-1]) + 1, (name,))
 
     def unit(self, name: str) -> Key | None:
-        """What counts once in a statistic: "row" is None; "token" weighs rows by tokens; else a column."""
+        """What counts once in a statistic: "row" is None; "token" weighs rows by tokens; else a column.
+
+        Calls are numbered inside their trajectory, so "invocation" is one of one agent in one trajectory.
+        """
         if name == "row":
             return None
         if name == "token":
             rows = torch.arange(self.rows)
             return Key(rows, self.rows, ("token",), self.weight.double() * self["token_count"])
-        return self.key(name)
+        return self.key("trajectory", "agent", name) if name == "invocation" else self.key(name)
 
     def timeline(self, *names: str) -> tuple[Int[Tensor, " rows"], Bool[Tensor, " rows"]]:
         """Rows ordered in time inside each set of `names`, and whether each is the last of its set.

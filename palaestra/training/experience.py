@@ -96,9 +96,9 @@ class Seen:
     seed: int
     temperature: float
     token_budget: int
-    temperatures: Mapping[str, float] = field(default_factory=dict)  # of policies whose roles have their own
     rows: list[Row] = field(default_factory=list)
     collated: dict[str, Samples] = field(default_factory=dict)
+    temperatures: Mapping[str, float] = field(default_factory=dict)  # of policies whose roles have their own
 
     def samples(self, policy: str) -> Samples:
         """The policy's rows, collated once."""

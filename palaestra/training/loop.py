@@ -91,8 +91,8 @@ class Trainer:
         training, rollout = self.settings.training, self.settings.rollout
         policies = {name: updater.policy for name, updater in self.state.updaters.items()}
         seed = derive(self.settings.seed, "parts", self.step)
-        own = self.world.temperatures
-        seen = Seen(policies, self.step, seed, rollout.temperature, training.token_budget, own)
+        seen = Seen(policies, self.step, seed, rollout.temperature, training.token_budget)
+        seen.temperatures = self.world.temperatures
         apart = training.max_staleness + training.lag + training.actor_noise > 0
         several = apart or training.epochs * training.minibatches > 1
         return prepare(whole, self.parts, seen, self.state.references, proximal=several, strict=self.settings.strict)

@@ -35,6 +35,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     return start
 
 
+@pytest.mark.slow
 def test_separate_policies(run: Run) -> None:  # rule 1
     tiny = {"hidden": 16, "layers": 1, "heads": 2, "context": 128, "vocabulary": 300}
     found = run("separate_policies", {"tiny": {"model": tiny, "order": "routed", "minibatches": 1, "tasks": 1}})

@@ -100,8 +100,10 @@ CODE = {
     Threat.MEMORY_TOTAL: """
 import os, time
 ready, done = os.pipe()
+children = []
 for _ in range(8):
-    if os.fork() == 0:
+    children.append(os.fork())
+    if children[-1] == 0:
         held = bytearray(60 << 20)
         held[::4096] = b"x" * len(held[::4096])
         os.write(done, b"x")
@@ -110,7 +112,8 @@ for _ in range(8):
 os.close(done)
 count = 0
 while count < 8 and os.read(ready, 1): count += 1
-print("ESCAPED" if count == 8 else count)
+held = sum(os.waitpid(child, os.WNOHANG) == (0, 0) for child in children)  # one that was killed holds nothing
+print("ESCAPED" if count == held == 8 else (count, held))
 """,
     Threat.DISK: """
 import io, os, zipfile

@@ -29,12 +29,16 @@ class AgentSignal:
         shift: (mean of its returns − mean of all) / deviation of all, returns centered in their group.
         variance_ratio: variance of its returns / variance of all, centered likewise. Under a baseline
             for all agents its mean square advantage is variance_ratio + shift².
+        own_shift, own_variance_ratio: the same of what each agent earned itself in the trajectory; what counts with
+            an estimator whose `returns` are [trajectory, agent].
     """
 
     mean: float
     std: float
     shift: float
     variance_ratio: float
+    own_shift: float
+    own_variance_ratio: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +68,8 @@ class Signal:
             prefix = f"agent/{name}"
             out |= {f"{prefix}/advantage/mean": agent.mean, f"{prefix}/advantage/std": agent.std}
             out |= {f"{prefix}/return/shift": agent.shift, f"{prefix}/return/variance_ratio": agent.variance_ratio}
+            out[f"{prefix}/return/own_shift"] = agent.own_shift
+            out[f"{prefix}/return/own_variance_ratio"] = agent.own_variance_ratio
         return out
 
 
@@ -114,25 +120,31 @@ def report(advantage: Float[Tensor, " units"], table: StepTable) -> Signal:
     """The signal of an advantage (rows,) or (tokens,); a row's is the mean over its tokens."""
     row = _per_row(advantage, table)
     counts = table.weight > 0
-    deviation = standardize(total_return(table), by=table.key("group")).double()
-    everyone = _moments(deviation[counts])
+    peers = table.key("group")
+    shared = standardize(total_return(table), by=peers).double()
+    earned = standardize(total_return(table, by=("trajectory", "agent")), by=peers).double()
     agents = {}
     for code, name in enumerate(table.labels("agent")):
         own = counts & (table["agent"] == code)
-        if bool(own.any()):
-            agents[str(name)] = _agent(row[own], deviation[own], everyone)
+        if not bool(own.any()):
+            continue
+        mean, std = _moments(row[own])
+        shift, ratio = _against(shared[own], shared[counts])
+        own_shift, own_ratio = _against(earned[own], earned[counts])
+        agents[str(name)] = AgentSignal(
+            mean=mean, std=std, shift=shift, variance_ratio=ratio, own_shift=own_shift, own_variance_ratio=own_ratio
+        )
     mean, std = _moments(row[counts])
     nonzero = float((row[counts] != 0).double().sum()) / max(int(counts.sum()), 1)
     return Signal(nonzero=nonzero, mean=mean, std=std, agents=agents)
 
 
-def _agent(advantage: Tensor, deviation: Tensor, everyone: tuple[float, float]) -> AgentSignal:
-    mean, std = _moments(advantage)
-    own_mean, own_std = _moments(deviation)
-    scale = everyone[1] or 1.0
-    return AgentSignal(
-        mean=mean, std=std, shift=(own_mean - everyone[0]) / scale, variance_ratio=(own_std / scale) ** 2
-    )
+def _against(own: Tensor, everyone: Tensor) -> tuple[float, float]:
+    """How far one's mean lies from that of all, in deviations of all; and the ratio of the variances."""
+    mean, std = _moments(everyone)
+    own_mean, own_std = _moments(own)
+    scale = std or 1.0
+    return (own_mean - mean) / scale, (own_std / scale) ** 2
 
 
 def _moments(values: Tensor) -> tuple[float, float]:

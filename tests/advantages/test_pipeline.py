@@ -11,8 +11,20 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import strategies as st
 
-from palaestra.advantages import center, chain, clip_advantage, gigpo, grpo, ppo, reinforce_plus_plus, report, whiten
+from palaestra.advantages import (
+    center,
+    chain,
+    clip_advantage,
+    dr_mas,
+    gigpo,
+    grpo,
+    ppo,
+    reinforce_plus_plus,
+    report,
+    whiten,
+)
 from palaestra.data import StepTable, total_return
 from palaestra.errors import ContractError, RecipeError
 from tests.advantages.tables import close, quick, tables
@@ -94,16 +106,20 @@ def test_one_agent_is_not_listed_apart() -> None:  # rule 4
 
 
 @quick
-@given(tables())
-def test_shift_predicts_the_size(table: StepTable) -> None:  # rule 4
-    baseline = functools.partial(grpo, unit="row", scale="none")
+@given(tables(), st.booleans())
+def test_shift_predicts_the_size(table: StepTable, own_returns: bool) -> None:  # rule 4
+    of = ("trajectory", "agent") if own_returns else ("trajectory",)
+    baseline = functools.partial(dr_mas, by=("group",), scale="none", returns=of)
     signal = chain([baseline], table).signal
     advantage = baseline(table).double()
     whole = float(advantage.square().mean() - advantage.mean() ** 2)
     if whole > 1e-6:
         for code, name in enumerate(table.labels("agent")):
             own = advantage[table["agent"] == code]
-            expected = signal.agents[name].variance_ratio + signal.agents[name].shift ** 2
+            agent = signal.agents[str(name)]
+            expected = agent.variance_ratio + agent.shift**2
+            if own_returns:
+                expected = agent.own_variance_ratio + agent.own_shift**2
             assert float((own - advantage.mean()).square().mean()) / whole == pytest.approx(
                 expected, rel=1e-3, abs=1e-6
             )

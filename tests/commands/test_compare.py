@@ -5,6 +5,7 @@ again, in processes of their own; (5) an arm may have a name and overrides of it
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -83,7 +84,8 @@ def test_4_stopped_in_the_middle(methods: None) -> None:
     root = str(Path(__file__).parents[2])
     command = [sys.executable, "-m", "palaestra", *map(str, COMPARE), "training.iterations=60", "--parallel", "2"]
     environment = {**os.environ, "PYTHONPATH": root}
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs ignore it
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
     while not Path("out/runs/one/seed-1/metrics.jsonl").exists() and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)

@@ -82,10 +82,13 @@ def _sequence(now: Reading, done: Done) -> Gesture:
 
 
 def _quoted_text(now: Reading, done: Done) -> Gesture:
-    """What the quotation marks name; where it is not in view, the next tab, section or folder not opened yet."""
-    target = next((p for p in now.parts if p.element.text == _quoted(now)[0] and "tab" not in p.classes), None)
-    if target is not None:
-        return _click(target)
+    """What the quotation marks name; where it is not in view, the next tab, section or folder not opened yet.
+
+    Where plain text reads the same, the link is meant.
+    """
+    named = [p for p in now.parts if p.element.text == _quoted(now)[0] and "tab" not in p.classes]
+    if named:
+        return _click(next((p for p in named if "alink" in p.classes), named[0]))
     opened = {_marks(part) for part in _clicked(done)}
     ways = [p for p in now.parts if re.search("tabs-anchor|accordion-header|folder", p.classes)]
     fresh = [p for p in ways if _marks(p) not in opened]

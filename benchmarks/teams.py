@@ -1,10 +1,11 @@
 """Teams on real tasks: what each recipe of recipes/teams reaches, and what is left without tools or without learning.
 
     python benchmarks/teams.py math desk_attack      # these; all below, if none is named
-    python benchmarks/teams.py math --seeds 1 2 3
+    python benchmarks/teams.py chain star --seeds 1 2 3 4 5
 
 Each run is `palaestra train teams/<name>.yaml seed=<n> <overrides of the arm>`. Runs lie in runs/teams; one that is
-complete is not run again. results/teams/<name>.json keeps every evaluation of every arm, with its interval.
+complete is not run again. results/teams/<name>.json keeps every evaluation of every arm with its interval, and over
+several seeds the mean of first and last evaluation and of the gain, with bootstrap intervals.
 """
 
 from __future__ import annotations
@@ -12,11 +13,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import machine
+import numpy as np
+from numpy.typing import NDArray
 
+from palaestra.evaluation.statistics import bootstrap_interval
 from palaestra.launch.arms import ArmRun, run_all
 from palaestra.recipe import load
 from palaestra.store.folder import EVALUATIONS
@@ -29,6 +34,19 @@ ARMS: dict[str, dict[str, list[str]]] = {
     "math": {"tools": [], "no_tools": NO_TOOLS},
     "desk_attack": {"learning_attacker": [], "fixed_attacker": ["agents.attacker.frozen=true"]},
 }
+SHAPES = (
+    "solver_verifier",
+    "mact",
+    "agentflow",
+    "sub_agents",
+    "debate",
+    "chain",
+    "star",
+    "mesh",
+    "layers",
+    "independent",
+)
+ARMS |= {name: {"recipe": []} for name in (*SHAPES, "adapters")}
 
 
 def evaluations(folder: Path, environment: str) -> list[dict[str, float]]:
@@ -54,7 +72,22 @@ def measure(name: str, *, seeds: list[int], runs: Path) -> dict[str, Any]:
     found: dict[str, Any] = {arm: {} for arm in ARMS[name]}
     for one in made:
         found[one.arm][f"seed {one.seed}"] = evaluations(one.folder, world)
-    return {"recipe": f"teams/{name}.yaml", "overrides": ARMS[name], "arms": found, "machine": machine.describe()}
+    told = {"recipe": f"teams/{name}.yaml", "overrides": ARMS[name], "arms": found, "machine": machine.describe()}
+    if len(seeds) > 1:
+        told["seeds"] = {arm: over_seeds(list(curves.values())) for arm, curves in found.items()}
+    return told
+
+
+def over_seeds(curves: Sequence[Sequence[Mapping[str, float]]]) -> dict[str, dict[str, float]]:
+    """Mean success at the first and last evaluation, and of what was gained, each with an interval over the seeds."""
+    first, last = (np.array([curve[place]["success"] for curve in curves]) for place in (0, -1))
+    spans = {"first": first, "last": last, "gain": last - first}
+    return {name: _interval(values) for name, values in spans.items()}
+
+
+def _interval(values: NDArray[np.float64]) -> dict[str, float]:
+    found = bootstrap_interval(values)
+    return {"mean": round(found.value, 4), "low": round(found.low, 4), "high": round(found.high, 4)}
 
 
 def main() -> None:
@@ -70,6 +103,8 @@ def main() -> None:
         for arm, found in result["arms"].items():
             for seed, curve in found.items():
                 print(f"{name}, {arm}, {seed}: {curve[0]} -> {curve[-1]}", flush=True)
+            if "seeds" in result:
+                print(f"{name}, {arm}, all seeds: {result['seeds'][arm]}", flush=True)
 
 
 if __name__ == "__main__":

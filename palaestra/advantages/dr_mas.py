@@ -40,7 +40,8 @@ def dr_mas(
         by: ("group",) is the same estimator without the agents' own statistics: the missing ablation.
             ("group", "agent", "turn") compares calls of one turn only, as AT-GRPO does (arXiv 2510.11062).
         unit: "row": an agent that acts twice in a trajectory counts twice; "trajectory": once, and the price of an
-            unreadable response is spread over its rows.
+            unreadable response is spread over its rows. Where `returns` tell agents apart, each agent's return counts
+            once a trajectory.
         returns: whose rewards a return sums; ("trajectory", "agent") gives each agent its own.
         penalty: ≥ 0, what an unreadable response costs its own row and no other. Higher: formats are learned sooner.
             Usual: 0.01 for searches, 0.1 for mathematics.
@@ -51,7 +52,7 @@ def dr_mas(
     Differs from the authors' code: a lone row gets 0, not its raw return (`singleton="raw"`); padding
         has weight 0, where theirs repeats rows at random.
     """
-    key, own = table.key(*by), table.unit(unit)
+    key, own = table.key(*by), table.unit(unit) if unit != "trajectory" else table.key("trajectory", *returns)
     score = total_return(table, by=returns)
     if penalty > 0 and "invalid" in table:
         once = None if own is None or unit == "token" else key & own

@@ -26,6 +26,7 @@ from palaestra.data.table import StepTable
 from palaestra.errors import InvalidData, MissingColumn
 
 EPS = 1e-6  # added to a deviation, never to a mean
+ROUNDING = 1e-12  # a deviation below this is none
 
 
 class Estimate(NamedTuple):
@@ -267,7 +268,8 @@ def standardize(
         center: "leave_one_out" is n/(n−1) · (value − mean), the mean of the others as baseline.
         scale: "std" divides by deviation + 1e-6, with `ddof` degrees taken off.
         singleton: what a set with one member gives: 0, the raw value, or an error.
-        zero_variance: "zero": a set whose members are all equal gives exactly 0; "keep": what rounding leaves.
+        zero_variance: "zero": a set whose members are all equal gives exactly 0, and with a scale also one whose
+            units are all equal, or too few for a deviation; "keep": what rounding leaves.
         need_peers: refuse a table in which no set has two members: nothing could be compared.
 
     Returns: float32 (rows,); 0 on padding rows.
@@ -278,14 +280,18 @@ def standardize(
     count = segment_count(by=members)
     distinct = torch.zeros(by.size, dtype=torch.int64).index_add_(0, members.codes, (members.weights > 0).long())
     alone = distinct <= 1
+    if center == "leave_one_out":
+        alone = alone | (count <= 1)  # two of weight ½ are no more than one
     _refuse_lone(alone & (distinct > 0), distinct, by, singleton=singleton, need_peers=need_peers)
     out = values.double() - (segment_mean(x, by=members)[by.codes] if center != "none" else 0.0)
     if center == "leave_one_out":
         out = out * (count / (count - 1).clamp_min(1e-300))[by.codes]
+    flat = (segment_range(x, by=members) == 0) & (segment_range(values, by=by) == 0)
     if scale == "std":
-        out = out / (segment_std(x, by=members, ddof=ddof) + EPS)[by.codes]
+        deviation = segment_std(x, by=members, ddof=ddof)
+        out = out / (deviation + EPS)[by.codes]
+        flat = flat | (deviation < ROUNDING)
     if zero_variance == "zero" and center != "none":
-        flat = (segment_range(x, by=members) == 0) & (segment_range(values, by=by) == 0)
         out = torch.where(flat[by.codes], 0.0, out)
     lone = alone[by.codes]
     out = torch.where(lone, values.double() if singleton == "raw" else torch.zeros_like(out), out)

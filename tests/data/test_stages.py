@@ -142,9 +142,23 @@ def test_standardize(unit: str, scale: Any, table: StepTable) -> None:  # rule 3
             x = [float(values[row]) for row in rows for _ in range(int(table["token_count"][row]))]
         flat = len(units) == 1 or (min(x) == max(x) and len(set(values[rows].tolist())) == 1)
         std = statistics.stdev(x) if len(x) > 1 else 0.0
+        flat = flat or (scale == "std" and std < 1e-12)
         for row in rows:
             expected = (float(values[row]) - statistics.fmean(x)) / (std + 1e-6 if scale == "std" else 1.0)
             assert float(found[row]) == pytest.approx(0.0 if flat else expected, rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.5, 0.25])
+def test_nothing_is_divided_by_nothing(weight: float) -> None:  # rule 3
+    # Two trajectories of one mean, whose rows differ; two rows that weigh no more than one.
+    table = StepTable(group=["g"] * 4, trajectory=["a", "a", "b", "b"], agent=["x", "y"] * 2, turn=[0, 1] * 2,
+                      reward=[0.0, 1.0, 0.0, 1.0], weight=[weight] * 4)  # fmt: skip
+    key, own = table.key("group"), table.unit("trajectory")
+    assert standardize(table["reward"], by=key, unit=own, scale="std").tolist() == [0.0] * 4
+    assert standardize(table["reward"], by=key, unit=own, scale="none").tolist() == [-0.5, 0.5, -0.5, 0.5]
+    for options in ({"scale": "std"}, {"center": "leave_one_out"}):
+        lone = standardize(table["reward"], by=table.key("trajectory"), **options)  # type: ignore[arg-type]
+        assert float(lone.abs().max()) <= (0.0 if weight <= 0.5 else 1.0)
 
 
 def test_switches() -> None:  # rule 3

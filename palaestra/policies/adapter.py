@@ -38,7 +38,7 @@ class AdapterPolicy:
     At the start it is its base exactly (B = 0). Adapters that change places change the roles they play.
     """
 
-    name = _through("name")
+    name = property(lambda self: self.language.name, lambda self, name: setattr(self.language, "name", name))
     version = _through("version")
     has_critic = _through("has_critic")
     limit = _through("limit")

@@ -34,7 +34,7 @@ class Agent:
     Attributes:
         invocation: 0 for the conversation that lasts the whole episode, else the number of `Episode.invoke`.
         parent: turn of the step that called this invocation.
-        acts: how often it was asked. last: its last step.
+        acts: how often it was asked. last: its last step. cut: what a limit kept it from answering.
         bench: the tools of its role, and what it knows of those of others; None where nobody has any.
     """
 
@@ -46,6 +46,7 @@ class Agent:
     parent: int | None = None
     acts: int = 0
     last: Step | None = None
+    cut: Observation | None = None
     bench: Bench | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -81,8 +82,8 @@ class Agent:
         return step.action
 
     async def _act(self, shown: Shown, invocation: int | None, parent: int | None) -> Step:
-        observation = self._seen(shown)
-        self.episode.check_limits(self, observation)
+        observation = self.view(shown)
+        self._within_limits(observation)
         await self.episode.watched()
         turn, act, began = self.episode.next_turn(), self.acts, time.monotonic()
         self.acts += 1
@@ -91,7 +92,7 @@ class Agent:
             with self.episode.busy():
                 acted = await self.session.act(observation, seed=derive(self.episode.play.seed, *place))
         except ContextFull:
-            self.episode.seen[self.name] = observation
+            self.cut = observation
             raise Halt(StopReason.CONTEXT_OVERFLOW) from None
         except (Halt, EpisodeFailure, asyncio.CancelledError):
             raise
@@ -120,22 +121,41 @@ class Agent:
 
     def record(self, shown: Shown, action: Action | str, **info: Any) -> Action:
         """Take a given action as this agent's own: demonstrations, and actions from outside."""
-        observation = self._seen(shown)
+        observation = self.view(shown)
         action = Action(text=action, value=action) if isinstance(action, str) else action
-        self.episode.check_limits(self, observation)
+        self._within_limits(observation)
         try:
             acted = self.session.record(observation, action)
         except ContextFull:
+            self.cut = observation
             raise Halt(StopReason.CONTEXT_OVERFLOW) from None
         step = self._note(observation, acted, self.episode.next_turn(), invocation=None, parent=None)
         self.acts += 1
         step.info.update(info)
         return acted.action
 
-    def _seen(self, shown: Shown) -> Observation:
-        """What the policy is shown: the role's prompt around the text, and what the play says to everybody."""
+    def _within_limits(self, observation: Observation) -> None:
+        """Raises: Halt, when this act would pass a limit."""
+        try:
+            self.episode.check_limits(self)
+        except Halt:
+            self.cut = observation
+            raise
+
+    def view(self, shown: Shown) -> Observation:
+        """What the policy is shown: the role's prompt around the text, and what the play says to everybody.
+
+        Raises: EpisodeFailure, for a role with a prompt that is shown no text.
+        """
         observation = Observation(text=shown, state_key=shown) if isinstance(shown, str) else shown
-        if self.role.prompt is not None and observation.text is not None:
+        if self.role.prompt is not None:
+            if observation.text is None:
+                raise EpisodeFailure(
+                    boundary="part",
+                    where=f"agents.{self.name}.prompt",
+                    what="it goes around a text, and what the role is shown has none.",
+                    remedy="Leave the prompt out, or show the role a text.",
+                )
             tools = "" if self.bench is None else self.bench.box.explain()
             text = self.role.prompt.replace("{tools}", tools).replace("{text}", observation.text)
             observation = replace(observation, text=text)

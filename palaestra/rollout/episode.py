@@ -35,7 +35,9 @@ class Episode:
     trajectory: Trajectory = field(init=False)
     agents: Agents = field(init=False)
     latest: dict[str, Step] = field(default_factory=dict)  # each agent's last step
-    seen: dict[str, Observation] = field(default_factory=dict)  # each agent's observation not yet acted on
+    seen: dict[str, Observation] = field(default_factory=dict)  # what the environment shows and nobody has answered
+    owed: dict[str, float] = field(default_factory=dict)  # rewards from before an agent's first act, which gets them
+    over: bool = False  # nobody acts any more
     env_steps: int = 0
     sampled_tokens: int = 0
     started: float = field(default_factory=time.monotonic)
@@ -179,6 +181,8 @@ class Episode:
         earned = step or self.latest.get(agent)
         if earned is not None:
             earned.reward += amount
+        else:
+            self.owed[agent] = self.owed.get(agent, 0.0) + amount
 
     def _take(self, result: StepResult) -> None:
         if not isinstance(result, StepResult):
@@ -190,7 +194,8 @@ class Episode:
         if self.play.watch is not None:
             self.results.append(result)
         self.moves += 1
-        self.seen = {**result.observations, **result.last}
+        shown = {**result.observations, **result.last}
+        self.seen = {self.filled.get(agent, agent): observation for agent, observation in shown.items()}
         self.trajectory.info = {**self.trajectory.info, **result.info}
         for name, given in result.info.items():
             if isinstance(given, Mapping):  # {"process": {agent: 0.5}} belongs to the agents' last steps
@@ -211,6 +216,8 @@ class Episode:
         self.mark(step)
         self.sampled_tokens += len(step.action.tokens)
         self.latest[step.agent] = step
+        self.seen.pop(step.agent, None)
+        step.reward += self.owed.pop(step.agent, 0.0)
         self.moves += 1
 
     @contextmanager
@@ -272,9 +279,10 @@ class Episode:
         return result
 
     # ---- the end ------------------------------------------------------------------------------------------
-    def check_limits(self, agent: Agent, observation: Observation) -> None:
-        """Raises: Halt, when this act would pass a limit."""
-        self.seen[agent.name] = observation
+    def check_limits(self, agent: Agent) -> None:
+        """Raises: Halt, when this act would pass a limit; CancelledError, in what a program has left behind."""
+        if self.over:
+            raise asyncio.CancelledError
         if self.limits.turns is not None and max(self.env_steps, agent.acts) >= self.limits.turns:
             raise Halt(StopReason.MAX_TURNS)
         if self.limits.tokens is not None and self.sampled_tokens >= self.limits.tokens:
@@ -284,7 +292,7 @@ class Episode:
 
     def finish(self, reason: StopReason) -> Trajectory:
         """Close all sessions and mark how each agent's part ended; a suspended episode has no end and no outcome."""
-        trajectory = self.trajectory
+        trajectory, self.over = self.trajectory, True
         if reason is StopReason.COMPLETED and "stop" in trajectory.info:
             reason = _told(trajectory.info["stop"], self.stage.environment_name)
         trajectory.stop = reason
@@ -297,7 +305,7 @@ class Episode:
             if last is not None and not last.terminated and over:
                 last.truncated = last.truncated or reason.cut
                 last.terminated = not last.truncated
-            observation = self.seen.get(name) if last is not None and last.truncated else None
+            observation = self._open(agent) if last is not None and last.truncated else None
             tail = agent.session.end(observation)
             if observation is not None:
                 trajectory.last[name] = observation
@@ -305,10 +313,18 @@ class Episode:
                 trajectory.tail[name] = tail
         for agent in self.invoked:
             agent.session.end(None)
-            if agent.last is not None and over:
-                agent.last.terminated = agent.last.terminated or not agent.last.truncated
+            if agent.last is not None and over and not agent.last.terminated:
+                agent.last.truncated = agent.last.truncated or agent.cut is not None
+                agent.last.terminated = not agent.last.truncated
         trajectory.outcome = None if reason is StopReason.SUSPENDED else _outcome(trajectory)
         return trajectory
+
+    def _open(self, agent: Agent) -> Observation | None:
+        """What the agent would have answered next, as it would have seen it; None, if nobody had asked it yet."""
+        if agent.cut is not None:
+            return agent.cut
+        shown = self.seen.get(agent.name)
+        return None if shown is None else agent.view(shown)
 
 
 def nobody_acted(where: str) -> EpisodeFailure:

@@ -50,7 +50,8 @@ class SelfPlay:
     "self". Metrics: self_play/pool (members), self_play/share (of the plays, against the
     pool), self_play/score (mean of 1 won, 0.5 drawn, 0 lost in those), self_play/winrate/mean and lowest (smoothed,
     over members, of all their games), self_play/elo (of the learner; 1000 at the start, and a new member has the
-    learner's).
+    learner's). Where other policies have seats too the names are self_play/<policy>/pool and so on, the learner is
+    those others, and there is no elo.
 
     Raises: RecipeError, for an unknown policy, one without weights, or one whose only seat has nobody to play against.
     """
@@ -75,13 +76,23 @@ class SelfPlay:
         """What was played; the results against members go into the pay-off table."""
         seats, others = self._seats(field)
         self._grow(field)
-        drawn = {play.group: self._drawn(play.group, field.seed) for play in plays}
-        cast = [self._cast(play, *drawn[play.group], seats, others, field) for play in plays]
-        met = {(play.group, play.sample): (play, member) for play, member in cast if member is not None}
-        for _, member in met.values():
-            member.playing += 1
+        met: dict[tuple[str, int], tuple[Play, Member]] = {}
+        given: list[Play] = []
+
+        def seated(asked: Sequence[Play]) -> list[Play]:
+            """The plays with their seats given out; who meets a member is noted."""
+            drawn = {play.group: self._drawn(play.group, field.seed) for play in asked}
+            cast = [self._cast(play, *drawn[play.group], seats, others, field) for play in asked]
+            for play, member in cast:
+                given.append(play)
+                if member is not None:
+                    member.playing += 1
+                    met[play.group, play.sample] = play, member
+            return [play for play, _ in cast]
+
+        inside = replace(field, supply=lambda groups: seated(field.supply(groups)))
         try:
-            played = await field.collect([play for play, _ in cast])
+            played = await inside.collect(seated(plays))
         finally:
             for _, member in met.values():
                 member.playing -= 1
@@ -92,7 +103,7 @@ class SelfPlay:
                 scores.append(score(one, [name for name in (*seats, *others) if name not in play.cast], play.cast))
                 self.pool.note(member, scores[-1])
         self._let_go(field)
-        field.metrics |= self._metrics(scores, share=len(met) / len(plays))
+        field.metrics |= self._metrics(scores, share=len(met) / len(given), apart=bool(others))
         return played
 
     def _seats(self, field: Field) -> tuple[list[str], list[str]]:
@@ -163,16 +174,21 @@ class SelfPlay:
                 del field.stage.roles[role]  # type: ignore[attr-defined]
             let_go(member)
 
-    def _metrics(self, scores: Sequence[float], *, share: float) -> dict[str, float]:
+    def _metrics(self, scores: Sequence[float], *, share: float, apart: bool) -> dict[str, float]:
+        """What the log is told; where others have seats too, and maybe pools, under the policy's name."""
         rates = [member.rate for member in self.pool.members]
         found = {
-            "self_play/pool": float(len(rates)),
-            "self_play/share": share,
-            "self_play/winrate/mean": float(np.mean(rates)),
-            "self_play/winrate/lowest": min(rates),
-            "self_play/elo": self.pool.rating,
+            "pool": float(len(rates)),
+            "share": share,
+            "winrate/mean": float(np.mean(rates)),
+            "winrate/lowest": min(rates),
         }
-        return found | ({"self_play/score": float(np.mean(scores))} if scores else {})
+        if not apart:  # a rating compares a policy with its earlier selves, and here others play against those
+            found["elo"] = self.pool.rating
+        if scores:
+            found["score"] = float(np.mean(scores))
+        head = f"self_play/{self._policy}" if apart else "self_play"
+        return {f"{head}/{name}": value for name, value in found.items()}
 
     # ---- checkpoints --------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:

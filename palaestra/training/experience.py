@@ -215,10 +215,20 @@ def _consult(
     if "token_value" in columns:
         first = table["token_count"].cumsum(0) - table["token_count"]
         columns["value"] = columns["token_value"][first]
+        _end_values(table, columns)
     if "token_entropy" in columns:
         total = torch.zeros(len(table)).index_add_(0, table.token_row, columns["token_entropy"].nan_to_num())
         columns["entropy"] = total / table["token_count"]
     experience.table = table.replace(**columns) if columns else table
+
+
+def _end_values(table: StepTable, columns: dict[str, Tensor]) -> None:
+    """Who was cut off before being shown anything more stands where it stood: the value of its last token."""
+    if "truncated" not in table:
+        return
+    found = columns.setdefault("value_end", torch.full((len(table),), torch.nan))
+    latest = columns["token_value"][table["token_count"].cumsum(0) - 1]
+    columns["value_end"] = torch.where(table["truncated"] & found.isnan(), latest, found)
 
 
 def token_index(samples: Samples, which: Sequence[int]) -> np.ndarray:

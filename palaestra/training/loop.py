@@ -75,7 +75,7 @@ class Trainer:
         metrics |= harvest.metrics | experience.learned
         metrics |= self.plans.learn(harvest.played, self.step)
         updated = self.update(experience)
-        if not self.parts.warming:
+        if self.due and not self.parts.warming:
             self.guard.learned(updated, experience)
         for line in self.teamwork.look(metrics):
             self.progress.note(line)
@@ -97,17 +97,24 @@ class Trainer:
         several = apart or training.epochs * training.minibatches > 1
         return prepare(whole, self.parts, seen, self.state.references, proximal=several, strict=self.settings.strict)
 
+    @property
+    def due(self) -> list[str]:
+        """The policies that improve in this iteration; some wait several."""
+        return [name for name in self.state.updaters if (self.step + 1) % self.settings.policies[name].every == 0]
+
     def update(self, experience: Experience) -> dict[str, float]:
         """Every trainable policy improves; with several, their metrics carry the policy's name."""
         metrics: dict[str, float] = {}
         for name, updater in self.state.updaters.items():
-            if (self.step + 1) % self.settings.policies[name].every:
+            if name not in self.due:
+                updater.made = 0
                 continue
             found = updater.update(experience, seed=derive(self.settings.seed, "update", self.step))
             if found:
                 updater.policy.weights_changed(updater.policy.version + 1)
-            prefix = "policy/" if len(self.state.updaters) == 1 else f"policy/{name}/"
-            metrics |= {key.replace("policy/", prefix, 1): value for key, value in found.items()}
+            if len(self.state.updaters) > 1:
+                found = {f"policy/{name}/{key.removeprefix('policy/')}": value for key, value in found.items()}
+            metrics |= found
         self.supply.refresh()
         return metrics
 
@@ -141,3 +148,5 @@ class Trainer:
         self.step, self.counters = load_checkpoint(place, self.state)
         self.log.truncate(self.step)
         self.episodes.truncate(self.step)
+        for line in self.log.metrics.read():
+            self.teamwork.look(line)

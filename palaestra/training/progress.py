@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 
@@ -61,7 +62,7 @@ class Progress:
 
     def iteration(self, step: int, metrics: Mapping[str, float], seconds: Mapping[str, float]) -> None:
         """The numbers of one iteration."""
-        shown = {label: metrics[key] for key, label in SHOWN.items() if key in metrics}
+        shown = {label: value for key, label in SHOWN.items() if (value := _over_policies(metrics, key)) is not None}
         if self._live is not None:
             table = Table("iteration", *shown, "rollout s", "update s", box=None)
             numbers = [f"{value:.3g}" for value in (*shown.values(), *seconds.values())]
@@ -84,3 +85,12 @@ class Progress:
     def _clock(self) -> str:
         passed = int(time.monotonic() - self._started)
         return f"{passed // 60}:{passed % 60:02d}"
+
+
+def _over_policies(metrics: Mapping[str, float], key: str) -> float | None:
+    """A number of the only policy, or the mean over several, each of which has it under its name."""
+    if key in metrics:
+        return metrics[key]
+    own = re.compile(rf"policy/[^/]+/{re.escape(key.removeprefix('policy/'))}")
+    found = [value for name, value in metrics.items() if own.fullmatch(name)]
+    return sum(found) / len(found) if found else None

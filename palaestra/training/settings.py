@@ -21,6 +21,13 @@ class Use(Section):
     options: dict[str, Any] = {}
 
 
+def _around_text(prompt: str) -> str:
+    """Raises: ValueError, for a prompt that would hide what the role is shown."""
+    if "{text}" not in prompt:
+        raise ValueError("a prompt must contain {text}, where what the role is shown stands")
+    return prompt
+
+
 class ToolSettings(Section):
     """What one role alone may call, and how."""
 
@@ -37,7 +44,9 @@ class RoleSettings(Section):
 
     policy: str = "main"
     context: Use = Use(name="full_history")
-    prompt: str | None = None  # stands around whatever it is shown, "{text}"; "{tools}" explains its tools
+    prompt: Annotated[str, pydantic.AfterValidator(_around_text)] | None = (
+        None  # "{text}"; "{tools}" explains its tools
+    )
     parser: Use | None = None  # what its responses mean, in place of the program's own
     tools: ToolSettings = ToolSettings()
     seat: str | None = None  # the environment's agent that it acts for; None: the only one

@@ -104,8 +104,9 @@ def _trainer(settings: RunSettings, folder: RunFolder, progress: Progress) -> Tr
         if policy.trainable
     }
     supply = _supply(settings, world, plans, [strategy.held or strategy for strategy in strategies], folder)
-    keepers = {"runner": world.runner, "sampler": sampler.held, "supply": supply}
+    keepers = {"runner": world.runner, "sampler": sampler.held}
     keepers |= {f"strategy.{place}": strategy.held for place, strategy in enumerate(strategies)}
+    keepers["supply"] = supply  # comes back last: with its state an asynchronous one begins to play, by the others
     parts.updates = [part for updater in updaters.values() for part in (updater.loss, *updater.regularizers)]
     others = parts.stateful | {name: held for name, held in keepers.items() if hasattr(held, "state_dict")}
     state = RunState(policies=world.policies, references={}, updaters=updaters, others=others)

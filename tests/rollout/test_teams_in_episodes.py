@@ -12,6 +12,10 @@
 10. A role's own temperature counts in training and not in evaluations; its length always does.
 11. A cast lets another role take an agent's part; a guest's rows weigh nothing.
 12. A role that an exception names is in the message; other episodes go on.
+13. Who is cut off takes along what it could not answer any more, as it would have seen it, or else nothing.
+14. Rewards from before a role's first act are paid on that act.
+15. Nobody acts after the end, whatever a program has left behind.
+16. A role with a prompt must be shown a text.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from palaestra.data import Action, Observation, StepTable, StopReason, Trajectory
@@ -255,3 +260,83 @@ def test_12_one_raises(make: Callable[..., Exception]) -> None:
     played = run(raises, count=3)
     assert [one.error is None for one in played] == [True, False, True]
     assert "the verifier of 001" in (played[1].error.message if played[1].error else "")
+
+
+async def proposals(episode: Episode) -> None:
+    """A judge reads each act before it is done."""
+    result = await episode.reset()
+    while result.observations:
+        action = await episode.agents["solver"].act(result.observations["player"])
+        await episode.agents["judge"].act(action.text or "")
+        result = await episode.step({"solver": action})
+
+
+def test_13_cut_off() -> None:
+    roles = {"solver": Role(policy=Slow(), prompt="you solve. {text}"), "judge": Role(policy=Slow())}
+    stage = Stage(
+        environment_name="echo",
+        make_environment=functools.partial(EchoEnvironment, turns=3),
+        roles=roles,
+        program=proposals,
+        environment_options={},
+    )
+    play = Play(task=EchoEnvironment().tasks("train", 1, seed=1)[0], group="g", sample=0, seed=1)
+    (played,) = EpisodeRunner(stage, RolloutSettings(max_turns=2)).collect([play])
+    assert played.stop is StopReason.MAX_TURNS and [step.truncated for step in played.steps[-2:]] == [True, True]
+    assert set(played.last) == {"solver"}  # nobody had asked the judge yet
+    assert (played.last["solver"].text or "").startswith("you solve. say ")
+
+
+def test_13_a_call_is_cut_off() -> None:
+    async def calls(episode: Episode) -> None:
+        done, cut = episode.invoke("sub"), episode.invoke("sub")
+        for agent in (done, cut, cut):
+            await agent.act("x")
+
+    (played,) = run(calls, max_turns=1)
+    assert [(step.invocation, step.terminated, step.truncated) for step in played.steps] == [
+        (1, True, False),
+        (2, False, True),
+    ]
+
+
+def test_14_paid_in_advance() -> None:
+    async def pays(episode: Episode) -> None:
+        episode.reward("b", -0.75)
+        await episode.agents["a"].act("x")
+        episode.reward("b", -0.25)
+        for _ in range(2):
+            await episode.agents["b"].act("y")
+
+    (played,) = run(pays)
+    assert [step.reward for step in played.steps] == [0.0, -1.0, 0.0] and played.returns == {"b": -1.0}
+
+
+def test_15_left_behind() -> None:
+    slow = Slow()
+
+    async def waits(episode: Episode) -> None:
+        if episode.play.group == "000":
+            left.append(asyncio.create_task(_late(episode)))
+            await episode.agents["a"].act("x")
+        else:
+            await asyncio.sleep(0.05)  # so that the loop lives on
+            await episode.agents["a"].act("x")
+
+    left: list[asyncio.Task[None]] = []
+    played = run(waits, count=2, roles={"*": Role(policy=slow)})
+    assert [len(one.steps) for one in played] == [1, 1] and left[0].cancelled()
+    assert len(slow.ended) == 2
+
+
+async def _late(episode: Episode) -> None:
+    await asyncio.sleep(0.01)
+    await episode.agents["late"].act("x")
+
+
+def test_16_nothing_to_put_it_around() -> None:
+    async def shows(episode: Episode) -> None:
+        await episode.agents["a"].act(Observation(vector=np.zeros(2, np.float32)))
+
+    (played,) = run(shows, roles={"*": Role(policy=Slow(), prompt="you judge. {text}")})
+    assert played.error is not None and "agents.a.prompt" in played.error.message

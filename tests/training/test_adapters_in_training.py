@@ -4,7 +4,7 @@ checkpoints hold adapters alone; (3) a base that is cloned learns from the demon
 which start as it is; without `frozen` each adapter is cloned by itself; (4) a reference keeps the adapter's start, so
 divergence begins at 0; (5) episodes may be played beside the updates; (6) an exported adapter is a model of its own,
 and is loaded again; (7) what cannot stand is refused; (8) an update leaves no gradients behind, and they change no
-number.
+number; (9) earlier selves of an adapter play against it.
 """
 
 from __future__ import annotations
@@ -221,3 +221,10 @@ def test_8_gradients_are_freed(team: Run, monkeypatch: pytest.MonkeyPatch) -> No
     for name in ("one", "two"):
         left, right = weights(freed, 3, name), weights(kept, 3, name)
         assert all(torch.equal(left[key], right[key]) for key in left)
+
+
+def test_9_earlier_selves(team: Run) -> None:
+    pool = "strategy=[{self_play: {policy: one, every: 1, size: 2, self_share: 0.0}}]"
+    folder = team("run", pool, "environment.echo.agents=[a, b]", "training.iterations=2")
+    assert lines(folder)[-1]["self_play/one/pool"] == 2
+    assert changed(folder, "two", last=2)

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from palaestra.recipe import load
+from palaestra.rollout.self_play import SelfPlay
 from palaestra.store.metrics import MetricsLog
 from palaestra.training.loop import Trainer
 from palaestra.training.start import train
@@ -97,3 +98,23 @@ def test_5_asynchronous_supply(kuhn: Run) -> None:
     folder = kuhn("ahead", "training.max_staleness=1", "rollout.runner=episodes")
     line = MetricsLog(folder).metrics.read()[-1]
     assert line["self_play/pool"] == 2
+
+
+def test_5_resume_of_an_asynchronous_supply(kuhn: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    options, plain, met = ("training.max_staleness=2", "rollout.runner=episodes"), Trainer.iterate, []
+    put_back, call = SelfPlay.load_state_dict, SelfPlay.__call__
+
+    def stops(self: Trainer) -> dict[str, float]:
+        if self.step == 2:
+            raise KeyboardInterrupt
+        return plain(self)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Trainer, "iterate", stops)
+        kuhn("parts", *options)
+    monkeypatch.setattr(
+        SelfPlay, "load_state_dict", lambda self, state: (met.append("put back"), put_back(self, state))
+    )
+    monkeypatch.setattr(SelfPlay, "__call__", lambda self, *given: (met.append("plays"), call(self, *given))[1])
+    kuhn("parts", *options, resume=True)
+    assert met[0] == "put back" and met.count("put back") == 1  # not one game against a pool that is not there yet

@@ -30,7 +30,7 @@ Layers = Annotated[
 Where = Annotated[str, typer.Argument(help="A run folder, or recipe files and overrides.")]
 STOPPED = 130  # exit code after Ctrl-C
 GO_ON = {
-    "train": "the same command with `--resume` goes on from the newest checkpoint",
+    "train": "the same command with `--resume` goes on from the newest checkpoint, if one was written",
     "compare": "the same command goes on where it stopped",
 }
 FREE = {"allow_extra_args": False, "ignore_unknown_options": False}
@@ -45,8 +45,8 @@ def train(
     recipe: Layers,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and explain the recipe; start nothing.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Only the closing line.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="As `explain`; start nothing.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Only the result.")] = False,
 ) -> None:
     """Train a recipe. The last line of output is the result on held-out tasks."""
     if dry_run:
@@ -138,7 +138,10 @@ def envs(
 
 @app.command()
 def explain(recipe: Layers) -> None:
-    """Show every resolved value of a recipe with its origin, after all checks. Starts nothing."""
+    """Show every resolved value of a recipe with its origin, after the checks of keys, parts and options.
+
+    Starts nothing, so who acts in the program is looked at when a run starts.
+    """
     _command("explain", recipe=recipe)
 
 

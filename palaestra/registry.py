@@ -298,6 +298,13 @@ def _load(target: str, *, where: str) -> Any:
     place, _, attribute = target.rpartition(":")
     try:
         module = _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+        if not hasattr(module, attribute):
+            raise UnknownName(
+                where=where,
+                what=f"`{target}` cannot be loaded: {place} has no `{attribute}`.",
+                options=nearest(attribute, (name for name in vars(module) if not name.startswith("_"))),
+                remedy="Write `module:attribute`, or `path/to/file.py:attribute` relative to the working folder.",
+            )
         return getattr(module, attribute)
     except (FileNotFoundError, ModuleNotFoundError, AttributeError) as error:
         if isinstance(error, ModuleNotFoundError) and place.startswith("palaestra."):

@@ -5,6 +5,7 @@ Knows trajectories and their outcomes. Knows nothing of how they were played or 
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ import numpy as np
 from palaestra.data import Trajectory
 from palaestra.errors import InvalidData
 from palaestra.evaluation.statistics import Interval, bootstrap_interval, wilson_interval
+
+FEW = 10.0  # returns below this are written with three places
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +35,7 @@ class Evaluation:
         invalid: share of acts which the environment could not read.
         errors: failed episodes by the boundary that failed; they count as failures of the panel.
         told: means of the numbers in the environment's last info, over the episodes that give them.
+        fault: what the first failed episode says.
     """
 
     name: str
@@ -45,6 +49,7 @@ class Evaluation:
     errors: dict[str, int] = field(default_factory=dict)
     agents: dict[str, float] = field(default_factory=dict)
     told: dict[str, float] = field(default_factory=dict)
+    fault: str = ""
 
     @property
     def failed(self) -> int:
@@ -104,6 +109,7 @@ def summarize(
         errors=dict(sorted(Counter(t.error.boundary for t in trajectories if t.error).items())),
         agents=_returns_of_agents(whole),
         told=told(whole),
+        fault=next((t.error.message for t in trajectories if t.error), ""),
     )
 
 
@@ -155,23 +161,34 @@ def interval_line(evaluation: Evaluation) -> str:
         return f"success {_spelled(evaluation.success, '.3f')} ({inside})"
     if evaluation.returns is not None:
         return (
-            f"return {_spelled(evaluation.returns, '.1f')} (bootstrap over {evaluation.n - evaluation.failed} episodes)"
+            f"return {_spelled(evaluation.returns, form(evaluation.returns.value))} "
+            f"(bootstrap over {evaluation.n - evaluation.failed} episodes)"
         )
     return "no episode finished"
 
 
 def failure_line(evaluation: Evaluation) -> str:
-    """`3 of 256 episodes failed (engine 1, environment 2) and count as failures`; empty if none failed."""
+    """`3 of 256 episodes failed (engine 1, environment 2) and count as failures`, and the first; empty if none did."""
     if not evaluation.failed:
         return ""
     places = ", ".join(f"{boundary} {count}" for boundary, count in evaluation.errors.items())
-    return f"{evaluation.failed} of {evaluation.n} episodes failed ({places}) and count as failures"
+    first = textwrap.indent(evaluation.fault, "  ")
+    return (
+        f"{evaluation.failed} of {evaluation.n} episodes failed ({places}) and count as failures. The first:\n{first}"
+    )
 
 
 def _headline(evaluation: Evaluation) -> tuple[str, str]:
     if evaluation.success is not None:
         return "success", f"{evaluation.success.value:.3f}"
-    return "return", f"{evaluation.returns.value:.1f}" if evaluation.returns is not None else "none"
+    if evaluation.returns is None:
+        return "return", "none"
+    return "return", format(evaluation.returns.value, form(evaluation.returns.value))
+
+
+def form(value: float) -> str:
+    """How a return is written: with three places where it is small."""
+    return ".3f" if abs(value) < FEW else ".1f"
 
 
 def _spelled(interval: Interval, form: str) -> str:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from palaestra.contexts import ContextFull
 from palaestra.data import Action, Observation, Step, StopReason, derive
 from palaestra.data.protocols import Acted, Session
-from palaestra.errors import EpisodeFailure, PalaestraError
+from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, nearest
 from palaestra.rollout.limits import Halt
+from palaestra.rollout.programs import roles_of
 from palaestra.rollout.role_tools import Bench, bench_of
 from palaestra.rollout.stage import Role
 
@@ -190,6 +191,16 @@ class Agents(dict[str, Agent]):
         self._episode = episode
 
     def __missing__(self, name: str) -> Agent:
+        """Raises: ContractError, for a role that the program does not have by its own words."""
+        stage = self._episode.stage
+        known = {*(roles_of(stage.program) or ()), *self._episode.names, *self._episode.play.cast, *stage.roles} - {"*"}
+        if roles_of(stage.program) is not None and name not in known:
+            raise ContractError(
+                where=f"role {name}",
+                what=f"the program asks for role `{name}`, which is none of its roles.",
+                options=nearest(name, known),
+                remedy="Spell it as `acted_by` does, or name it there.",
+            )
         self[name] = self._episode.make_agent(name)
         return self[name]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from palaestra.data import Task
 from palaestra.data.protocols import AsyncEnvironment, Environment, Policy, Sampling
+from palaestra.errors import ContractError, nearest
 from palaestra.rollout.role_tools import RoleTools
 
 Program = Callable[[Any], Awaitable[None]]  # async def program(episode: Episode) -> None
@@ -62,7 +63,17 @@ class Stage:
     environment_options: Mapping[str, Any]
 
     def role(self, agent: str) -> Role:
-        """The role of this agent's name, else the role `*`."""
+        """The role of this agent's name, else the role `*`.
+
+        Raises: ContractError, if there is neither.
+        """
+        if agent not in self.roles and "*" not in self.roles:
+            raise ContractError(
+                where=f"role {agent}",
+                what=f"nobody plays a role `{agent}`.",
+                options=nearest(agent, self.roles),
+                remedy=f"Write `agents: {{{agent}: {{policy: …}}}}`, or ask another role in the program.",
+            )
         return self.roles[agent] if agent in self.roles else self.roles["*"]
 
 

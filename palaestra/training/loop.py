@@ -75,7 +75,7 @@ class Trainer:
         metrics |= harvest.metrics | experience.learned
         metrics |= self.plans.learn(harvest.played, self.step)
         updated = self.update(experience)
-        if self.due and not self.parts.warming:
+        if self.settings.due(self.step, self.state.updaters) and not self.parts.warming:
             self.guard.learned(updated, experience)
         for line in self.teamwork.look(metrics):
             self.progress.note(line)
@@ -97,16 +97,12 @@ class Trainer:
         several = apart or training.epochs * training.minibatches > 1
         return prepare(whole, self.parts, seen, self.state.references, proximal=several, strict=self.settings.strict)
 
-    @property
-    def due(self) -> list[str]:
-        """The policies that improve in this iteration; some wait several."""
-        return [name for name in self.state.updaters if (self.step + 1) % self.settings.policies[name].every == 0]
-
     def update(self, experience: Experience) -> dict[str, float]:
         """Every trainable policy improves; with several, their metrics carry the policy's name."""
         metrics: dict[str, float] = {}
+        due = self.settings.due(self.step, self.state.updaters)
         for name, updater in self.state.updaters.items():
-            if name not in self.due:
+            if name not in due:
                 updater.made = 0
                 continue
             found = updater.update(experience, seed=derive(self.settings.seed, "update", self.step))

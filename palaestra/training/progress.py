@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from palaestra.evaluation.panels import Evaluation, interval_line
+from palaestra.evaluation.panels import Evaluation, failure_line, interval_line
 
 SHOWN = {
     "outcome/mean": "outcome",
@@ -59,6 +59,8 @@ class Progress:
     def evaluation(self, step: int, evaluation: Evaluation) -> None:
         """The result of a panel."""
         self.note(f"[{self._clock()}] iteration {step}: {interval_line(evaluation)}")
+        if evaluation.failed:
+            self.note(failure_line(evaluation))
 
     def iteration(self, step: int, metrics: Mapping[str, float], seconds: Mapping[str, float]) -> None:
         """The numbers of one iteration."""

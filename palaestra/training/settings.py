@@ -6,6 +6,7 @@ no torch, so that recipes can be explained without it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 import pydantic
@@ -162,6 +163,10 @@ class RunSettings(Section):
     def role(self, agent: str) -> RoleSettings:
         """The settings of one role: its own, else those of `*`."""
         return self.agents.get(agent) or self.agents.get("*") or RoleSettings()
+
+    def due(self, step: int, policies: Iterable[str]) -> list[str]:
+        """Those of these policies that improve in iteration `step`, counted from 0; some wait several."""
+        return [name for name in policies if (step + 1) % self.policies[name].every == 0]
 
 
 # Where parts stand in a recipe: path → slot; a list in the model means that a list is allowed.

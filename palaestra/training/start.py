@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from palaestra.evaluation.panels import form
 from palaestra.evaluation.report import write_report
 from palaestra.registry import part
 from palaestra.rollout.journal import Journal
@@ -191,15 +192,20 @@ def _start_parts(trainer: Trainer) -> None:
 
 
 def closing_line(folder: RunFolder, panel: Panel) -> str:
-    """The intervals of the first and the last evaluation, and below them `success 0.438 -> 0.945 on 256 …`."""
+    """The intervals of the first and the last evaluation, and below them `success 0.438 -> 0.945 on 256 …`.
+
+    Of returns where nothing tells whether a task was solved.
+    """
     written = MetricsLog(folder).evaluations.read()
-    key = f"eval/{panel.name}/{panel.metric}"
+    ends, metric = (written[0], written[-1]), panel.metric
+    if all(record.get(f"eval/{panel.name}/{metric}") is None for record in ends):
+        metric = "return"
     lines, values = [], []
-    for record in (written[0], written[-1]):
-        value, low, high = (record.get(key + ending) for ending in ("", "_low", "_high"))
-        form = ".3f" if panel.metric == "success" else ".1f"
-        values.append("none" if value is None else format(value, form))
+    for record in ends:
+        value, low, high = (record.get(f"eval/{panel.name}/{metric}{ending}") for ending in ("", "_low", "_high"))
+        values.append("none" if value is None else format(value, form(value)))
         if value is not None and low is not None and high is not None:
-            interval = f"{value:{form}}, 95 % interval {low:{form}} to {high:{form}}"
-            lines.append(f"iteration {record['step']}: {panel.metric} {interval}")
-    return "\n".join([*lines, f"{panel.metric} {values[0]} -> {values[1]} on {len(panel.tasks)} held-out tasks"])
+            shown = form(value)
+            interval = f"{value:{shown}}, 95 % interval {low:{shown}} to {high:{shown}}"
+            lines.append(f"iteration {record['step']}: {metric} {interval}")
+    return "\n".join([*lines, f"{metric} {values[0]} -> {values[1]} on {len(panel.tasks)} held-out tasks"])

@@ -35,7 +35,9 @@ def test_failed_episodes_are_failures(episode: Episodes) -> None:  # rule 1
     assert metrics["eval/rooms/success_high"] == pytest.approx(0.8318, abs=1e-4)
     assert metrics["eval/rooms/failed"] == 2
     assert metrics["eval/rooms/stop/error/engine"] == 0.1
-    assert failure_line(found) == "2 of 10 episodes failed (engine 1, environment 1) and count as failures"
+    told = failure_line(found).splitlines()
+    assert told[0] == "2 of 10 episodes failed (engine 1, environment 1) and count as failures. The first:"
+    assert told[1] == f"  {found.fault}" and found.fault
 
 
 def test_a_failure_after_the_goal_is_a_failure(episode: Episodes) -> None:  # rule 1

@@ -16,6 +16,7 @@
 14. Rewards from before a role's first act are paid on that act.
 15. Nobody acts after the end, whatever a program has left behind.
 16. A role with a prompt must be shown a text.
+17. A role that the program does not have by its own words, or that nobody plays, fails by name.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import pytest
 from palaestra.data import Action, Observation, StepTable, StopReason, Trajectory
 from palaestra.data.protocols import Acted, Sampling
 from palaestra.rollout.episode import Episode
+from palaestra.rollout.programs import acted_by
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Role, Stage
@@ -340,3 +342,19 @@ def test_16_nothing_to_put_it_around() -> None:
 
     (played,) = run(shows, roles={"*": Role(policy=Slow(), prompt="you judge. {text}")})
     assert played.error is not None and "agents.a.prompt" in played.error.message
+
+
+@acted_by("solver")
+async def misspelled(episode: Episode) -> None:
+    await episode.agents["solvr"].act("x")
+
+
+def test_17_misspelled_in_the_program() -> None:
+    (played,) = run(misspelled)
+    told = played.error.message if played.error else ""
+    assert "`solvr`, which is none of its roles" in told and "solver" in told
+
+
+def test_17_nobody_plays_it() -> None:
+    (played,) = run(lambda episode: together(episode, "judge"), roles={"solver": Role(policy=Slow())})
+    assert "nobody plays a role `judge`" in (played.error.message if played.error else "")

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from palaestra.data import Trajectory
-from palaestra.errors import ContractError, RecipeError
+from palaestra.errors import ContractError, RecipeError, nearest
 from palaestra.registry import PositiveInt, register
 from palaestra.rollout.field import Field
+from palaestra.rollout.programs import roles_of
 from palaestra.rollout.stage import Play
 
 WHERE = "strategy: role_exchange"
@@ -34,7 +35,8 @@ class RoleExchange:
 
     Metrics: exchange/shift (by how many places roles are moved).
 
-    Raises: RecipeError, for fewer than two roles or one named twice; ContractError, for plays with a cast already.
+    Raises: RecipeError, for fewer than two roles, one named twice or one that nobody plays; ContractError, for plays
+    with a cast already.
     Differs from the authors' code: optimizers are kept, where theirs are made anew at each exchange.
     """
 
@@ -55,6 +57,7 @@ class RoleExchange:
 
     async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]:
         """Play with the cast of this iteration."""
+        self._refuse_unknown(field)
         cast = self.cast(field.step)
         field.metrics["exchange/shift"] = float(field.step // self._every % len(self._roles))
         taken = next((play for play in plays if play.cast.keys() & set(self._roles)), None)
@@ -70,3 +73,19 @@ class RoleExchange:
 
         supply = field.supply
         return await replace(field, supply=lambda groups: recast(supply(groups))).collect(recast(plays))
+
+    def _refuse_unknown(self, field: Field) -> None:
+        """Raises: RecipeError, for a role that does not act, whose policy would play nobody."""
+        assert field.stage is not None
+        declared = roles_of(field.stage.program)
+        acting = list(declared or field.source.agents)
+        if declared is None:  # then any role of the recipe may act
+            acting += [name for name in field.stage.roles if name != "*" and name not in acting]
+        for name in self._roles:
+            if name not in acting:
+                raise RecipeError(
+                    where=f"{WHERE}, roles",
+                    what=f"nobody is called `{name}`.",
+                    options=nearest(name, acting),
+                    remedy=f"Those who act are: {', '.join(acting)}.",
+                )

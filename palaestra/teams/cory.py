@@ -72,8 +72,8 @@ async def pioneer_observer(
 
     For environments of one agent and one act; each answer is judged by the same task, set up anew. The outcome is the
     pioneer's, who has read nothing but the query and so acts as either policy will act alone. In evaluations the
-    observer also answers the bare query, in a conversation of its own; `info` tells what the three answers earned:
-    `pioneer`, `observer`, `observer_alone`.
+    observer also answers the bare query, in a conversation of its own, which counts in no return; `info` tells what the
+    three answers earned: `pioneer`, `observer`, `observer_alone`.
 
     Args:
         template: what the observer reads, with {query} and {answer}. What else is in it must be in the warm start too.
@@ -98,7 +98,9 @@ async def pioneer_observer(
     told = {**told, PIONEER: first, OBSERVER: second, "cut": cut}
     if episode.sampling.exact:  # an evaluation: what is the second policy worth without a partner?
         alone = episode.invoke(OBSERVER)
-        told["observer_alone"], _ = await _judged(episode, OBSERVER, await alone.act(query))
+        third, _ = await _judged(episode, OBSERVER, await alone.act(query))
+        alone.reward(-third)  # a return is worth two answers here too
+        told["observer_alone"] = third
     episode.trajectory.info = {**episode.trajectory.info, **told}
 
 

@@ -4,11 +4,12 @@
 2. The observer reads the query and the pioneer's answer, without `show` the query alone.
 3. A template that lacks a place is refused; braces in a query or an answer are no places.
 4. An answer that leaves no room is cut at its end, the query stays whole, and `info` says so.
-5. In evaluations the observer also answers alone, in a conversation of its own; in training it does not.
+5. In evaluations the observer also answers alone, in a conversation of its own, which nobody is paid for; in training
+   it does not.
 6. Environments of several acts are refused.
 7. The sum and a price on the drift, by numbers; a constant second reward changes no standardized advantage.
 8. Roles move after `every` iterations; two moves of two roles are none; who plays is the other policy.
-9. A period below 1, one role, a role twice and plays with a cast are refused.
+9. A period below 1, one role, a role twice, a role that nobody plays and plays with a cast are refused.
 10. Demonstrations teach both policies both sides.
 """
 
@@ -26,6 +27,7 @@ from palaestra.envs.alignment import Alignment
 from palaestra.errors import RecipeError
 from palaestra.registry import part
 from palaestra.rollout.field import Field, play_through
+from palaestra.rollout.programs import play as acting
 from palaestra.rollout.role_exchange import RoleExchange
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
@@ -109,6 +111,8 @@ def test_evaluations_hear_the_observer_alone() -> None:  # rule 5
     assert [step.invocation for step in found.steps] == [0, 0, 1]
     assert (found.info["observer"], found.info["observer_alone"]) == pytest.approx((1 / 6, 2 / 6))
     assert found.info["pioneer"] == pytest.approx(3 / 6) and found.outcome == 0.0
+    assert found.returns == pytest.approx({"pioneer": 4 / 6, "observer": 4 / 6}), "two answers, as in training"
+    assert [step.reward for step in found.steps] == pytest.approx([4 / 6, 4 / 6, 0.0])
 
 
 def test_one_act_only() -> None:  # rule 6
@@ -137,8 +141,10 @@ def test_a_constant_partner_changes_nothing() -> None:  # rule 7
 
 
 # ---- the exchange -----------------------------------------------------------------------------------------
-def exchanged(step: int, **more: Any) -> tuple[list[Trajectory], Field]:
-    stage = stage_of(scripted())
+def exchanged(
+    step: int, *, roles: tuple[str, ...] = ("pioneer", "observer"), program: Any = pioneer_observer, **more: Any
+) -> tuple[list[Trajectory], Field]:
+    stage = stage_of(scripted(), program)
     runner, source = EpisodeRunner(stage, RolloutSettings(max_turns=8)), Alignment()
     task = source.tasks("train", 1, 0)[0]
     plays = [Play(task=task, group="g", sample=0, seed=1, **more)]
@@ -146,7 +152,7 @@ def exchanged(step: int, **more: Any) -> tuple[list[Trajectory], Field]:
         supply=lambda groups: plays, settings=RolloutSettings(), sampling=runner.sampling(), policies={}, step=step,
         seed=0, stage=stage, source=source,
     )  # fmt: skip
-    strategy = RoleExchange(roles=("pioneer", "observer"), every=5)
+    strategy = RoleExchange(roles=roles, every=5)
     return runner.perform(lambda collect: play_through([strategy], collect)(plays, field)), field
 
 
@@ -175,6 +181,20 @@ def test_the_other_policy_plays() -> None:  # rule 8
 def test_bad_exchanges(options: dict[str, Any]) -> None:  # rule 9
     with pytest.raises(RecipeError):
         RoleExchange(**{"roles": ("pioneer", "observer"), **options})
+
+
+def test_roles_that_nobody_plays() -> None:  # rule 9
+    with pytest.raises(RecipeError, match=r"nobody is called `pioner`(.|\n)*Candidates: pioneer"):
+        exchanged(0, roles=("pioner", "observer"))
+    with pytest.raises(RecipeError, match=r"nobody is called `pioneer`"):
+        exchanged(0, program=acting)  # there the environment's agents act
+
+    async def undeclared(episode: Any) -> None:
+        await pioneer_observer(episode)
+
+    assert len(exchanged(5, program=undeclared)[0]) == 1  # then any role of the recipe may act
+    with pytest.raises(RecipeError, match=r"nobody is called `pioner`"):
+        exchanged(5, program=undeclared, roles=("pioner", "observer"))
 
 
 def test_a_cast_of_one_s_own() -> None:  # rule 9

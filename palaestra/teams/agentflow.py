@@ -13,6 +13,7 @@ import numpy as np
 from palaestra.data import Action, Observation, derive
 from palaestra.registry import PositiveInt, register
 from palaestra.rollout.programs import acted_by, demonstrated_by
+from palaestra.teams.demonstration import option_of
 from palaestra.teams.parsers import choice
 from palaestra.teams.shown import has_read, noted, sole
 
@@ -47,7 +48,7 @@ async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
     """
     draw = np.random.default_rng(derive(episode.play.seed, "noise"))
     agents = episode.agents
-    shown = getattr(episode.stage.program, "options", {}).get("memory", MEMORY)
+    shown = option_of(episode, "memory", MEMORY)
     result, question, memory = await episode.reset(), None, list[str]()
     while result.observations:
         name, seen = sole(result, program="agentflow")
@@ -85,6 +86,7 @@ async def agentflow(episode: Episode, *, steps: PositiveInt = 5, memory: Positiv
         memory: most lines that are shown, the latest. Higher: longer prompts; 1 is enough where the environment repeats
             all that is known. Usual: 8.
 
+    As in the authors' code the verifier is asked after the last sub-goal too, where its verdict changes nothing.
     A verdict that is neither is `invalid` and taken as continue. `info` tells `steps`, the number of sub-goals.
     Differs from the authors' code: the executor's command is for the environment, which has the tools.
     """

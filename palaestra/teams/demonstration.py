@@ -27,6 +27,11 @@ async def everybody_as_expert(episode: Episode, *, noise: float = 0.0) -> None:
     await episode.stage.program(_Played(episode, noise))
 
 
+def option_of(episode: Episode, name: str, default: Any) -> Any:
+    """What the recipe says of an option of the program; the default where the program is played without a recipe."""
+    return getattr(episode.stage.program, "options", {}).get(name, default)
+
+
 def spoiled(text: str, draw: np.random.Generator) -> str:
     """Something wrong that looks like the text: another last digit, or, where there is none, a word less."""
     places = [place for place, letter in enumerate(text) if letter.isdigit()]

@@ -13,7 +13,7 @@ import pydantic
 from palaestra.data import Action, Observation, derive
 from palaestra.registry import register
 from palaestra.rollout.programs import acted_by, demonstrated_by
-from palaestra.teams.demonstration import spoiled
+from palaestra.teams.demonstration import option_of, spoiled
 from palaestra.teams.shown import has_read, noted, sole
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PLANNER, EXECUTOR, JUDGE, ANSWERER = ROLES = ("planner", "executor", "judge", "answerer")
 CORRECT, PLAN, EXECUTE = "correct", "plan", "execute"
+CORRECTIONS = 3
 FLAGS = {PLAN: {PLAN}, EXECUTE: {EXECUTE}, "plan and execute": {PLAN, EXECUTE}}
 
 
@@ -38,8 +39,9 @@ def judgment(text: str) -> str | None:
 
 async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
     """The plan is the first word of what the expert does, the process all of it; a share `noise` of first plans or
-    processes is wrong, is found and is made again."""
+    processes is wrong, is found and is made again; without corrections nothing is wrong, and nobody judges."""
     draw = np.random.default_rng(derive(episode.play.seed, "noise"))
+    judged = option_of(episode, "corrections", CORRECTIONS) > 0
     result = await episode.reset()
     while result.observations:
         name, seen = sole(result, program="mact")
@@ -47,7 +49,7 @@ async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
         process = right.text or ""
         plan = (process.split() or ["?"])[0]
         notes: tuple[str, ...] = ()
-        if draw.random() >= noise:
+        if draw.random() >= noise or not judged:
             episode.agents[PLANNER].record(seen, plan)
         else:
             fault = (PLAN, EXECUTE)[int(draw.integers(2))]
@@ -58,22 +60,30 @@ async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
             notes = (_wrong(bad, said),)
             if fault == PLAN:
                 episode.agents[PLANNER].record(noted(seen, *notes), plan)
-        _record_pass(episode, seen, plan, process, CORRECT, notes)
+        _record_pass(episode, seen, plan, process, CORRECT if judged else None, notes)
         answer = episode.agents[ANSWERER].record(noted(seen, *notes, f"process: {process}"), right)
         result = await episode.step({ANSWERER: answer})
 
 
 def _record_pass(
-    episode: Episode, seen: Observation, plan: str, process: str, said: str, notes: tuple[str, ...], noise: float = 0.0
+    episode: Episode,
+    seen: Observation,
+    plan: str,
+    process: str,
+    said: str | None,
+    notes: tuple[str, ...],
+    noise: float = 0.0,
 ) -> None:
+    """The executor's work, and what the judge says of it; None: nobody judges."""
     episode.agents[EXECUTOR].record(noted(seen, *notes, f"plan: {plan}"), process, noise=noise)
-    episode.agents[JUDGE].record(noted(seen, f"plan: {plan}", f"process: {process}"), said)
+    if said is not None:
+        episode.agents[JUDGE].record(noted(seen, f"plan: {plan}", f"process: {process}"), said)
 
 
 @register("program", "mact", source="arXiv 2508.03404, Algorithm 1")
 @acted_by(*ROLES)
 @demonstrated_by(demonstrate)
-async def mact(episode: Episode, *, corrections: Annotated[int, pydantic.Field(ge=0)] = 3) -> None:
+async def mact(episode: Episode, *, corrections: Annotated[int, pydantic.Field(ge=0)] = CORRECTIONS) -> None:
     """Planner and executor work, the judge sends back what is wrong to whose mistake it was, the answerer answers.
 
     For environments with one agent; all of it for each of its acts. The planner reads the task and earlier mistakes,
@@ -100,27 +110,27 @@ async def mact(episode: Episode, *, corrections: Annotated[int, pydantic.Field(g
         _, seen = sole(result, program="mact")
         process, notes = await _work(episode, seen, corrections, counts)
         answerer = episode.agents[ANSWERER]
-        answer = await answerer.act(noted(seen, *notes, f"process: {process}"))
-        has_read(answerer, episode.agents[EXECUTOR])
+        answer = await answerer.act(noted(seen, *notes.values(), f"process: {process}"))
+        has_read(answerer, episode.agents[EXECUTOR], earlier=notes)
         episode.trajectory.info = {**episode.trajectory.info, **counts}
         result = await episode.step({ANSWERER: answer})
 
 
 async def _work(
     episode: Episode, seen: Observation, corrections: int, counts: dict[str, int]
-) -> tuple[str, tuple[str, ...]]:
-    """The last process, and what was wrong with those before."""
+) -> tuple[str, dict[int, str]]:
+    """The last process; and by the turn of each judgment that sent work back, what was wrong with it."""
     planner, executor, judge = (episode.agents[name] for name in (PLANNER, EXECUTOR, JUDGE))
-    notes: tuple[str, ...] = ()
+    notes: dict[int, str] = {}
     flags = {PLAN, EXECUTE}
     for left in range(corrections, -1, -1):
         if PLAN in flags:
-            await planner.act(noted(seen, *notes))
+            await planner.act(noted(seen, *notes.values()))
             if notes:
-                has_read(planner, judge)
+                has_read(planner, earlier=notes)
         plan = _text(planner)
-        await executor.act(noted(seen, *notes, f"plan: {plan}"))
-        has_read(executor, planner)
+        await executor.act(noted(seen, *notes.values(), f"plan: {plan}"))
+        has_read(executor, planner, earlier=notes)
         process = _text(executor)
         if left == 0:
             break
@@ -129,7 +139,8 @@ async def _work(
         if meant == CORRECT:
             break
         flags = FLAGS.get(str(meant), {EXECUTE})
-        notes = (*notes, _wrong(process, _text(judge)))
+        assert judge.last is not None
+        notes[judge.last.turn] = _wrong(process, _text(judge))
         counts["corrections"] += 1
         counts["both"] += len(flags) == 2
     return process, notes

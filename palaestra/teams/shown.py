@@ -5,6 +5,7 @@ Knows observations, results and who has read whom. Knows no program, no role and
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -51,7 +52,11 @@ def sole(result: StepResult, *, program: str) -> tuple[str, Observation]:
     return name, seen
 
 
-def has_read(agent: Agent, *others: Agent) -> None:
-    """Note that the agent's last step was shown the last message of each other, for credit that follows messages."""
+def has_read(agent: Agent, *others: Agent, earlier: Iterable[int] = ()) -> None:
+    """Note that the agent's last step was shown the last message of each other, for credit that follows messages.
+
+    Args:
+        earlier: turns of further messages that it was shown.
+    """
     assert agent.last is not None
-    agent.last.info["reads"] = tuple(other.last.turn for other in others if other.last is not None)
+    agent.last.info["reads"] = (*earlier, *(other.last.turn for other in others if other.last is not None))

@@ -7,10 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from palaestra.data import Observation, Trajectory
+from palaestra.rollout.programs import demonstration_of
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Role, Stage
 from palaestra.testing import EchoEnvironment, ScriptedPolicy
+from palaestra.training.bound import bind
+from palaestra.training.settings import Use
 
 ECHO = functools.partial(EchoEnvironment, turns=1)
 Answers = Sequence[str] | Callable[[int, Observation], str]
@@ -34,6 +37,7 @@ def play(
     environment: Any = ECHO,
     roles: Mapping[str, Role] | None = None,
     options: Mapping[str, Any] | None = None,
+    instead: Any = None,
     **settings: Any,
 ) -> list[Trajectory]:
     """Play `count` tasks.
@@ -41,7 +45,7 @@ def play(
     Args:
         answers: role → what it answers, a policy or answers for a scripted one.
         roles: further roles, in place of those made of answers.
-        options: of the program.
+        options: of the program. instead: played in its place: its demonstration.
     """
     made = {
         name: Role(policy=given if hasattr(given, "session") else ScriptedPolicy(given, name=name))
@@ -56,7 +60,20 @@ def play(
     )
     tasks = environment().tasks("train", count, seed)
     plays = [Play(task=task, group=f"{i:04d}", sample=0, seed=seed * 100_003 + i) for i, task in enumerate(tasks)]
-    return EpisodeRunner(stage, RolloutSettings(**settings)).collect(plays)
+    return EpisodeRunner(stage, RolloutSettings(**settings)).collect(plays, program=instead)
+
+
+def demonstrated(
+    program: Any,
+    answers: Mapping[str, Any],
+    *,
+    noise: float = 0.0,
+    options: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> list[Trajectory]:
+    """Play the demonstration of a program whose options stand in a recipe."""
+    bound = bind("program", Use(name=program.part.name, options=dict(options or {})))
+    return play(bound, answers, instead=functools.partial(demonstration_of(bound), noise=noise), **more)
 
 
 def acts(played: Trajectory) -> list[tuple[str, str]]:

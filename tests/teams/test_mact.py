@@ -1,11 +1,12 @@
 """Plan, execute, judge, answer; each rule pinned by a test of the same number.
 
 1. Work that is judged correct is answered from; a flag sends it back to whose mistake it was; both: planning first.
-2. Each role reads what it needs: earlier mistakes go to planner, executor and answerer, never to the judge.
+2. Each role reads what it needs: earlier mistakes go to planner, executor and answerer, never to the judge. Who is
+   shown a judgment says so, also where others came after it, so that the judge has a share in what follows from it.
 3. At most N_c judgments and N_c + 1 passes; without any, nobody judges.
 4. A judgment that cannot be read, or that names no mistake, is invalid and goes to the executor.
 5. K judgments by a judge of known power give S_K of the closed form.
-6. Demonstrations show both kinds of mistakes; what is wrong is not to be learned.
+6. Demonstrations show both kinds of mistakes; what is wrong is not to be learned. Without corrections nobody judges.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from palaestra.data import Observation
+from palaestra.data import Observation, StepTable
+from palaestra.data.messages import descendant_return, readings_of
 from palaestra.teams.mact import demonstrate, judgment, mact
-from tests.teams.playing import acts, play, right, shown_to, told_word
+from tests.teams.playing import acts, demonstrated, play, right, shown_to, told_word
 
 
 def copied(turn: int, seen: Observation) -> str:
@@ -51,7 +53,16 @@ def test_2_who_reads_what() -> None:
     assert shown_to(played, "executor") == [["plan: p0"], [wrong, "plan: p1"]]
     assert shown_to(played, "judge") == [["plan: p0", "process: e0"], ["plan: p1", "process: e1"]]
     assert shown_to(played, "answerer") == [[wrong, "process: e1"]]
-    assert [step.info.get("reads") for step in played.steps] == [None, (0,), (0, 1), (2,), (3,), (3, 4), (4,)]
+    assert [step.info.get("reads") for step in played.steps] == [None, (0,), (0, 1), (2,), (2, 3), (3, 4), (2, 4)]
+
+
+def test_2_the_judge_has_a_share() -> None:
+    (played,) = play(mact, team(["execute: a", "execute: b", "correct"], executor=["e0", "e1", "mud"], answerer=right))
+    reads = {step.turn: step.info.get("reads") for step in played.steps}
+    assert (reads[3], reads[5], reads[7]) == ((2, 0), (2, 4, 0), (2, 4, 5))  # the last verdict is shown to nobody
+    table = StepTable.from_trajectories([played])
+    readings = readings_of(table, own=False, replies=False, where="test")
+    assert descendant_return(table, readings, gamma=1.0).tolist() == [1.0] * 6 + [0.0, 1.0]
 
 
 @pytest.mark.parametrize("most", [0, 1, 3])
@@ -97,3 +108,10 @@ def test_6_demonstrations() -> None:
         assert one.outcome == 1.0
         assert all(s.info["noise"] == float("?" in (s.action.text or "")) for s in one.steps if "noise" in s.info)
         assert [s.action.text for s in one.steps if s.agent == "judge"][-1] == "correct"
+
+
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+def test_6_nobody_judges(noise: float) -> None:
+    (clean,) = demonstrated(mact, team(["correct"]), options={"corrections": 0}, noise=noise)
+    assert [name for name, _ in acts(clean)] == ["planner", "executor", "answerer"]
+    assert clean.outcome == 1.0

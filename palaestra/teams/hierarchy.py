@@ -14,6 +14,7 @@ import pydantic
 
 from palaestra.registry import PositiveInt, register
 from palaestra.rollout.programs import acted_by, demonstrated_by
+from palaestra.teams.demonstration import option_of
 from palaestra.teams.shown import has_read, noted, sole
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from palaestra.rollout.episode import Episode
 
 MAIN, SUB, ASK = "main", "sub", "ask"
+CALLS, ROUNDS = 4, 2
 SUM = re.compile(r"((?:\d )+)\+((?: \d)+)")
 Subs = Annotated[tuple[str, ...], pydantic.Field(min_length=1)]
 
@@ -45,20 +47,31 @@ def requests_of(text: str, subs: Sequence[str] = (SUB,)) -> list[tuple[str, str]
 
 
 async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
-    """Sums are added column by column, each by a call; any other question the expert answers without a call."""
+    """Sums are added column by column, each by a call; any other question the expert answers without a call.
+
+    Sub-agents are called in turn. Columns for which the options leave no call are added by the expert alone.
+    """
+    subs, calls = option_of(episode, "subs", (SUB,)), option_of(episode, "calls", CALLS)
+    most = calls * option_of(episode, "rounds", ROUNDS)
     result = await episode.reset()
     while result.observations:
         name, seen = sole(result, program="sub_agents")
         main, right = episode.agents[MAIN], await episode.expert(name)
-        reports = []
-        if asked := columns_of(seen.text or ""):
-            main.record(seen, f"{ASK} {'; '.join(asked)}", format=1.0)
-            for request in asked:
-                sub = episode.invoke(SUB, parent=main)
-                digits = " ".join(str(sum(int(digit) for digit in request.split(" + "))))
-                sub.record(request, digits, format=1.0)
-                reports.append(f"{request}: {digits}")
+        reports: list[str] = []
+        asked = [(subs[place % len(subs)], what) for place, what in enumerate(columns_of(seen.text or "")[:most])]
+        for first in range(0, len(asked), calls):
+            message = asked[first : first + calls]
+            requests = [what if len(subs) == 1 else f"{sub}: {what}" for sub, what in message]
+            main.record(noted(seen, *reports), f"{ASK} {'; '.join(requests)}", format=1.0)
+            reports += [_demonstrated_call(episode, main, sub, what) for sub, what in message]
         result = await episode.step({MAIN: main.record(noted(seen, *reports), right, format=1.0)})
+
+
+def _demonstrated_call(episode: Episode, main: Agent, name: str, request: str) -> str:
+    """The report of a sub-agent that adds a column."""
+    digits = " ".join(str(sum(int(digit) for digit in request.split(" + "))))
+    episode.invoke(name, parent=main).record(request, digits, format=1.0)
+    return f"{request}: {digits}"
 
 
 def columns_of(text: str) -> list[str]:
@@ -82,7 +95,9 @@ def _telling(program: Any) -> Any:
 @_telling
 @acted_by(lambda options: (MAIN, *options["subs"]))
 @demonstrated_by(demonstrate)
-async def sub_agents(episode: Episode, *, subs: Subs = (SUB,), calls: PositiveInt = 4, rounds: PositiveInt = 2) -> None:
+async def sub_agents(
+    episode: Episode, *, subs: Subs = (SUB,), calls: PositiveInt = CALLS, rounds: PositiveInt = ROUNDS
+) -> None:
     """The main agent asks sub-agents, all requests of a message at once, reads their reports, and acts.
 
     For environments with one agent; calls before each of its acts. A message that begins with `ask` calls: its requests

@@ -5,7 +5,8 @@
 3. Who is done first changes nothing: the tables are the same, and so are the advantages of `m_grpo` in both alignments.
 4. `m_grpo` compares main with main, and calls with calls, a rollout with two calls counting as much as one with one.
 5. At most `calls` requests of a message are made, in at most `rounds` messages; what still asks then is malformed.
-6. Demonstrations add sums column by column, and answer other questions without a call.
+6. Demonstrations add sums column by column, and answer other questions without a call; they call whom the recipe names,
+   in turn, and no more at once or in a row than it allows.
 7. A call that fails ends its episode, which names the role; other episodes go on.
 """
 
@@ -28,7 +29,7 @@ from palaestra.teams.hierarchy import columns_of, demonstrate, requests_of, sub_
 from palaestra.testing import TinyModel
 from palaestra.training.bound import bind
 from palaestra.training.settings import Use
-from tests.teams.playing import acts, play, shown_to, told_word
+from tests.teams.playing import acts, demonstrated, play, shown_to, told_word
 
 ADD = functools.partial(Sums, digits=2)
 
@@ -166,6 +167,25 @@ def test_6_demonstrations() -> None:
     assert [s.observation.text for s in summed.steps] == [s.observation.text for s in rolled.steps]
     (echoed,) = play(demonstrate, {"main": lead, "sub": add})
     assert acts(echoed) == [("main", told_word(echoed.steps[0].observation))]
+
+
+def test_6_of_other_names() -> None:
+    silent = {"main": ["x"], "finder": ["x"], "adder": ["x"]}
+    (played,) = demonstrated(sub_agents, silent, options={"subs": ["finder", "adder"]}, environment=ADD)
+    assert played.error is None and played.outcome == 1.0
+    asked = requests_of(acts(played)[0][1], ("finder", "adder"))
+    assert [name for name, _ in asked] == ["finder", "adder"] == [name for name, _ in acts(played)[1:3]]
+    assert [what for _, what in asked] == [s.observation.text for s in played.steps[1:3]]
+
+
+@pytest.mark.parametrize(
+    ("options", "order"), [({"calls": 2}, "mssmsm"), ({"calls": 2, "rounds": 1}, "mssm"), ({"calls": 3}, "msssm")]
+)
+def test_6_no_more_than_allowed(options: dict[str, int], order: str) -> None:
+    env = functools.partial(Sums, digits=3)
+    (played,) = demonstrated(sub_agents, {"main": ["x"], "sub": ["x"]}, options=options, environment=env)
+    assert "".join(name[0] for name, _ in acts(played)) == order and played.outcome == 1.0
+    assert len(shown_to(played, "main")[-1]) == order.count("s")
 
 
 def test_7_a_call_that_fails() -> None:

@@ -19,6 +19,7 @@ from palaestra.data import Action, StepResult, derive
 from palaestra.errors import ContractError
 from palaestra.registry import PositiveInt, register
 from palaestra.rollout.programs import acted_by, demonstrated_by, roles_of
+from palaestra.teams.demonstration import option_of
 from palaestra.teams.parsers import tagged
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ SOLVER, EVALUATOR, SCORER = "solver", "evaluator", "scorer"
 SCORES = ("1", "2", "3")
 SOLVE, EARLIER = "{question}{earlier}", " ; {solution} {evaluation}"
 EVALUATE, SCORE = "{question} = {solution} ?", "{question} = {solution} {evaluation} !"
-WORDING = {SOLVER: SOLVE, EVALUATOR: EVALUATE, SCORER: SCORE}
+ASKED_BY = {SOLVER: ("solve", SOLVE), EVALUATOR: ("evaluate", EVALUATE), SCORER: ("score", SCORE)}  # option, default
 ROUNDS, REFERENCES = 2, 2
 Speak = Callable[["Told", str, str, str], Awaitable[str]]  # (discussion, who, as what, what is read) → what is said
 
@@ -91,11 +92,14 @@ def agents(options: Mapping[str, Any]) -> list[str]:
 async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
     """As `discussion` has it, by the environment's expert; judges are wrong with probability `noise`, and learn that.
 
-    Solutions are as good as the expert, so that one that slips leaves the solvers something to learn.
+    Solutions are as good as the expert, so that one that slips leaves the solvers something to learn. Wording and
+    rounds are those of the recipe; how many earlier discussions are read is drawn.
     """
     names = roles_of(episode.stage.program) or agents({})
+    wording = {duty: option_of(episode, key, template) for duty, (key, template) in ASKED_BY.items()}
+    rounds, earlier = option_of(episode, "rounds", ROUNDS), option_of(episode, "earlier", EARLIER)
     question = _question(episode, await episode.reset())
-    expert = [(await episode.expert(episode.names[0])).text or "" for _ in range(ROUNDS * len(names))]
+    expert = [(await episode.expert(episode.names[0])).text or "" for _ in range(rounds * len(names))]
     draw = np.random.default_rng(derive(episode.play.seed, "noise"))
 
     async def speak(told: Told, name: str, duty: str, read: str) -> str:
@@ -104,7 +108,9 @@ async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
         episode.agents[name].record(read, said[duty])
         return said[duty]
 
-    await _discuss(episode, question, names, speak, rounds=ROUNDS, references=int(draw.integers(REFERENCES + 1)))
+    references = int(draw.integers(REFERENCES + 1))
+    more = {"rounds": rounds, "references": references}
+    await _discuss(episode, question, names, speak, wording=wording, earlier=earlier, **more)
 
 
 @register("program", "discussion", source="arXiv 2510.08529")
@@ -166,8 +172,8 @@ async def _discuss(
     *,
     rounds: int,
     references: int,
-    wording: Mapping[str, str] = WORDING,
-    earlier: str = EARLIER,
+    wording: Mapping[str, str],
+    earlier: str,
 ) -> None:
     """Rounds of solving, evaluating and scoring, whoever `speak` lets speak."""
 

@@ -7,7 +7,8 @@
 5. Rewards do not change when outcomes do; what the environment pays is taken back, and paid rows are refused.
 6. Discussions without a role, scores that are none and templates without their places are refused.
 7. Random scores depend on nothing that was said. Self-consistency pays the most frequent answers.
-8. Demonstrations: solutions are the expert's, judges are wrong as often as `noise` says.
+8. Demonstrations: solutions are the expert's, judges are wrong as often as `noise` says; wording and rounds are the
+   recipe's.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from palaestra.rollout.stage import Play, Role, Stage
 from palaestra.teams.comas import demonstrate, discussion, score_of
 from palaestra.testing import EchoEnvironment, ScriptedPolicy, check_environment
 from tests.conftest import Golden
+from tests.teams.playing import demonstrated
 
 NAMES = ("agent_1", "agent_2", "agent_3")
 
@@ -191,6 +193,24 @@ def test_demonstrations() -> None:  # rule 8
     steps = [step for one in found for step in one.steps if step.info["stratum"] != "solver"]
     says = {(step.info["stratum"], step.action.text) for step in steps}
     assert says == {("evaluator", "fine"), ("evaluator", "error"), ("scorer", "3"), ("scorer", "1")}
+
+
+def test_demonstrations_of_a_recipe() -> None:  # rule 8
+    wording = {
+        "solve": "SOLVE {question}{earlier}",
+        "earlier": " BEFORE {solution}",
+        "evaluate": "DOUBT {question} {solution}",
+        "score": "SCORE {question} {solution} {evaluation}",
+    }
+    silent = {"agent_1": ["x"], "agent_2": ["x"]}
+    found = demonstrated(discussion, silent, options={"agents": 2, "rounds": 3, **wording}, environment=Sums, count=4)
+    for one in found:
+        assert one.error is None and len(one.steps) == 3 * 3 * 2
+        begins = {(step.info["stratum"], (step.observation.text or "").split()[0]) for step in one.steps}
+        assert begins == {("solver", "SOLVE"), ("evaluator", "DOUBT"), ("scorer", "SCORE")}
+    assert any("BEFORE" in (step.observation.text or "") for one in found for step in one.steps)
+    (short,) = demonstrated(discussion, silent, options={"agents": 2, "rounds": 1}, environment=Sums)
+    assert len(short.steps) == 3 * 2
 
 
 def test_sums() -> None:

@@ -32,8 +32,15 @@ def _different(roles: tuple[str, ...]) -> tuple[str, ...]:
     return roles
 
 
+def _of_votes(weights: tuple[float, ...], told: pydantic.ValidationInfo) -> tuple[float, ...]:
+    how = told.data.get("how", "vote")
+    if weights and how != "vote":
+        raise ValueError(f"only votes are weighed, and `how` is {how}")
+    return weights
+
+
 Roles = Annotated[tuple[str, ...], pydantic.Field(min_length=1), pydantic.AfterValidator(_different)]
-Weights = tuple[NonNegative, ...]
+Weights = Annotated[tuple[NonNegative, ...], pydantic.AfterValidator(_of_votes)]
 
 
 async def speak(episode: Episode, seen: Observation, hears: Mapping[str, Sequence[str]]) -> dict[str, Answer]:

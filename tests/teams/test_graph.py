@@ -11,7 +11,8 @@
 9.  The tokens of the roles add up to those of the team.
 10. A pipeline of m roles that each err with probability 1 − p is right with p^m.
 11. A demonstration is the program itself with the expert for everybody; what is spoiled is not learned.
-12. Roles that could not speak are refused: the same name twice at once, a hub that is a spoke, no role at all.
+12. Roles that could not speak are refused: the same name twice at once, a hub that is a spoke, no role at all; so are
+    weights where nobody votes.
 """
 
 from __future__ import annotations
@@ -261,6 +262,12 @@ def test_12_refused() -> None:
         bind("program", Use(name="mesh", options={"roles": ["a", "a"]}))
     with pytest.raises(RecipeError, match="roles"):
         bind("program", Use(name="chain", options={"roles": []}))
+    for how in ("last", "concat"):
+        with pytest.raises(RecipeError, match=rf"weights(.|\n)*`how` is {how}"):
+            bind("program", Use(name="independent", options={"roles": ["a", "b"], "how": how, "weights": [5.0, 1.0]}))
+        with pytest.raises(RecipeError, match="only votes are weighed"):
+            bind("program", Use(name="layers", options={"layers": [["a"]], "weights": [1.0], "how": how}))
+        bind("program", Use(name="layers", options={"layers": [["a"]], "weights": [], "how": how}))
     (played,) = play(star, speaking("a", "b"), options={"hub": "a", "spokes": ("a", "b")})
     assert "the hub and a spoke" in (played.error.message if played.error else "")
     assert roles_of(bind("program", Use(name="debate", options={"debaters": 2}))) == ("debater_1", "debater_2")

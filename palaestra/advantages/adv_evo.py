@@ -50,7 +50,8 @@ def public_baseline(
 
     Returns: float32 (rows,).
     Raises: InvalidData, if an agent is in no team, or in two; RecipeError, if `teams` has fewer than two teams,
-        or puts agents together that the environment's teams keep apart; MissingColumn, with neither.
+        puts agents together that the environment's teams keep apart, or stands beside a `by` without team;
+        MissingColumn, with neither.
     Differs from the authors' code: there was none to read; the formula is the paper's text.
 
     >>> table = StepTable(group=["g"] * 4, trajectory=["a", "a", "b", "b"], agent=["red", "blue"] * 2,
@@ -73,6 +74,12 @@ def _unit(table: StepTable, whiten: str, each: Key) -> Key | None:
 def _peers(table: StepTable, by: Columns, teams: Teams | None) -> Key:
     """The sets whose returns share a mean; `team` is the option's, or the column."""
     if "team" not in by:
+        if teams is not None:
+            raise RecipeError(
+                where=f"{PLACE}, teams",
+                what=f"nothing is compared by team: `by` is [{', '.join(by)}].",
+                remedy="Add `team` to `by`, or leave `teams` out.",
+            )
         return table.key(*by)
     if teams is None:
         codes, names = table["team"], [str(name) for name in table.labels("team")]

@@ -13,7 +13,8 @@ def choice(text: str, *, options: tuple[str, ...], anywhere: bool = False) -> st
 
     Args:
         options: what may be chosen.
-        anywhere: take the first option that stands in the text as whole words. False: the text is nothing else.
+        anywhere: take the first option that stands in the text as whole words; of those that begin at one place, the
+            longest. False: the text is nothing else.
 
     >>> choice(" Yes", options=("yes", "no")), choice("well, no", options=("yes", "no"))
     ('yes', None)
@@ -22,9 +23,11 @@ def choice(text: str, *, options: tuple[str, ...], anywhere: bool = False) -> st
     if not anywhere:
         return next((option for option in options if option.lower() == words), None)
     found = [
-        (hit.start(), option) for option in options if (hit := re.search(rf"\b{re.escape(option.lower())}\b", words))
+        (hit.start(), -len(option), option)
+        for option in options
+        if (hit := re.search(rf"\b{re.escape(option.lower())}\b", words))
     ]
-    return min(found)[1] if found else None
+    return min(found)[2] if found else None
 
 
 @register("parser", "number")

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palaestra.errors import RecipeError, nearest
+from palaestra.rollout.programs import roles_of
 from palaestra.rollout.role_tools import RoleTools
 from palaestra.rollout.stage import Role
 from palaestra.tools import Toolbox
@@ -72,13 +73,14 @@ def _tools(chosen: ToolSettings) -> RoleTools | None:
 
 
 def temperatures(settings: RunSettings, roles: Mapping[str, Role]) -> dict[str, float]:
-    """Per policy, the temperature that all its roles act at.
+    """Per policy, the temperature that all its roles act at. An agent of the environment that never acts has none.
 
     Raises: RecipeError, if roles that share a trained policy have different ones: its probabilities are taken at one.
     """
     found: dict[str, dict[float, str]] = defaultdict(dict)
-    for name, role in roles.items():
-        if name != "*" and not role.frozen:
+    for name in roles_of(bind("program", settings.program)) or [name for name in roles if name != "*"]:
+        role = roles[name]
+        if not role.frozen:
             own = role.sampling.get("temperature", settings.rollout.temperature)
             found[role.policy.name].setdefault(own, name)
     for policy, own in found.items():

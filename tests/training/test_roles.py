@@ -1,9 +1,9 @@
 """Roles of a recipe: (1) a policy that no role has, a role without a policy and a role that nobody knows are refused by
 name; (2) a program's declared roles are what counts, and an undeclared program takes any name of the recipe; (3) roles
-that share a trained policy act at one temperature, at which its probabilities are taken; (4) a frozen role's rows are
-kept out of the update and its policy does not change; (5) `every`, `epochs` and `minibatches` are a policy's own;
-(6) a role that falls silent is named, and one that never acts ends the run; (7) metrics count every role in every
-episode.
+that share a trained policy act at one temperature, at which its probabilities are taken, and who never acts has none;
+(4) a frozen role's rows are kept out of the update and its policy does not change; (5) `every`, `epochs` and
+`minibatches` are a policy's own; (6) a role that falls silent is named, and one that never acts ends the run;
+(7) metrics count every role in every episode.
 """
 
 from __future__ import annotations
@@ -105,6 +105,18 @@ def test_3_one_temperature() -> None:
         build_world(recipe(agents=shared, policies={"one": {"policy": NETWORK}}).settings)
     apart = {"a": {"policy": "one", "temperature": 0.5}, "b": {"policy": "two"}}
     assert build_world(recipe(agents=apart).settings).temperatures == {"one": 0.5, "two": 1.0}
+
+
+@pytest.mark.parametrize("seat", [{}, {"player": {"policy": "one"}}])
+def test_3_who_never_acts(seat: dict[str, Any]) -> None:
+    team = {name: {"policy": "one", "temperature": 0.7} for name in ("solver", "verifier")}
+    changes = {
+        "environment": {"echo": {"turns": 1}},
+        "program": "solver_verifier",
+        "policies": {"one": {"policy": NETWORK}},
+    }
+    every = {"*": {"policy": "one"}}
+    assert build_world(recipe(agents=every | seat | team, **changes).settings).temperatures == {"one": 0.7}
 
 
 @pytest.fixture

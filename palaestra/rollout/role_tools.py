@@ -6,7 +6,7 @@ Knows roles, toolboxes and texts. Knows no program, no environment and no policy
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from palaestra.data import Observation, Step, ToolCall
@@ -27,7 +27,7 @@ class RoleTools:
         tools: with different names.
         format: how it writes calls, a key of palaestra.tools.formats.FORMATS.
         rounds: how often in a row calls are answered; what the role says then is its response, whatever it is.
-        max_calls: of an episode. None: no limit.
+        max_calls: of an episode, in all conversations together. None: no limit.
         max_chars: of a result.
         repeat: what it was shown and its calls so far stand above each result: for contexts that show the latest only.
     """
@@ -49,16 +49,13 @@ class Bench:
         others: name → tool, of all roles of the stage. A call of one of these is told apart from plain speech, and
             is not run.
         formats: how calls may be written: as this role's, else as those of the others.
+        box: of its tools; one for all conversations of the role in the episode, so that they share a budget.
     """
 
     own: RoleTools | None
     others: Mapping[str, Tool]
     formats: tuple[str, ...]
-    box: Toolbox = field(init=False)
-
-    def __post_init__(self) -> None:
-        own = self.own or RoleTools(format=self.formats[0])
-        self.box = Toolbox(own.tools, format=own.format, max_calls=own.max_calls, max_chars=own.max_chars)
+    box: Toolbox
 
     @property
     def rounds(self) -> int:
@@ -104,13 +101,20 @@ class Bench:
         return replace(observation, text=text, state_key=key, instruction=kept)
 
 
-def bench_of(role: Role, roles: Mapping[str, Role]) -> Bench | None:
-    """The bench of an agent of this role; None where no role of the stage has tools."""
+def bench_of(role: Role, roles: Mapping[str, Role], *, earlier: Bench | None = None) -> Bench | None:
+    """The bench of an agent of this role; None where no role of the stage has tools.
+
+    Args:
+        earlier: of another conversation of the role in the same episode: both share its toolbox.
+    """
     equipped = [one.tools for one in roles.values() if one.tools is not None and one.tools.tools]
     if not equipped:
         return None
     formats = dict.fromkeys([role.tools.format] if role.tools is not None else [one.format for one in equipped])
-    return Bench(role.tools, {tool.name: tool for one in equipped for tool in one.tools}, tuple(formats))
+    own = role.tools or RoleTools(format=next(iter(formats)))
+    box = Toolbox(own.tools, format=own.format, max_calls=own.max_calls, max_chars=own.max_chars)
+    others = {tool.name: tool for one in equipped for tool in one.tools}
+    return Bench(role.tools, others, tuple(formats), box if earlier is None else earlier.box)
 
 
 async def record_call(agent: Agent, shown: Observation | str, name: str, **arguments: Any) -> Observation:

@@ -3,7 +3,8 @@
 (1) a call is run, its result is what the role reads next, each act is a step, and steps tell of calls and of faults;
 (2) who does not have a tool and calls it gets an error, and the tool is not run; plain speech of its own stays speech;
 (3) after the last round nothing is run any more: what was said is the response;
-(4) a budget of calls holds over the episode; a tool that hangs is given up and others go on;
+(4) a budget of calls holds over the episode, in all conversations of a role together; a tool that hangs is given up and
+    others go on;
 (5) results stand below what was shown where that is asked for, and the prompt stands around all of it;
 (6) a demonstration makes calls that are really run and leaves the same observations as acts do;
 (7) calls in fresh conversations are counted for themselves;
@@ -14,6 +15,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import time
 from collections.abc import Callable
@@ -22,11 +24,11 @@ from typing import Any, get_args
 
 import pytest
 
-from palaestra.data import Trajectory
+from palaestra.data import Action, Observation, Step, Trajectory
 from palaestra.errors import ContractError, PalaestraError
 from palaestra.recipe import load
 from palaestra.rollout.episode import Episode
-from palaestra.rollout.role_tools import RoleTools, record_call
+from palaestra.rollout.role_tools import RoleTools, bench_of, record_call
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Role, Stage
@@ -141,6 +143,22 @@ def test_budgets() -> None:  # rule 4
     RAN.clear()
     played = run(twice, solver=(["secret a", "x", "secret b", "y"], words(secret, max_calls=1)))
     assert RAN == ["a"] and "no calls are left" in shown(played)[3] and calls(played)[2] == (1.0, 1.0)
+
+
+def test_a_budget_of_several_conversations() -> None:  # rule 4
+    RAN.clear()
+    role = Role(policy=ScriptedPolicy(["x"]), tools=words(secret, max_calls=2))
+    first = bench_of(role, {"sub": role})
+    other, apart = bench_of(role, {"sub": role}, earlier=first), bench_of(role, {"sub": role})
+    said = [asyncio.run(bench.run(f"secret {word}", act(), last=False)) for bench, word in (
+        (first, "a"), (other, "b"), (first, "c"), (other, "d"), (apart, "e"),
+    )]  # fmt: skip
+    assert RAN == ["a", "b", "e"]
+    assert ["no calls are left" in (text or "") for text in said] == [False, False, True, True, False]
+
+
+def act() -> Step:
+    return Step(agent="sub", turn=0, action=Action(text=""), observation=Observation(text=""))
 
 
 def test_slow_tools_are_given_up() -> None:  # rule 4

@@ -62,9 +62,12 @@ class QuestionPool:
             kept = round(self._keep * len(self.pool))
             self.pool = self.pool[len(self.pool) - kept :]
         first = await field.collect(plays)
-        again = self._again(list(zip(plays, first, strict=True)), field.seed)
+        again = self._again(_pairs(plays, first), field.seed)
         second = await field.collect(again) if again else []
-        self.pool += [asked for one in first if (asked := _asked(one)) is not None and asked not in self.pool]
+        for one in first:
+            asked = _asked(one)
+            if asked is not None and asked not in self.pool:
+                self.pool.append(asked)
         field.metrics |= {"pool/size": float(len(self.pool)), "pool/reused": len(again) / self._attempts}
         return [*first, *second]
 
@@ -99,6 +102,13 @@ class QuestionPool:
             Asked(env=env, seed=seed, params=dict(params), words=tuple(words), answer=answer)
             for env, seed, params, words, answer in state["pool"]
         ]
+
+
+def _pairs(plays: Sequence[Play], played: Sequence[Trajectory]) -> list[tuple[Play, Trajectory]]:
+    """Plays with what became of them: a strategy inside may drop some, or play others beside them."""
+    found = {(one.group, one.sample): one for one in played}
+    places = [(play, (play.group, play.sample)) for play in plays]
+    return [(play, found[place]) for play, place in places if place in found]
 
 
 def _asked(one: Trajectory) -> Asked | None:

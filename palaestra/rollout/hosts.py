@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from palaestra.data import Action, StepResult, Task
 from palaestra.errors import EpisodeFailure, PalaestraError
+from palaestra.tools.threads import Late, Threads
 
 
 class Host(Protocol):
@@ -94,11 +96,43 @@ class InlineCalls:
             raise failure(self._name, call, error) from error
 
 
-class ThreadCalls:
-    """Each call runs in a thread of a shared pool: right for environments that wait (tools, network, sleep)."""
+@dataclass(slots=True, eq=False)
+class _ThreadCall:
+    """One call of a method in a thread: it can be called off until it begins, and not after that."""
 
-    def __init__(self, name: str, environment: Any, pool: ThreadPoolExecutor, seconds: float | None) -> None:
-        self._name, self._environment, self._pool, self._seconds = name, environment, pool, seconds
+    method: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    begun: bool = False
+    over: bool = False
+    called_off: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __call__(self) -> Any:
+        with self.lock:
+            if self.called_off:
+                return None
+            self.begun = True
+        try:
+            return self.method(*self.arguments)
+        finally:
+            self.over = True
+
+    def call_off(self) -> bool:
+        """Nobody waits for it any more. Returns: whether it goes on all the same."""
+        with self.lock:
+            self.called_off = True
+            return self.begun and not self.over
+
+
+class ThreadCalls:
+    """Each call runs in one of the shared threads: right for environments that wait (tools, network, sleep).
+
+    A call fails after `seconds` from when it begins; what it waits for a free thread does not count. Coroutine methods
+    run in the event loop, with the same limit.
+    """
+
+    def __init__(self, name: str, environment: Any, threads: Threads, seconds: float | None) -> None:
+        self._name, self._environment, self._threads, self._seconds = name, environment, threads, seconds
         self._inline = InlineCalls(name, environment)
         self._abandoned = False
 
@@ -107,17 +141,26 @@ class ThreadCalls:
             return None  # a thread cannot be killed; its environment is left to it
         method: Callable[..., Any] | None = getattr(self._environment, call, None)
         if method is None or inspect.iscoroutinefunction(method):
-            return await self._inline(call, *arguments)
-        future = asyncio.get_running_loop().run_in_executor(self._pool, method, *arguments)
+            return await self._in_the_loop(call, *arguments)
+        return await self._in_a_thread(call, _ThreadCall(method, arguments))
+
+    async def _in_the_loop(self, call: str, *arguments: Any) -> Any:
         try:
-            return await asyncio.wait_for(future, self._seconds)
-        except TimeoutError as error:
-            self._abandoned = not future.done() or future.cancelled()
-            if not self._abandoned:  # the environment itself raised it
+            async with asyncio.timeout(self._seconds):
+                return await self._inline(call, *arguments)
+        except TimeoutError:  # one of the environment's own is an EpisodeFailure by now
+            raise hung(self._name, call, self._seconds or 0.0) from None
+
+    async def _in_a_thread(self, call: str, work: _ThreadCall) -> Any:
+        try:
+            return await self._threads.run(work, self._seconds)
+        except Late as error:
+            self._abandoned = work.call_off()
+            if not work.begun:  # too many others hang
                 raise failure(self._name, call, error) from error
             raise hung(self._name, call, self._seconds or 0.0) from None
         except asyncio.CancelledError:
-            self._abandoned = not future.done() or future.cancelled()
+            self._abandoned = work.call_off()
             raise
         except Exception as error:
             raise failure(self._name, call, error) from error

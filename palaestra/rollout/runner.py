@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from palaestra.data import Failure, StopReason, Trajectory
 from palaestra.data.protocols import Sampling
-from palaestra.errors import EpisodeFailure, PalaestraError
+from palaestra.errors import ContractError, EpisodeFailure, PalaestraError
 from palaestra.registry import register
 from palaestra.rollout.episode import Episode, nobody_acted
 from palaestra.rollout.field import Act, Collect
@@ -26,6 +25,7 @@ from palaestra.rollout.stuck import Stuck
 from palaestra.rollout.stuck import failure as standing_still
 from palaestra.rollout.watch import Watch
 from palaestra.rollout.workers import WorkerPool
+from palaestra.tools.threads import Threads
 
 
 @register("rollout", "episodes")
@@ -36,10 +36,10 @@ class EpisodeRunner:
 
     def __init__(self, stage: Stage, settings: RolloutSettings) -> None:
         self._stage, self._settings = stage, settings
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: Threads | None = None
         self._workers: WorkerPool | None = None
         if settings.workers and settings.worker_kind == "thread":
-            self._threads = ThreadPoolExecutor(settings.workers, thread_name_prefix="environment")
+            self._threads = Threads(settings.workers)
         elif settings.workers:
             self._workers = WorkerPool(stage.make_environment, settings.workers)
 
@@ -114,16 +114,15 @@ class EpisodeRunner:
             await _close_quietly(host)
 
     async def _perform(self, episode: Episode, program: Program, stuck: Stuck) -> Trajectory:
-        name, fault = _name(program), None
+        name, clock = _name(program), asyncio.timeout(self._settings.max_seconds)
+        reason: StopReason
+        fault: EpisodeFailure | None
         try:
-            await asyncio.wait_for(program(episode), self._settings.max_seconds)
-            reason = StopReason.COMPLETED
+            async with clock:
+                await program(episode)
             if not episode.latest:
                 raise nobody_acted(f"program {name}")
-        except Halt as halt:
-            reason = halt.reason
-        except TimeoutError:
-            reason = StopReason.TIMEOUT
+            reason, fault = StopReason.COMPLETED, None
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or not stuck.found(episode):
@@ -131,10 +130,12 @@ class EpisodeRunner:
             task.uncancel()
             reason, fault = StopReason.ERROR, standing_still(episode, name, stuck.seconds or 0.0)
         except Exception as error:
-            reason, fault = StopReason.ERROR, _fault(error, name)
+            if isinstance(error, TimeoutError) and clock.expired():
+                reason, fault = StopReason.TIMEOUT, None
+            else:  # a TimeoutError of the program's own is a failure like any other
+                reason, fault = verdict(error, f"program {name}")
         await episode.settle()
-        played = episode.finish(reason)
-        return played if fault is None else _failed(played, fault)
+        return finished(episode, reason, fault)
 
     async def _open(self) -> Host:
         name = self._stage.environment_name
@@ -151,9 +152,7 @@ class EpisodeRunner:
         return LocalHost(environment, calls)
 
     def close(self) -> None:
-        """End worker threads and processes."""
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+        """End worker processes; threads without work end by themselves."""
         if self._workers is not None:
             self._workers.stop()
 
@@ -179,13 +178,90 @@ def _name(program: Program) -> str:
     return str(getattr(target, "__name__", target))
 
 
-def _fault(error: Exception, program: str) -> EpisodeFailure:
+# ---- how episodes end -------------------------------------------------------------------------------------
+def verdict(error: Exception, where: str) -> tuple[StopReason, EpisodeFailure | None]:
+    """How an episode ends whose program raised this. Of several errors at once, a failure counts more than a limit."""
+    errors = _apart(error)
+    faults = [one for one in errors if not isinstance(one, Halt)]
+    halts = [one for one in errors if isinstance(one, Halt)]
+    return (StopReason.ERROR, _fault(faults[0], where)) if faults else (halts[0].reason, None)
+
+
+def _apart(error: Exception) -> list[Exception]:
+    """The errors that an `asyncio.TaskGroup` of the program has gathered, or the one."""
+    if not isinstance(error, ExceptionGroup):
+        return [error]
+    return [single for one in error.exceptions for single in _apart(one)]
+
+
+def _fault(error: Exception, where: str) -> EpisodeFailure:
     """What a program raised, as the failure that the episode is recorded with."""
     if isinstance(error, EpisodeFailure):
         return error
-    what = error.what if isinstance(error, PalaestraError) else f"{type(error).__name__}: {error}"
-    remedy = error.remedy if isinstance(error, PalaestraError) else ""
-    return EpisodeFailure(boundary="part", where=f"program {program}", what=what, remedy=remedy)
+    if isinstance(error, PalaestraError):
+        return EpisodeFailure(boundary="part", where=where, what=error.what, options=error.options, remedy=error.remedy)
+    return EpisodeFailure(boundary="part", where=where, what=f"{type(error).__name__}: {error}")
+
+
+def finished(episode: Episode, reason: StopReason, fault: EpisodeFailure | None = None) -> Trajectory:
+    """Finish an episode, with the failure that it is recorded with.
+
+    What keeps it from being finished (info that cannot be read, a session that cannot be closed) is a failure of this
+    episode only; its sessions are closed all the same.
+    """
+    try:
+        played = episode.finish(reason)
+    except Exception as error:
+        fault = fault or _unfinished(episode, error)
+        played = _given_up(episode)
+    return played if fault is None else _failed(played, fault)
+
+
+def _unfinished(episode: Episode, error: Exception) -> EpisodeFailure:
+    """What kept an episode from being finished."""
+    where, info = f"environment {episode.stage.environment_name}, info", episode.trajectory.info
+    bad = _no_numbers(info)
+    if isinstance(error, EpisodeFailure):
+        found = error
+    elif isinstance(error, ContractError):
+        found = EpisodeFailure(
+            boundary="environment", where=error.where, what=error.what, options=error.options, remedy=error.remedy
+        )
+    elif bad:
+        what = ", ".join(f"`{name}` is {info[name]!r}" for name in bad)
+        remedy = "Tell a number, or true or false; leave it out where there is none."
+        found = EpisodeFailure(boundary="environment", where=where, what=f"{what}, no number.", remedy=remedy)
+    else:
+        what = f"{type(error).__name__}: {error}"
+        found = EpisodeFailure(boundary="engine", where="the end of the episode, closing its sessions", what=what)
+    if found is not error:
+        found.__cause__ = error
+    return found
+
+
+def _no_numbers(info: Mapping[str, Any]) -> list[str]:
+    """The names of those results that are told, and no numbers."""
+    found = []
+    for name in ("success", "score"):
+        try:
+            float(info.get(name, 0.0))
+        except (TypeError, ValueError, OverflowError):
+            found.append(name)
+    return found
+
+
+def _given_up(episode: Episode) -> Trajectory:
+    """Finish a failed episode whatever its environment told; sessions that cannot be closed are left."""
+    played = episode.trajectory
+    bad = _no_numbers(played.info)
+    played.info = {name: value for name, value in played.info.items() if name not in bad}
+    try:
+        return episode.finish(StopReason.ERROR)
+    except Exception:
+        for agent in (*episode.agents.values(), *episode.invoked):
+            with suppress(Exception):
+                agent.session.end(None)
+    return played
 
 
 def _failed(trajectory: Trajectory, error: EpisodeFailure) -> Trajectory:

@@ -17,15 +17,16 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from palaestra.data import Action, Failure, StepResult, StopReason, Task, Trajectory
+from palaestra.data import Action, StepResult, StopReason, Task, Trajectory
 from palaestra.data.protocols import Sampling
-from palaestra.errors import EpisodeFailure, PalaestraError, RecipeError
+from palaestra.errors import EpisodeFailure, RecipeError
 from palaestra.policies.network import NetworkPolicy, NetworkSession, Question
 from palaestra.registry import register
 from palaestra.rollout.episode import Episode, nobody_acted
 from palaestra.rollout.field import Act
 from palaestra.rollout.lanes import Lanes, VectorLanes, open_lanes
-from palaestra.rollout.limits import Halt, Limits
+from palaestra.rollout.limits import Limits
+from palaestra.rollout.runner import finished, verdict
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Program, Role, Stage
 
@@ -36,8 +37,8 @@ class VectorRunner:
 
     def __init__(self, stage: Stage, settings: RolloutSettings) -> None:
         """Raises: RecipeError, if a role's policy generates tokens with an engine."""
-        self._settings = settings
-        self._stage = dataclasses.replace(stage, roles=_LockStepRoles(stage.roles))
+        self._settings, self._roles = settings, _LockStepRoles(stage.roles)
+        self._stage = dataclasses.replace(stage, roles=self._roles)
         self._lanes: Lanes | None = None
         self._count = 0
 
@@ -62,6 +63,7 @@ class VectorRunner:
                 what="its programs run in lock step, and one that branches off would have to run ahead of it.",
                 remedy="Set `rollout.runner: episodes`, or leave out the strategy that branches.",
             )
+        self._roles.forget()
         waiting, done = deque(enumerate(plays)), dict[int, Trajectory]()
         live: dict[int, _Running] = {}
         sampling, count = sampling or self.sampling(temperature), min(self._settings.in_flight, len(plays))
@@ -213,6 +215,10 @@ class _LockStepRoles(Mapping[str, Role]):
             self._made[name] = (role, _in_lock_step(name, role))
         return self._made[name][1]
 
+    def forget(self) -> None:
+        """Let go of roles that are no longer on the stage: an opponent holds a whole network."""
+        self._made = {name: made for name, made in self._made.items() if name in self._roles}
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._roles)
 
@@ -257,23 +263,13 @@ class _Running:
             if self.episode.latest:
                 self._finish(StopReason.COMPLETED)
             else:
-                self._fail(nobody_acted("program"))
-        except Halt as halt:
-            self._finish(halt.reason)
-        except EpisodeFailure as error:
-            self._fail(error)
+                self._finish(StopReason.ERROR, nobody_acted("program"))
         except Exception as error:
-            what = error.what if isinstance(error, PalaestraError) else f"{type(error).__name__}: {error}"
-            self._fail(EpisodeFailure(boundary="part", where="program", what=what))
+            self._finish(*verdict(error, "program"))
 
-    def _finish(self, reason: StopReason) -> None:
+    def _finish(self, reason: StopReason, fault: EpisodeFailure | None = None) -> None:
         self.over = True
-        self.episode.finish(reason)
-
-    def _fail(self, error: EpisodeFailure) -> None:
-        self._finish(StopReason.ERROR)
-        kind = type(error.__cause__).__name__
-        self.episode.trajectory.error = Failure(boundary=error.boundary, message=error.render(), kind=kind)
+        finished(self.episode, reason, fault)
 
 
 def _foreign(wish: Any) -> EpisodeFailure:

@@ -10,12 +10,16 @@
 8.  Several agents, network policies and scripted ones may play together.
 9.  Another program may be played (demonstrations); one that waits for anything else fails, boundary `part`.
 10. Policies with an engine, and async environments, are refused with the way out.
+11. Roles that have left the stage are forgotten, with their weights.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
+import gc
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -257,3 +261,13 @@ def test_10_refusals() -> None:
 
     with pytest.raises(ContractError, match="runner: episodes"):
         collect(stage(Slow, all=network(2)), countdowns(2))
+
+
+def test_11_roles_that_left_are_forgotten() -> None:
+    on = stage(Countdown, all=network(2), guest=network(2, "main@0"))
+    runner = VectorRunner(on, RolloutSettings())
+    runner.collect([dataclasses.replace(play, cast={"player": "guest"}) for play in countdowns(2)])
+    left = weakref.ref(on.roles.pop("guest").policy)  # type: ignore[attr-defined]
+    runner.collect(countdowns(2))
+    gc.collect()
+    assert left() is None

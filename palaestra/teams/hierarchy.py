@@ -93,7 +93,7 @@ def _telling(program: Any) -> Any:
 
 @register("program", "sub_agents", source="arXiv 2511.13288")
 @_telling
-@acted_by(lambda options: (MAIN, *options["subs"]))
+@acted_by(lambda options: (MAIN, *options.get("subs", (SUB,))))
 @demonstrated_by(demonstrate)
 async def sub_agents(
     episode: Episode, *, subs: Subs = (SUB,), calls: PositiveInt = CALLS, rounds: PositiveInt = ROUNDS

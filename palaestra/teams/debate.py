@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def names_of(options: Mapping[str, Any]) -> tuple[str, ...]:
     """`debater_1`, `debater_2` …"""
-    return tuple(f"debater_{number + 1}" for number in range(options["debaters"]))
+    return tuple(f"debater_{number + 1}" for number in range(options.get("debaters", 3)))
 
 
 @register("program", "debate", source="arXiv 2505.22960")

@@ -146,9 +146,15 @@ class Agent:
     def view(self, shown: Shown) -> Observation:
         """What the policy is shown: the role's prompt around the text, and what the play says to everybody.
 
-        Raises: EpisodeFailure, for a role with a prompt that is shown no text.
+        Raises: EpisodeFailure, for what is no observation, or for a role with a prompt that is shown no text.
         """
         observation = Observation(text=shown, state_key=shown) if isinstance(shown, str) else shown
+        if not isinstance(observation, Observation):
+            raise EpisodeFailure(
+                boundary="part",
+                where=f"program, role {self.name}",
+                what=f"it is shown a {type(shown).__name__}; a role is shown an Observation, or a text.",
+            )
         if self.role.prompt is not None:
             if observation.text is None:
                 raise EpisodeFailure(

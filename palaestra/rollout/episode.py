@@ -123,7 +123,7 @@ class Episode:
         A role that is no agent of the environment acts for its only agent, or for the one that `agents.<role>.seat`
         names; what the environment says of that agent is then said of the role, until another role acts for it.
 
-        Raises: ContractError, for a role without a seat, or two roles on one.
+        Raises: ContractError, for a role without a seat, or two roles on one; EpisodeFailure, for what is no Action.
         """
         seated = self._seated(actions)
         result = await self._repeated()
@@ -147,6 +147,13 @@ class Episode:
         """The actions by the environment's agents; `filled` notes who acted for whom."""
         seated: dict[str, Action] = {}
         for name, action in actions.items():
+            if not isinstance(action, Action):
+                raise EpisodeFailure(
+                    boundary="part",
+                    where=f"program, role {name}",
+                    what=f"it gave the environment a {type(action).__name__}, not an Action.",
+                    remedy="Pass on what `await episode.agents[role].act(…)` gives; for a text, `replace` its `value`.",
+                )
             seat = name
             if name not in self.host.agents:
                 seat = self._role(name).seat or (self.host.agents[0] if len(self.host.agents) == 1 else name)

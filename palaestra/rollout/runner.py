@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import sys
+import traceback
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from palaestra.data import Failure, StopReason, Trajectory
@@ -26,6 +29,8 @@ from palaestra.rollout.stuck import failure as standing_still
 from palaestra.rollout.watch import Watch
 from palaestra.rollout.workers import WorkerPool
 from palaestra.tools.threads import Threads
+
+PACKAGE = Path(__file__).parents[1]
 
 
 @register("rollout", "episodes")
@@ -200,7 +205,19 @@ def _fault(error: Exception, where: str) -> EpisodeFailure:
         return error
     if isinstance(error, PalaestraError):
         return EpisodeFailure(boundary="part", where=where, what=error.what, options=error.options, remedy=error.remedy)
-    return EpisodeFailure(boundary="part", where=where, what=f"{type(error).__name__}: {error}")
+    return EpisodeFailure(boundary="part", where=where, what=f"{type(error).__name__}: {error}{_line(error)}")
+
+
+def _line(error: Exception) -> str:
+    """` (pair.py, line 12)`: where the user's own code was when it raised; empty, if none of it was at work."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [one for one in frames if not Path(one.filename).is_relative_to(PACKAGE) and not _installed(one.filename)]
+    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+
+
+def _installed(file: str) -> bool:
+    """Whether code belongs to Python or to a package that was installed."""
+    return "site-packages" in file or file.startswith((sys.base_prefix, sys.prefix, "<"))
 
 
 def finished(episode: Episode, reason: StopReason, fault: EpisodeFailure | None = None) -> Trajectory:

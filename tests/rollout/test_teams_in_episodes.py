@@ -17,6 +17,7 @@
 15. Nobody acts after the end, whatever a program has left behind.
 16. A role with a prompt must be shown a text.
 17. A role that the program does not have by its own words, or that nobody plays, fails by name.
+18. What is no observation cannot be shown, and what is no action cannot be done: the program is told, by its role.
 """
 
 from __future__ import annotations
@@ -262,6 +263,7 @@ def test_12_one_raises(make: Callable[..., Exception]) -> None:
     played = run(raises, count=3)
     assert [one.error is None for one in played] == [True, False, True]
     assert "the verifier of 001" in (played[1].error.message if played[1].error else "")
+    assert "(test_teams_in_episodes.py, line " in (played[1].error.message if played[1].error else "")
 
 
 async def proposals(episode: Episode) -> None:
@@ -358,3 +360,23 @@ def test_17_misspelled_in_the_program() -> None:
 def test_17_nobody_plays_it() -> None:
     (played,) = run(lambda episode: together(episode, "judge"), roles={"solver": Role(policy=Slow())})
     assert "nobody plays a role `judge`" in (played.error.message if played.error else "")
+
+
+@pytest.mark.parametrize("what", ["shown", "done", "not awaited"])
+def test_18_neither_seen_nor_done(what: str) -> None:
+    async def slips(episode: Episode) -> None:
+        await episode.reset()
+        act = episode.agents["a"].act(None if what == "shown" else "x")  # type: ignore[arg-type]
+        if what == "not awaited":
+            try:
+                await episode.step({"a": act})  # type: ignore[dict-item]
+            finally:
+                act.close()
+        await episode.step({"a": (await act).text})  # type: ignore[dict-item]
+
+    (played,) = run(slips)
+    told = played.error.message if played.error else ""
+    assert (
+        "role a" in told
+        and ("coroutine" if what == "not awaited" else "NoneType" if what == "shown" else "str") in told
+    )

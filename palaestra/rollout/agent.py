@@ -51,7 +51,7 @@ class Agent:
     bench: Bench | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.bench = bench_of(self.role, self.episode.stage.roles)
+        self.bench = bench_of(self.role, self.episode.stage.roles, earlier=self.episode.bench_so_far(self.name))
 
     @property
     def policy(self) -> str:
@@ -199,8 +199,9 @@ class Agents(dict[str, Agent]):
     def __missing__(self, name: str) -> Agent:
         """Raises: ContractError, for a role that the program does not have by its own words."""
         stage = self._episode.stage
-        known = {*(roles_of(stage.program) or ()), *self._episode.names, *self._episode.play.cast, *stage.roles} - {"*"}
-        if roles_of(stage.program) is not None and name not in known:
+        declared = roles_of(stage.program)
+        known = {*(declared or ()), *self._episode.names, *self._episode.play.cast, *stage.roles} - {"*"}
+        if declared is not None and name not in known:
             raise ContractError(
                 where=f"role {name}",
                 what=f"the program asks for role `{name}`, which is none of its roles.",

@@ -20,6 +20,7 @@ from palaestra.rollout.agent import Agent, Agents
 from palaestra.rollout.hosts import Host
 from palaestra.rollout.limits import Halt, Limits
 from palaestra.rollout.origin import Origin, fork
+from palaestra.rollout.role_tools import Bench
 from palaestra.rollout.stage import Play, Role, Stage
 
 
@@ -95,6 +96,11 @@ class Episode:
         agent = Agent(name, session, role, self, invocation=number, parent=called_by)
         self.invoked.append(agent)
         return agent
+
+    def bench_so_far(self, name: str) -> Bench | None:
+        """The bench of this role's other conversations, whose budget of calls is shared; None before the first."""
+        made = [*self.agents.values(), *self.invoked]
+        return next((agent.bench for agent in made if agent.name == name), None)
 
     def _role(self, name: str) -> Role:
         return self.stage.role(self.play.cast.get(name, name))

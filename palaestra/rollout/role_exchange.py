@@ -75,7 +75,7 @@ class RoleExchange:
         return await replace(field, supply=lambda groups: recast(supply(groups))).collect(recast(plays))
 
     def _refuse_unknown(self, field: Field) -> None:
-        """Raises: RecipeError, for a role that does not act, whose policy would play nobody."""
+        """Raises: RecipeError, for a role that does not act, whose policy would play nobody, or that is frozen."""
         assert field.stage is not None
         declared = roles_of(field.stage.program)
         acting = list(declared or field.source.agents)
@@ -88,4 +88,10 @@ class RoleExchange:
                     what=f"nobody is called `{name}`.",
                     options=nearest(name, acting),
                     remedy=f"Those who act are: {', '.join(acting)}.",
+                )
+            if field.stage.role(name).frozen:
+                raise RecipeError(
+                    where=f"agents.{name}.frozen",
+                    what="a frozen role cannot change places: it would be another's work each time that is not learned.",
+                    remedy="Leave `frozen` out, or set `trainable: false` of its policy.",
                 )

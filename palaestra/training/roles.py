@@ -33,6 +33,7 @@ def make_roles(
     if declared is None:  # then any name in the recipe may be a role
         acting = tuple(dict.fromkeys((*agents, *(name for name in settings.agents if name != "*"))))
     _refuse_unknown(settings, acting, agents)
+    _refuse_seats(settings, agents)
     roles = {}
     for name in dict.fromkeys((*acting, *settings.agents, *agents, "*")):
         chosen = settings.role(name)
@@ -103,6 +104,17 @@ def _refuse_unknown(settings: RunSettings, acting: Sequence[str], agents: Sequen
                 f"`{settings.environment.name}`.",
                 options=nearest(name, list(acting)) or list(acting),
                 remedy=f"Those who act are: {', '.join(acting)}.",
+            )
+
+
+def _refuse_seats(settings: RunSettings, agents: Sequence[str]) -> None:
+    for name, chosen in settings.agents.items():
+        if chosen.seat is not None and chosen.seat not in agents:
+            raise RecipeError(
+                where=f"agents.{name}.seat",
+                what=f"environment `{settings.environment.name}` has no agent `{chosen.seat}`.",
+                options=nearest(chosen.seat, agents),
+                remedy="Name the environment's agent that this role acts for; leave it out where there is only one.",
             )
 
 

@@ -7,7 +7,7 @@
     others go on;
 (5) results stand below what was shown where that is asked for, and the prompt stands around all of it;
 (6) a demonstration makes calls that are really run and leaves the same observations as acts do;
-(7) calls in fresh conversations are counted for themselves;
+(7) calls in fresh conversations count in the budget of the episode;
 (8) recipes: tools by name with options and as files; two of one name, an unknown one and an unknown key are refused;
 (9) Python runs anew for each call, says how it is isolated, and runs equal code once, unless a limit ended it;
 (10) where no role has tools, a text that looks like a call is a text.
@@ -233,7 +233,8 @@ def test_fresh_conversations() -> None:  # rule 7
 
     RAN.clear()
     played = run(program, sub=(["secret a", "x", "secret b", "y"], words(secret, max_calls=1)))
-    assert RAN == ["a", "b"] and [step.invocation for step in played.steps] == [1, 1, 2, 2]
+    assert RAN == ["a"] and [step.invocation for step in played.steps] == [1, 1, 2, 2]
+    assert "no calls are left" in shown(played)[3] and calls(played)[2] == (1.0, 1.0)
 
 
 RECIPE: dict[str, Any] = {

@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -142,9 +143,12 @@ def test_a_constant_partner_changes_nothing() -> None:  # rule 7
 
 # ---- the exchange -----------------------------------------------------------------------------------------
 def exchanged(
-    step: int, *, roles: tuple[str, ...] = ("pioneer", "observer"), program: Any = pioneer_observer, **more: Any
-) -> tuple[list[Trajectory], Field]:
+    step: int, *, roles: tuple[str, ...] = ("pioneer", "observer"), program: Any = pioneer_observer,
+    frozen: bool = False, **more: Any,
+) -> tuple[list[Trajectory], Field]:  # fmt: skip
     stage = stage_of(scripted(), program)
+    if frozen:
+        stage.roles = {name: replace(role, frozen=True) for name, role in stage.roles.items()}
     runner, source = EpisodeRunner(stage, RolloutSettings(max_turns=8)), Alignment()
     task = source.tasks("train", 1, 0)[0]
     plays = [Play(task=task, group="g", sample=0, seed=1, **more)]
@@ -195,6 +199,11 @@ def test_roles_that_nobody_plays() -> None:  # rule 9
     assert len(exchanged(5, program=undeclared)[0]) == 1  # then any role of the recipe may act
     with pytest.raises(RecipeError, match=r"nobody is called `pioner`"):
         exchanged(5, program=undeclared, roles=("pioner", "observer"))
+
+
+def test_frozen_roles_stay_where_they_are() -> None:  # rule 9
+    with pytest.raises(RecipeError, match=r"agents.pioneer.frozen"):
+        exchanged(0, frozen=True)
 
 
 def test_a_cast_of_one_s_own() -> None:  # rule 9

@@ -65,6 +65,7 @@ def recipe(**changes: Any) -> Any:
             ("agents.c", "nobody of that name", "Those who"),
         ),
         ({"agents": {"a": {"policy": "one"}}}, ("agents.b.policy", "no policy is called `main`")),
+        ({"agents": {"a": {"policy": "one", "seat": "nobody"}, "b": {"policy": "two"}}}, ("agents.a.seat", "`nobody`")),
     ],
 )
 def test_1_refused(changes: Any, parts: tuple[str, ...]) -> None:

@@ -92,6 +92,6 @@ class RoleExchange:
             if field.stage.role(name).frozen:
                 raise RecipeError(
                     where=f"agents.{name}.frozen",
-                    what="a frozen role cannot change places: it would be another's work each time that is not learned.",
+                    what="a frozen role cannot change places: it would be another work each time that nobody learns.",
                     remedy="Leave `frozen` out, or set `trainable: false` of its policy.",
                 )

@@ -375,9 +375,9 @@ def _tell(step: Step, name: str, value: Any) -> None:
 
 
 def _outcome(trajectory: Trajectory) -> float | None:
-    """The raw result: `success`, else `score` of the environment's info."""
+    """The raw result: `success`, else `score` of the environment's info; None says that it is not known yet."""
     for name in ("success", "score"):
-        if name in trajectory.info:
+        if trajectory.info.get(name) is not None:
             return float(trajectory.info[name])
     return None
 

@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import sys
-import traceback
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from pathlib import Path
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
-from palaestra.data import Failure, StopReason, Trajectory
+from palaestra.data import StopReason, Trajectory
 from palaestra.data.protocols import Sampling
-from palaestra.errors import ContractError, EpisodeFailure, PalaestraError
+from palaestra.errors import EpisodeFailure
 from palaestra.registry import register
+from palaestra.rollout.endings import failed, finished, verdict
 from palaestra.rollout.episode import Episode, nobody_acted
 from palaestra.rollout.field import Act, Collect
 from palaestra.rollout.hosts import Host, InlineCalls, LocalHost, ThreadCalls, failure
-from palaestra.rollout.limits import Halt, Limits
+from palaestra.rollout.limits import Limits
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Program, Stage
 from palaestra.rollout.stuck import Stuck
@@ -29,8 +27,6 @@ from palaestra.rollout.stuck import failure as standing_still
 from palaestra.rollout.watch import Watch
 from palaestra.rollout.workers import WorkerPool
 from palaestra.tools.threads import Threads
-
-PACKAGE = Path(__file__).parents[1]
 
 
 @register("rollout", "episodes")
@@ -109,7 +105,7 @@ class EpisodeRunner:
         try:
             host = await self._open()
         except EpisodeFailure as error:
-            return _failed(Trajectory(task=play.task, group=play.group, sample=play.sample), error)
+            return failed(Trajectory(task=play.task, group=play.group, sample=play.sample), error)
         episode = Episode(play, self._stage, host, Limits.of(play, self._settings), sampling)
         stuck.enter(episode)
         try:
@@ -181,110 +177,6 @@ def _leaving(gate: asyncio.Semaphore, play: Play) -> Play:
 def _name(program: Program) -> str:
     target = getattr(getattr(program, "part", None), "target", program)
     return str(getattr(target, "__name__", target))
-
-
-# ---- how episodes end -------------------------------------------------------------------------------------
-def verdict(error: Exception, where: str) -> tuple[StopReason, EpisodeFailure | None]:
-    """How an episode ends whose program raised this. Of several errors at once, a failure counts more than a limit."""
-    errors = _apart(error)
-    faults = [one for one in errors if not isinstance(one, Halt)]
-    halts = [one for one in errors if isinstance(one, Halt)]
-    return (StopReason.ERROR, _fault(faults[0], where)) if faults else (halts[0].reason, None)
-
-
-def _apart(error: Exception) -> list[Exception]:
-    """The errors that an `asyncio.TaskGroup` of the program has gathered, or the one."""
-    if not isinstance(error, ExceptionGroup):
-        return [error]
-    return [single for one in error.exceptions for single in _apart(one)]
-
-
-def _fault(error: Exception, where: str) -> EpisodeFailure:
-    """What a program raised, as the failure that the episode is recorded with."""
-    if isinstance(error, EpisodeFailure):
-        return error
-    if isinstance(error, PalaestraError):
-        return EpisodeFailure(boundary="part", where=where, what=error.what, options=error.options, remedy=error.remedy)
-    return EpisodeFailure(boundary="part", where=where, what=f"{type(error).__name__}: {error}{_line(error)}")
-
-
-def _line(error: Exception) -> str:
-    """` (pair.py, line 12)`: where the user's own code was when it raised; empty, if none of it was at work."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [one for one in frames if not Path(one.filename).is_relative_to(PACKAGE) and not _installed(one.filename)]
-    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
-
-
-def _installed(file: str) -> bool:
-    """Whether code belongs to Python or to a package that was installed."""
-    return "site-packages" in file or file.startswith((sys.base_prefix, sys.prefix, "<"))
-
-
-def finished(episode: Episode, reason: StopReason, fault: EpisodeFailure | None = None) -> Trajectory:
-    """Finish an episode, with the failure that it is recorded with.
-
-    What keeps it from being finished (info that cannot be read, a session that cannot be closed) is a failure of this
-    episode only; its sessions are closed all the same.
-    """
-    try:
-        played = episode.finish(reason)
-    except Exception as error:
-        fault = fault or _unfinished(episode, error)
-        played = _given_up(episode)
-    return played if fault is None else _failed(played, fault)
-
-
-def _unfinished(episode: Episode, error: Exception) -> EpisodeFailure:
-    """What kept an episode from being finished."""
-    where, info = f"environment {episode.stage.environment_name}, info", episode.trajectory.info
-    bad = _no_numbers(info)
-    if isinstance(error, EpisodeFailure):
-        found = error
-    elif isinstance(error, ContractError):
-        found = EpisodeFailure(
-            boundary="environment", where=error.where, what=error.what, options=error.options, remedy=error.remedy
-        )
-    elif bad:
-        what = ", ".join(f"`{name}` is {info[name]!r}" for name in bad)
-        remedy = "Tell a number, or true or false; leave it out where there is none."
-        found = EpisodeFailure(boundary="environment", where=where, what=f"{what}, no number.", remedy=remedy)
-    else:
-        what = f"{type(error).__name__}: {error}"
-        found = EpisodeFailure(boundary="engine", where="the end of the episode, closing its sessions", what=what)
-    if found is not error:
-        found.__cause__ = error
-    return found
-
-
-def _no_numbers(info: Mapping[str, Any]) -> list[str]:
-    """The names of those results that are told, and no numbers."""
-    found = []
-    for name in ("success", "score"):
-        try:
-            float(info.get(name, 0.0))
-        except (TypeError, ValueError, OverflowError):
-            found.append(name)
-    return found
-
-
-def _given_up(episode: Episode) -> Trajectory:
-    """Finish a failed episode whatever its environment told; sessions that cannot be closed are left."""
-    played = episode.trajectory
-    bad = _no_numbers(played.info)
-    played.info = {name: value for name, value in played.info.items() if name not in bad}
-    try:
-        return episode.finish(StopReason.ERROR)
-    except Exception:
-        for agent in (*episode.agents.values(), *episode.invoked):
-            with suppress(Exception):
-                agent.session.end(None)
-    return played
-
-
-def _failed(trajectory: Trajectory, error: EpisodeFailure) -> Trajectory:
-    trajectory.stop = StopReason.ERROR
-    trajectory.error = Failure(boundary=error.boundary, message=error.render(), kind=type(error.__cause__).__name__)
-    return trajectory
 
 
 async def _close_quietly(host: Host) -> None:

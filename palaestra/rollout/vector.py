@@ -22,11 +22,11 @@ from palaestra.data.protocols import Sampling
 from palaestra.errors import EpisodeFailure, RecipeError
 from palaestra.policies.network import NetworkPolicy, NetworkSession, Question
 from palaestra.registry import register
+from palaestra.rollout.endings import finished, verdict
 from palaestra.rollout.episode import Episode, nobody_acted
 from palaestra.rollout.field import Act
 from palaestra.rollout.lanes import Lanes, VectorLanes, open_lanes
 from palaestra.rollout.limits import Limits
-from palaestra.rollout.runner import finished, verdict
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Program, Role, Stage
 

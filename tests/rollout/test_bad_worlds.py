@@ -180,6 +180,16 @@ def test_5_info_that_cannot_be_read(runner: type, name: str, value: Any, fault: 
 
 
 @pytest.mark.parametrize("runner", [EpisodeRunner, VectorRunner])
+def test_5_what_is_not_known_yet(runner: type) -> None:
+    def step(self: World, result: StepResult) -> StepResult:
+        result.info["success"] = None
+        return result
+
+    (played,) = run(world(step), runner=runner)
+    assert played.error is None and played.outcome is None
+
+
+@pytest.mark.parametrize("runner", [EpisodeRunner, VectorRunner])
 def test_6_sessions_that_cannot_be_closed(runner: type) -> None:
     async def two(episode: Any) -> None:
         result = await episode.reset()

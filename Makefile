@@ -10,7 +10,9 @@ DEV := $(VENV)/.dev-installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 STRICT := $(wildcard palaestra/errors.py palaestra/registry.py palaestra/recipe palaestra/catalogue palaestra/data \
 	palaestra/advantages palaestra/weights palaestra/losses palaestra/rewards palaestra/selection \
-	palaestra/curriculum palaestra/replay palaestra/optim)
+	palaestra/curriculum palaestra/replay palaestra/optim palaestra/teams palaestra/rollout palaestra/training \
+	palaestra/evaluation palaestra/store palaestra/launch palaestra/engines palaestra/models palaestra/contexts \
+	palaestra/policies palaestra/commands)
 CODE := $(wildcard palaestra tests benchmarks docs/one_file.py)
 
 .PHONY: help install develop quickstart test test-all lint format docs bench clean

@@ -37,7 +37,8 @@ def ppo(
         lam: in [0, 1]. Higher: less bias, more variance; 1 is reward to go − V. Usual: 0.95.
         gamma_in: discount between the tokens of one row, at level "token"; None: gamma.
         whiten: standardize advantages over the units of the batch; targets stay as they are.
-        chain: rows that agree in these columns follow each other in time; each agent has its own values.
+        chain: rows that agree in these columns follow each other in time; each agent has its own values. Where
+            sub-agents are called, ("trajectory", "agent", "invocation") keeps each call to itself.
 
     Returns: Estimate of float32 (rows,) or (tokens,); target NaN on rows of agents without a critic.
     Raises: MissingColumn, without a critic or end flags; InvalidData, for values that are not finite, or a

@@ -73,7 +73,7 @@ def _arms(files: Sequence[str], arms: Sequence[str]) -> dict[str, tuple[list[str
 
     Raises: RecipeError, if there is none, one has no name or file, or two have the same name.
     """
-    found = [(Path(file).stem, [file], []) for file in files]
+    found: list[tuple[str, list[str], list[str]]] = [(Path(file).stem, [file], []) for file in files]
     for text in arms:
         name, colon, rest = text.partition(":")
         layers, own = split_arguments(shlex.split(rest))

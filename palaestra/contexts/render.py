@@ -62,7 +62,7 @@ class TagRenderer:
         self._tokenizer = tokenizer
         vocabulary = tokenizer.get_vocab()
         self._open, self._close, self._end = (vocabulary[tag] for tag in (OBSERVATION, ACTION, END))
-        self.stop = (self._end,)
+        self.stop: tuple[int, ...] = (self._end,)
         # A tag spelled in an observation stays text: environments cannot forge turns.
         tokenizer.backend_tokenizer.encode_special_tokens = True
         self._encode = lru_cache(maxsize=50_000)(self._encode_plain)
@@ -96,7 +96,7 @@ class ChatRenderer:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self.stop = (int(tokenizer.eos_token_id),)
+        self.stop: tuple[int, ...] = (int(tokenizer.eos_token_id),)
         self._next = lru_cache(maxsize=50_000)(self._next_plain)
         self._seed = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
         self._base = self._template(self._seed, prompt=False)

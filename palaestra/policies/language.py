@@ -68,8 +68,8 @@ class LanguagePolicy:
         if model is None:
             # With the leading space that the renderer gives every text.
             texts = [" " + text.strip() for text in setting.texts()]
-            self.tokenizer = train_tokenizer(texts, vocabulary=vocabulary)
-            causal = make_causal_lm(
+            self.tokenizer: Any = train_tokenizer(texts, vocabulary=vocabulary)
+            causal: Any = make_causal_lm(
                 vocabulary=len(self.tokenizer),
                 hidden=hidden,
                 layers=layers,
@@ -178,7 +178,7 @@ class LanguagePolicy:
     def forward(self, samples: Sequences, which: Sequence[int], *, values: bool, entropy: bool) -> Current:
         """Log-probabilities (and values, entropies) of the response tokens of these samples, with gradient."""
         batch = samples.batch(which)
-        with reading(samples.cost[list(which)]):
+        with reading(samples.cost[list(which)].tolist()):
             hidden = self._hidden(batch.ids)
         rows, places = batch.response
         at = hidden[rows, places]

@@ -85,7 +85,10 @@ class VectorRunner:
         async def collect(plays: Sequence[Play], sampling: Sampling | None = None) -> list[Trajectory]:
             return self.collect(plays, sampling=sampling)
 
-        return asyncio.run(act(collect))
+        async def run() -> list[Trajectory]:
+            return await act(collect)
+
+        return asyncio.run(run())
 
     def close(self) -> None:
         """Close the environments."""

@@ -96,7 +96,7 @@ class Seen:
     seed: int
     temperature: float
     token_budget: int
-    rows: list[Row] = field(default_factory=list)
+    rows: Sequence[Row] = ()
     collated: dict[str, Samples] = field(default_factory=dict)
     temperatures: Mapping[str, float] = field(default_factory=dict)  # of policies whose roles have their own
 

@@ -122,7 +122,7 @@ def _refuse_unused(
     settings: RunSettings, roles: Mapping[str, Role], acting: Sequence[str], policies: Mapping[str, Any]
 ) -> None:
     used = {roles[name].policy.name for name in acting}
-    used |= {getattr(policy, "base", None) for policy in policies.values()}  # adapters stand on another policy
+    used |= {policy.base for policy in policies.values() if hasattr(policy, "base")}  # adapters stand on another policy
     for name in policies:
         if name not in used:
             raise RecipeError(

@@ -38,7 +38,8 @@ def team_metrics(played: Sequence[Trajectory], roles: Sequence[str] = ()) -> dic
     if len(acts) < 2 or not whole:
         return {}
     tokens = {role: sum(len(step.action.tokens) for steps in own for step in steps) for role, own in acts.items()}
-    total, metrics = sum(tokens.values()), {}
+    total = sum(tokens.values())
+    metrics: dict[str, float] = {}
     for role, own in sorted(acts.items()):
         steps = [step for episode in own for step in episode]
         there = [place for place, episode in enumerate(own) if episode]

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from palaestra.data import StopReason, Trajectory, derive, rows_of
-from palaestra.data.protocols import HasExpert, HasGuidance
+from palaestra.data.protocols import HasGuidance
 from palaestra.errors import NoSignal, RecipeError
 from palaestra.rollout.programs import demonstration_of
 from palaestra.rollout.stage import Play
@@ -39,13 +39,14 @@ def warm_start(
     Raises: RecipeError, if the environment has no expert, or no teacher to be guided by; NoSignal, if every
         demonstration failed.
     """
-    if not isinstance(world.source, HasExpert):
+    source = world.source
+    if not callable(getattr(source, "expert", None)):
         raise RecipeError(
             where="warm_start",
             what=f"environment `{world.stage.environment_name}` has no expert to clone.",
             remedy="Leave `warm_start` out, or give the environment a method `expert(agent) -> Action`.",
         )
-    tasks = world.source.tasks("train", settings.episodes, derive(seed, "demonstrations"))
+    tasks = source.tasks("train", settings.episodes, derive(seed, "demonstrations"))
     plays = [
         Play(task=task, group=f"demonstration-{i:05d}", sample=0, seed=derive(seed, "demonstration", i))
         for i, task in enumerate(tasks)

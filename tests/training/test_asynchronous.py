@@ -114,12 +114,15 @@ def test_4_a_kill_loses_no_finished_episode(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "palaestra", "train", str(recipe), f"run={folder}", "--quiet"]
     process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
     deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and len(_lines(folder / "metrics.jsonl")) < 5:
+    finished: dict[Any, Any] = {}
+    while time.monotonic() < deadline and not finished:  # until it is stopped while finished episodes wait
         time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
+        if len(_lines(folder / "metrics.jsonl")) >= 5:
+            process.send_signal(signal.SIGSTOP)
+            finished = {name: to_compare(trajectory) for name, trajectory in Journal(folder).finished.items()}
+            process.send_signal(signal.SIGCONT if not finished else signal.SIGKILL)
+    process.kill()
     process.wait()
-    kept = Journal(folder)
-    finished = {name: to_compare(trajectory) for name, trajectory in kept.finished.items()}
     assert finished, "it was killed while episodes waited to be learned from"
 
     settings = load([recipe], [f"run={folder}"])

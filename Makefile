@@ -15,12 +15,13 @@ STRICT := $(wildcard palaestra/errors.py palaestra/registry.py palaestra/recipe 
 	palaestra/policies palaestra/commands)
 CODE := $(wildcard palaestra tests benchmarks docs/one_file.py)
 
-.PHONY: help install develop quickstart test test-all lint format docs bench clean
+.PHONY: help install develop quickstart test test-all pins lint format docs bench clean
 
 help:
 	@echo "install     the package into $(VENV)            quickstart  train a language policy, with success before and after"
 	@echo "develop     … with test tools and environments  test        fast tests          test-all   all tests"
 	@echo "lint        style, types, floors                format      rewrite style       docs       generated text and site"
+	@echo "pins        short runs whose every number is pinned"
 	@echo "bench       the benchmarks, one after another"
 
 # torch comes first and by itself: the constraints name its version, pip's own settings name the build (CPU or CUDA).
@@ -47,6 +48,9 @@ test: $(DEV)
 
 test-all: $(DEV)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS)
+
+pins: $(DEV)
+	PYTHONPATH=$(CURDIR) $(BIN)/python tests/pins/record.py
 
 lint: $(DEV)
 	$(BIN)/ruff check $(CODE)

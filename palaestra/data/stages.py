@@ -336,8 +336,17 @@ def _refuse_lone(lone: Tensor, distinct: Tensor, by: Key, *, singleton: str, nee
         )
 
 
-def whiten(values: Float[Tensor, " units"], *, weight: Tensor | None = None) -> Float[Tensor, " units"]:
+def whiten(
+    values: Float[Tensor, " units"],
+    *,
+    weight: Tensor | None = None,
+    floor: Literal["variance", "deviation"] = "variance",
+) -> Float[Tensor, " units"]:
     """(x − mean) / sqrt(variance + 1e-8) over all units, sample variance; padding (weight 0) is 0.
+
+    Args:
+        floor: what the 1e-8 is added to; "deviation": (x − mean) / (sqrt(variance) + 1e-8). They differ where the
+            deviation is below 0.001.
 
     Units that are all equal, up to the rounding of sums (see `segment_equal`), give exactly 0.
 
@@ -351,12 +360,14 @@ def whiten(values: Float[Tensor, " units"], *, weight: Tensor | None = None) -> 
     if bool(segment_equal(x, by=everyone)):  # rounding must not look like a signal
         return torch.zeros_like(x).float()
     variance, mean = torch.var_mean(x[counts], correction=1)
-    return torch.where(counts, (x - mean) / torch.sqrt(variance + 1e-8), 0.0).float()
+    deviation = torch.sqrt(variance + 1e-8) if floor == "variance" else torch.sqrt(variance) + 1e-8
+    return torch.where(counts, (x - mean) / deviation, 0.0).float()
 
 
-def whitened(estimate: Estimate) -> Estimate:
+def whitened(estimate: Estimate, *, floor: Literal["variance", "deviation"] = "variance") -> Estimate:
     """The same estimate, its advantages whitened over the units that a critic judges; targets stay as they are."""
-    return Estimate(whiten(estimate.advantage, weight=estimate.target.isfinite()), estimate.target)
+    judged = estimate.target.isfinite()
+    return Estimate(whiten(estimate.advantage, weight=judged, floor=floor), estimate.target)
 
 
 # ---- pool and modulate ------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """The types every room shares: tasks, interaction, trajectories, tables, stages. Floor 1."""
 
-from palaestra.data.draws import row_draws
+from palaestra.data.draws import row_draws, uniform_per_unit
 from palaestra.data.entities import named_share
 from palaestra.data.interaction import Action, FinishReason, Observation, StepResult, ToolCall
 from palaestra.data.seeds import derive
@@ -76,6 +76,7 @@ __all__ = [
     "standardize",
     "token_rewards",
     "total_return",
+    "uniform_per_unit",
     "whiten",
     "whitened",
 ]

@@ -38,8 +38,8 @@ class OpenSpiel:
         tensor: which tensor of the game is the vector. "observation": what lies on the table now, in games with
             history not all that the player knows. "information_state": all that it knows, moves included. In Leduc
             poker 936 situations have 516 different observation tensors and 936 information-state tensors, so a
-            network without memory that reads the first cannot play well; in tic-tac-toe they would be the same, and
-            there is no second one.
+            network without memory that reads the first cannot play well. Games of open cards, such as tic-tac-toe, have
+            no information-state tensor and need none.
 
     Chance and opponents draw from the task's seed. A move is an index, or its text in OpenSpiel's words. Whoever
     makes an illegal move loses `reward_max` and ends the game, and nobody else is rewarded.

@@ -16,13 +16,12 @@ from torch import Tensor
 from palaestra.data import (
     Key,
     StepTable,
-    derive,
-    row_draws,
     segment_count,
     segment_mean,
     segment_rank,
     segment_sum,
     total_return,
+    uniform_per_unit,
 )
 from palaestra.data.protocols import Look
 from palaestra.errors import InvalidData, RecipeError
@@ -47,7 +46,8 @@ class Canon:
 
     Args:
         metric: x of a trajectory. "entropy": mean of its tokens' entropies. "length": its number of tokens, of steps
-            where a step is one token. "random": a draw, as a control.
+            where a step is one token. "random": one draw a
+            trajectory, from the iteration's seed, as a control.
         alpha: in [0, 1], a discount against high-entropy peers' or for long results. Lower: less entropy is paid
             for, or shorter ones are. 1 takes no side. Usual: 1; 0.9 to shorten.
         mu: in [0, 1], weight of the comparison across, or its start. Higher: the better half as a whole gets more.
@@ -94,7 +94,7 @@ class Canon:
         group = torch.zeros(pair.size, dtype=torch.int64).index_copy_(0, pair.codes, key.codes)
         present = segment_count(by=counts) > 0
         returns = segment_mean(total_return(table), by=counts)
-        half, size = self._halves(table, counts, Key(group, key.size, (), present.double()))
+        half, size = self._halves(table, counts, Key(group, key.size, (), present.double()), look.seed)
         own = segment_mean(returns, by=Key(2 * group + half, 2 * key.size, (), present.double()))
         other, mean = own[2 * group + (1 - half)], own[2 * group + half]
         favored = (half == 0) if self.metric == "length" else (half == 1)
@@ -128,24 +128,25 @@ class Canon:
         place = (step - self.warmup) / length % 1.0
         return self.low + (self.high - self.low) * (1 + math.cos(math.pi * place)) / 2
 
-    def _halves(self, table: StepTable, counts: Key, groups: Key) -> tuple[Int[Tensor, " n"], Float[Tensor, " g"]]:
+    def _halves(
+        self, table: StepTable, counts: Key, groups: Key, seed: int
+    ) -> tuple[Int[Tensor, " n"], Float[Tensor, " g"]]:
         """0 or 1 of each trajectory, and the number of trajectories of each group."""
         size = segment_count(by=groups)
-        order = torch.argsort(self._metric(table, counts)[(named := _by_name(table, counts))], stable=True)
+        order = torch.argsort(self._metric(table, counts, seed)[(named := _by_name(table, counts))], stable=True)
         place = torch.empty_like(order).index_copy_(0, named[order], torch.arange(len(order)))
         absent = groups.weights == 0
         rank = segment_rank(torch.where(absent, len(place), place), by=groups)  # those that do not count come last
         return (rank >= (size // 2)[groups.codes]).long(), size
 
-    def _metric(self, table: StepTable, counts: Key) -> Float[Tensor, " n"]:
+    def _metric(self, table: StepTable, counts: Key, seed: int) -> Float[Tensor, " n"]:
         """x of each trajectory, rounded so that the order of sums decides nothing."""
         tokens = segment_sum(table["token_count"], by=counts)
         if self.metric == "length":
             return tokens
         if self.metric == "random":
-            draws = row_draws(table, seed=derive(0, "canon"), purpose="halves")
-            opens = torch.full((counts.size,), torch.inf, dtype=torch.float64)
-            return opens.scatter_reduce(0, counts.codes, torch.where(counts.weights > 0, draws, torch.inf), "amin")
+            draws = uniform_per_unit(table, ("trajectory",), seed=seed, purpose="canon")
+            return torch.zeros(counts.size, dtype=torch.float64).index_copy_(0, counts.codes, draws)
         entropy = torch.where(counts.weights > 0, table["entropy"], 0.0).double() * table["token_count"]
         return ((segment_sum(entropy, by=counts) / tokens.clamp_min(1)) * 2**20).round()
 

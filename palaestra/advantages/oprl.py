@@ -11,7 +11,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from palaestra.data import Key, StepTable, segment_count, segment_mean, segment_std, standardize, total_return
+from palaestra.data import (
+    Key,
+    StepTable,
+    segment_count,
+    segment_equal,
+    segment_mean,
+    segment_std,
+    standardize,
+    total_return,
+)
 from palaestra.data.stages import EPS
 from palaestra.errors import MissingColumn
 from palaestra.registry import Columns, Degrees, NonNegative, Singleton, Unit, ZeroVariance, register
@@ -104,6 +113,7 @@ def _against_first_rows(
         out = out * (count / (count - 1).clamp_min(1e-300))[first.codes]
     else:
         deviation = segment_std(process, by=first, ddof=ddof)[first.codes]
-        out = torch.where(deviation > 0, out / (deviation + EPS), 0.0)
+        equal = segment_equal(process, by=first)[first.codes]
+        out = torch.where(equal | (deviation == 0), 0.0, out / (deviation + EPS))
     compared = (scored.weights > 0) & (count[first.codes] > 1)
     return torch.where(compared, out, 0.0).float()

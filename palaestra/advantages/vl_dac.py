@@ -31,7 +31,7 @@ def vl_dac(
         gamma: in [0, 1], per step; nothing is discounted inside a step. Higher: late rewards reach early steps.
             Usual: 0.9.
         lam: in [0, 1]. Higher: less bias, more variance. Usual: 0.95.
-        whiten: standardize advantages over the steps of the batch; targets stay as they are.
+        whiten: (A − mean) / (deviation + 1e-8) over the steps of the batch; targets stay as they are.
         chain: rows that agree in these columns follow each other in time; each agent has its own values.
 
     Returns: Estimate of float32 (rows,); target NaN on rows of agents without a critic.
@@ -41,4 +41,4 @@ def vl_dac(
         advantage 0.
     """
     estimate = lambda_return(table, gamma=gamma, lam=lam, level="row", by=chain)
-    return whitened(estimate) if whiten else estimate
+    return whitened(estimate, floor="deviation") if whiten else estimate

@@ -1,6 +1,6 @@
 """The types every room shares: tasks, interaction, trajectories, tables, stages. Floor 1."""
 
-from palaestra.data.draws import row_draws
+from palaestra.data.draws import row_draws, uniform_per_unit
 from palaestra.data.entities import named_share
 from palaestra.data.interaction import Action, FinishReason, Observation, StepResult, ToolCall
 from palaestra.data.seeds import derive
@@ -8,6 +8,7 @@ from palaestra.data.segments import (
     Key,
     reverse_scan,
     segment_count,
+    segment_equal,
     segment_mean,
     segment_range,
     segment_rank,
@@ -65,6 +66,7 @@ __all__ = [
     "row_draws",
     "rows_of",
     "segment_count",
+    "segment_equal",
     "segment_mean",
     "segment_range",
     "segment_rank",
@@ -74,6 +76,7 @@ __all__ = [
     "standardize",
     "token_rewards",
     "total_return",
+    "uniform_per_unit",
     "whiten",
     "whitened",
 ]

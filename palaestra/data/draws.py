@@ -1,12 +1,8 @@
-"""Draws: one random number for each row of a table, decided by which act the row is.
-
-Knows seeds and the identity of rows: trajectory, agent and turn. Knows nothing of what the numbers are for.
-"""
+"""Draws: one random number for each row or each larger unit of a table, decided by which row or unit it is."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,21 +15,38 @@ from palaestra.data.table import StepTable
 IDENTITY = ("trajectory", "agent")  # beside the turn
 
 
-def row_draws(table: StepTable, *, seed: int, purpose: str) -> Float[Tensor, " rows"]:
-    """Uniform numbers in [0, 1), float64 (rows,): a function of seed, purpose, trajectory, agent and turn.
+def uniform_per_unit(
+    table: StepTable, unit: Sequence[str] = ("trajectory",), *, seed: int, purpose: str
+) -> Float[Tensor, " rows"]:
+    """Uniform numbers in [0, 1), float64 (rows,), one for each unit: rows that agree in the columns `unit` share it.
 
-    The order of rows and other rows play no part, so that a resumed or re-sorted batch draws the same. Names of
-    trajectories carry the iteration in a run, so that every iteration draws anew.
+    A number is a function of seed, purpose and the unit's labels. The order of rows, other units and the number of
+    the unit's rows play no part, so that a resumed or re-sorted batch draws the same, and a long trajectory draws
+    like a short one. Names of trajectories carry the iteration in a run, so that every iteration draws anew.
+
+    Raises: MissingColumn.
     """
     mixed = np.full(len(table), derive(seed, purpose), np.uint64)
-    for name in IDENTITY:
-        mixed = _mix(mixed ^ _hashes(table.labels(name))[table[name].numpy()])
-    mixed = _mix(mixed ^ table["turn"].numpy().astype(np.uint64))
+    for name in unit:
+        mixed = _mix(mixed ^ _identities(table, name))
     return torch.from_numpy((mixed >> np.uint64(11)).astype(np.float64) / 2.0**53)
 
 
-def _hashes(labels: Sequence[Any]) -> np.ndarray:
-    return np.array([derive(0, label) for label in labels], np.uint64)
+def row_draws(table: StepTable, *, seed: int, purpose: str) -> Float[Tensor, " rows"]:
+    """The same with a number for each row: a function of seed, purpose, trajectory, agent and turn."""
+    return uniform_per_unit(table, (*IDENTITY, "turn"), seed=seed, purpose=purpose)
+
+
+def _identities(table: StepTable, name: str) -> np.ndarray:
+    """64 bits that stand for each row's label or number in a column: uint64 (rows,)."""
+    values = table[name]
+    try:
+        labels = table.labels(name)
+    except KeyError:  # a column of numbers
+        whole = values if values.dtype == torch.int64 else values.double().view(torch.int64)
+        return whole.numpy().astype(np.uint64)
+    hashes = np.array([*(derive(0, label) for label in labels), 0], np.uint64)  # a missing label has the code −1
+    return np.asarray(hashes[values.numpy()])
 
 
 def _mix(values: np.ndarray) -> np.ndarray:

@@ -8,8 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
+
+EQUAL = 8 * 2.0**-23  # of the largest value's size: a difference up to this may be the rounding of float32 sums
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,6 +87,24 @@ def segment_range(values: Shaped[Tensor, " rows"], *, by: Key) -> Float[Tensor, 
     high = torch.full((by.size,), -torch.inf, dtype=torch.float64).scatter_reduce(0, codes, values, "amax")
     low = torch.full((by.size,), torch.inf, dtype=torch.float64).scatter_reduce(0, codes, values, "amin")
     return torch.where(high >= low, high - low, 0.0)
+
+
+def segment_equal(values: Shaped[Tensor, " rows"], *, by: Key) -> Bool[Tensor, " sets"]:
+    """Whether the values of each set are equal, up to the rounding of float32 sums: bool (sets,).
+
+        largest − smallest ≤ 8 · 2⁻²³ · largest |value|          about one part in a million; exact for whole numbers
+
+    A sum of float32 numbers of one sign is off by at most 2⁻²³ of its size, one half from its terms and one half from
+    its own rounding, so two sums that are equal on paper differ by at most 2 · 2⁻²³ of it, however many terms they
+    have. The rest of the factor is for terms that are themselves results, and for terms of both signs.
+    Only rows that weigh count. A set without any is equal.
+    """
+    spread = segment_range(values, by=by)
+    if not values.is_floating_point():
+        return spread == 0
+    size = torch.where(by.weights > 0, values.double().abs(), 0.0)
+    largest = torch.zeros(by.size, dtype=torch.float64).scatter_reduce(0, by.codes, size, "amax")
+    return spread <= EQUAL * largest
 
 
 def segment_rank(values: Shaped[Tensor, " rows"], *, by: Key) -> Int[Tensor, " rows"]:

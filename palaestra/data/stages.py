@@ -17,8 +17,8 @@ from palaestra.data.segments import (
     compact,
     reverse_scan,
     segment_count,
+    segment_equal,
     segment_mean,
-    segment_range,
     segment_std,
     segment_sum,
 )
@@ -26,7 +26,7 @@ from palaestra.data.table import StepTable
 from palaestra.errors import InvalidData, MissingColumn
 
 EPS = 1e-6  # added to a deviation, never to a mean
-ROUNDING = 1e-12  # a deviation below this is none
+HALF_ULP = 2.0**-24  # what one float32 number may be off by, relatively
 
 
 class Estimate(NamedTuple):
@@ -38,10 +38,15 @@ class Estimate(NamedTuple):
 
 # ---- temporal kernels -------------------------------------------------------------------------------------
 def total_return(table: StepTable, *, by: tuple[str, ...] = ("trajectory",)) -> Float[Tensor, " rows"]:
-    """R = Σ reward of the row's trajectory (or of another set of rows), the same number on each of its rows."""
-    key = table.key(*by)
+    """R = Σ reward of the row's trajectory (or of another set of rows), the same number on each of its rows.
+
+    A sum that its terms' rounding alone can leave, such as 0.3 + 0.3 + 0.3 − 0.9, is 0.
+    """
+    key, reward = table.key(*by), table["reward"]
     counts = Key(key.codes, key.size, key.names, (key.weights > 0).double())  # a row of weight ½ has all its reward
-    return segment_sum(table["reward"], by=counts)[key.codes].float()
+    total = segment_sum(reward, by=counts)
+    left = total.abs() <= HALF_ULP * segment_sum(reward.abs(), by=counts)
+    return torch.where(left, 0.0, total)[key.codes].float()
 
 
 def reward_to_go(
@@ -268,8 +273,9 @@ def standardize(
         center: "leave_one_out" is n/(n−1) · (value − mean), the mean of the others as baseline.
         scale: "std" divides by deviation + 1e-6, with `ddof` degrees taken off.
         singleton: what a set with one member gives: 0, the raw value, or an error.
-        zero_variance: "zero": a set whose members are all equal gives exactly 0, and with a scale also one whose
-            units are all equal, or too few for a deviation; "keep": what rounding leaves.
+        zero_variance: "zero": a set whose members are all equal (up to the rounding of sums, see `segment_equal`)
+            gives exactly 0, and with a scale also one whose units are all equal, or too few for a deviation; "keep":
+            what rounding leaves.
         need_peers: refuse a table in which no set has two members: nothing could be compared.
 
     Returns: float32 (rows,); 0 on padding rows.
@@ -286,11 +292,12 @@ def standardize(
     out = values.double() - (segment_mean(x, by=members)[by.codes] if center != "none" else 0.0)
     if center == "leave_one_out":
         out = out * (count / (count - 1).clamp_min(1e-300))[by.codes]
-    flat = (segment_range(x, by=members) == 0) & (segment_range(values, by=by) == 0)
+    same = segment_equal(x, by=members)
+    flat = same & segment_equal(values, by=by)
     if scale == "std":
         deviation = segment_std(x, by=members, ddof=ddof)
         out = out / (deviation + EPS)[by.codes]
-        flat = flat | (deviation < ROUNDING)
+        flat = same | (deviation == 0)
     if zero_variance == "zero" and center != "none":
         out = torch.where(flat[by.codes], 0.0, out)
     lone = alone[by.codes]
@@ -329,8 +336,19 @@ def _refuse_lone(lone: Tensor, distinct: Tensor, by: Key, *, singleton: str, nee
         )
 
 
-def whiten(values: Float[Tensor, " units"], *, weight: Tensor | None = None) -> Float[Tensor, " units"]:
+def whiten(
+    values: Float[Tensor, " units"],
+    *,
+    weight: Tensor | None = None,
+    floor: Literal["variance", "deviation"] = "variance",
+) -> Float[Tensor, " units"]:
     """(x − mean) / sqrt(variance + 1e-8) over all units, sample variance; padding (weight 0) is 0.
+
+    Args:
+        floor: what the 1e-8 is added to; "deviation": (x − mean) / (sqrt(variance) + 1e-8). They differ where the
+            deviation is below 0.001.
+
+    Units that are all equal, up to the rounding of sums (see `segment_equal`), give exactly 0.
 
     Raises: InvalidData, for fewer than 2 units.
     """
@@ -338,16 +356,18 @@ def whiten(values: Float[Tensor, " units"], *, weight: Tensor | None = None) -> 
     if int(counts.sum()) < 2:
         raise InvalidData(where="whiten(…)", what=f"{int(counts.sum())} units cannot be whitened; 2 are needed.")
     x = values.double()
-    low, high = x[counts].aminmax()
-    if low == high:  # rounding must not look like a signal
+    everyone = Key(torch.zeros(len(values), dtype=torch.int64), 1, (), counts.double())
+    if bool(segment_equal(x, by=everyone)):  # rounding must not look like a signal
         return torch.zeros_like(x).float()
     variance, mean = torch.var_mean(x[counts], correction=1)
-    return torch.where(counts, (x - mean) / torch.sqrt(variance + 1e-8), 0.0).float()
+    deviation = torch.sqrt(variance + 1e-8) if floor == "variance" else torch.sqrt(variance) + 1e-8
+    return torch.where(counts, (x - mean) / deviation, 0.0).float()
 
 
-def whitened(estimate: Estimate) -> Estimate:
+def whitened(estimate: Estimate, *, floor: Literal["variance", "deviation"] = "variance") -> Estimate:
     """The same estimate, its advantages whitened over the units that a critic judges; targets stay as they are."""
-    return Estimate(whiten(estimate.advantage, weight=estimate.target.isfinite()), estimate.target)
+    judged = estimate.target.isfinite()
+    return Estimate(whiten(estimate.advantage, weight=judged, floor=floor), estimate.target)
 
 
 # ---- pool and modulate ------------------------------------------------------------------------------------

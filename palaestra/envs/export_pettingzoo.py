@@ -19,6 +19,13 @@ from palaestra.errors import ContractError, missing_extra
 SEEDS = 1 << 31
 
 
+class SeenText(str):
+    """A text that has the dtype of a text space: PettingZoo's `api_test` asks every observation for its dtype."""
+
+    __slots__ = ()
+    dtype = np.dtype(str)
+
+
 class Table:
     """What both interfaces share: the spaces, who is asked, and what everybody saw last."""
 
@@ -52,6 +59,8 @@ class Table:
     def look(self, agent: str) -> Any:
         seen = self.last.get(agent)
         element = self.exported.look(seen)
+        if isinstance(element, str):
+            element = SeenText(element)
         if not self.exported.by_index:
             return element
         return {"observation": element, "action_mask": self.exported.mask(seen, asked=agent in self.asked)}

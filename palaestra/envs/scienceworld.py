@@ -28,6 +28,7 @@ from palaestra.registry import PositiveInt, register
 AGENT = "player"
 PARTS = {"train": "train", "eval": "dev"}  # of the package's division; other splits play "test"
 LONGEST_COMMAND = 120  # characters
+LOOK = "look around"  # what the expert does at the end of its path
 UNKNOWN = "No known action matches that input."
 Simplification = Literal[
     "easy", "teleportAction", "openDoors", "openContainers", "selfWateringFlowerPots", "noElectricalAction"
@@ -41,8 +42,9 @@ class ScienceWorld:
     Args:
         kinds: of tasks, by ScienceWorld's names, such as find-plant, boil, lifespan-longest-lived; "all" is all 30.
         simplifications: of the package; "easy" is all of them. None: ().
-        legal: most commands that an observation lists; where more are valid, a random part. 0 lists none.
-            Higher: slower steps.
+        legal: most valid commands that an observation lists; where more are valid, a random part. With an expert, all
+            commands of its path are listed besides, at every step, so that which of them comes next is not told.
+            0 lists none. Higher: slower steps.
         reward: "win": 1 for a score of 100, else 0. "score": what the score grows, so that winning gives 1 in total.
         max_turns: commands until the episode is cut off. Usual: 30 for find-*, 100 for boil, grow-*, mendelian-*.
         expert: make the package's way to solve a task, once for each; 0.5 to 3 s.
@@ -52,7 +54,8 @@ class ScienceWorld:
     Python ends. A step takes 20 to 100 ms, most of it for the list of legal commands. An episode depends on its
     task's seed and its commands alone.
     Observation: `text`: the task, what the last command did, the room, what is carried; around 150 words. `legal`;
-    `state_key`. Info: `score` in [0, 1]; `success` at the end; `invalid` for a command that is not understood.
+    `state_key`, of the task, the room, what is carried, the valid commands and the score. Info: `score` in [0, 1];
+    `success` at the end; `invalid` for a command that is not understood.
     Ends: the score is 100, or the task has failed, as after focusing on the wrong thing.
     Expert: the package's path from its beginning; who has left it is told the next command of the path all the same.
     Raises: UnknownName, for a kind; MissingExtra, if scienceworld or Java is not installed.
@@ -167,7 +170,7 @@ class ScienceWorld:
         return self._world
 
     def _next(self) -> str:
-        return self._path[self._walked].lower() if self._walked < len(self._path) else "look around"
+        return self._path[self._walked].lower() if self._walked < len(self._path) else LOOK
 
     def _observe(self) -> Observation:
         world = self._playing()
@@ -177,16 +180,21 @@ class ScienceWorld:
         legal, key = None, None
         if self._legal:
             valid = sorted({text.lower() for text in world.texts("getValidActionObjectCombinations")})
-            content = "\n".join((self._task.content_hash if self._task else "", room, carried, self._next(), *valid))
+            task = self._task.content_hash if self._task else ""
+            content = "\n".join((task, room, carried, f"{self._score:.4f}", *valid))
             key = hashlib.sha256(content.encode()).hexdigest()[:16]
             legal = self._listed(valid, key)
         return Observation(text="\n".join(line for line in lines if line), legal=legal, state_key=key)
 
     def _listed(self, valid: list[str], key: str) -> list[str]:
-        """At most `legal` of the valid commands, in alphabetical order; the expert's is always among them."""
+        """At most `legal` of the valid commands and all of the expert's path, in alphabetical order.
+
+        Only the task and the situation decide what is listed, as equal state keys demand. How far the expert is, is
+        not told.
+        """
         if len(valid) > self._legal:
             valid = random.Random(key).sample(valid, self._legal)
-        return sorted({*valid, self._next()} if self._with_expert else valid)
+        return sorted({*valid, LOOK, *(command.lower() for command in self._path)} if self._with_expert else valid)
 
 
 def _command(action: Action) -> str:

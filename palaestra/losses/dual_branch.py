@@ -46,7 +46,8 @@ def dual_branch(
             trajectory and its twin, inside a group), each (tokens,); whole groups.
         low, high: of the clip. Usual: 0.2.
         uncompressed: ≥ 0. Higher: more of the update is made under the whole history. 0: twins only guide. Usual: 1.
-        alignment: ≥ 0. Higher: the compressed branch follows the other one more. Usual: 0.1 (the authors' 10 · 0.01).
+        alignment: ≥ 0. Higher: the compressed branch follows the other one more. Its k3 has no cap. Usual: 0.1 (the
+            authors' 10 · 0.01).
 
     Returns: loss (tokens,) and, per token, policy/clip_fraction, policy/kl, policy/ratio and policy/branch_kl.
     Raises: MissingColumn, without branch or twin; ContractError, if a group is cut by the batch or a twin has other

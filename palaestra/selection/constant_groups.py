@@ -8,14 +8,14 @@ from __future__ import annotations
 from jaxtyping import Bool
 from torch import Tensor
 
-from palaestra.data import StepTable, segment_range, total_return
+from palaestra.data import StepTable, segment_equal, total_return
 from palaestra.errors import InvalidData
 from palaestra.registry import Columns, register
 
 
 @register("selection", "constant_groups", source="arXiv 2503.14476")
 def constant_groups(table: StepTable, *, column: str = "outcome", by: Columns = ("group",)) -> Bool[Tensor, " rows"]:
-    """Keep the rows of groups whose trajectories differ in a column.
+    """Keep the rows of groups whose trajectories differ in a column, by more than the rounding of sums.
 
     Args:
         table: that column, (rows,).
@@ -36,4 +36,4 @@ def constant_groups(table: StepTable, *, column: str = "outcome", by: Columns = 
             remedy="Use `column: return`, or give the outcome in the environment's last `info`.",
         )
     key = table.key(*by)
-    return (segment_range(values, by=key) > 0)[key.codes]
+    return ~segment_equal(values, by=key)[key.codes]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from palaestra.data import Estimate, StepTable
-from palaestra.errors import ContractError
+from palaestra.errors import ContractError, InvalidData
 
 TOLERANCE = 1e-4  # of |difference| / (1 + |value|), for sums in another order
 
@@ -29,6 +29,8 @@ def check_estimator(
     5. Rows of weight 0 change nothing for the others and get 0.
     6. An estimator that compares peers (uses "group") gives 0 everywhere when no reward was given at all, nor any
        step reward in `process`. A judge's flags (it reads "good") are a signal of their own.
+    7. An estimator that compares peers raises InvalidData where no set has two members, such as when each group has
+       one trajectory: its advantages would be 0, and a run would learn nothing without a word.
 
     Args:
         order: a permutation of the rows; None reverses them.
@@ -46,11 +48,14 @@ def check_estimator(
     check.same(_taken(first, table, permutation), shuffled, table, "4", "another order of rows gives other numbers")
     _check_padding(check, first, table)
     declared = getattr(estimator, "part", None)
-    if declared is not None and "group" in declared.uses and "good" not in declared.reads:
+    if declared is None or "group" not in declared.uses:
+        return
+    if "good" not in declared.reads:
         none = {name: torch.zeros(len(table)) for name in ("reward", "process") if name in table}
         nothing = check.run(table.replace(**none))
         if bool((nothing[0] != 0).any()):
             check.broken("6", "without any reward some advantages are not 0")
+    _check_lone_members(check, table)
 
 
 class _Check:
@@ -61,11 +66,11 @@ class _Check:
         declared = getattr(estimator, "part", None)
         self.name = declared.name if declared is not None else getattr(estimator, "__name__", repr(estimator))
 
-    def broken(self, rule: str, what: str) -> NoReturn:
+    def broken(self, rule: str, what: str, *, remedy: str = "") -> NoReturn:
         raise ContractError(
             where=f"advantage: {self.name}, rule {rule}",
             what=f"{what}.",
-            remedy="`help(palaestra.testing.check_estimator)` lists the rules.",
+            remedy=f"{remedy} `help(palaestra.testing.check_estimator)` lists the rules.".lstrip(),
         )
 
     def run(self, table: StepTable) -> list[Tensor]:
@@ -110,6 +115,29 @@ def _check_padding(check: _Check, first: list[Tensor], table: StepTable) -> None
     check.same(first, _taken(found, padded, rows), table, "5", "rows of weight 0 change the others")
     if bool((_taken(found, padded, torch.arange(len(extra)))[0] != 0).any()):
         check.broken("5", "a row of weight 0 has an advantage")
+
+
+def _check_lone_members(check: _Check, table: StepTable) -> None:
+    """Give each trajectory a group of its own and leave it its first row that weighs: nobody has a peer (rule 7)."""
+    order, _ = table.timeline("trajectory")
+    order = order[table.weight[order] > 0]
+    first = {int(code): int(row) for row, code in zip(order.flip(0), table["trajectory"][order].flip(0), strict=True)}
+    if not first:
+        return
+    lone = table.take(torch.tensor(sorted(first.values())))
+    ended = torch.ones(len(lone), dtype=torch.bool)
+    ends = {name: ended if name == "terminated" else ~ended for name in ("terminated", "truncated") if name in lone}
+    lone = lone.replace(group=[f"group of {row}" for row in range(len(lone))], **ends)
+    remedy = "Give `need_peers=True` to `standardize`, or raise InvalidData; an estimator that needs no peers does not "
+    remedy += 'declare uses=("group",).'
+    try:
+        check.estimator(lone)
+    except InvalidData:
+        return
+    except Exception as error:
+        what = f"where no set of peers has two members it raises {type(error).__name__}, not InvalidData"
+        check.broken("7", what, remedy=remedy)
+    check.broken("7", "where no set of peers has two members it gives advantages, and does not refuse", remedy=remedy)
 
 
 def _taken(parts: list[Tensor], table: StepTable, rows: Tensor) -> list[Tensor]:

@@ -17,6 +17,7 @@ from palaestra.advantages import (
     gigpo,
     grpo,
     grpo_process,
+    oprl,
     ppo,
     reinforce,
     reinforce_plus_plus,
@@ -25,6 +26,7 @@ from palaestra.advantages import (
 )
 from palaestra.data import StepTable
 from palaestra.errors import InvalidData, MissingColumn, RecipeError
+from palaestra.selection import constant_groups
 from tests.advantages.tables import NEEDED, close, quick, tables, team_of_three
 
 COMPARING = [
@@ -82,6 +84,17 @@ def test_equal_returns_are_exactly_zero() -> None:  # rule 7
     equal = StepTable(group=["g"] * 12, trajectory=[0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3], agent=["x"] * 12,
                       turn=list(range(12)), reward=rewards)  # fmt: skip
     assert bool((grpo(equal) == 0).all()) and bool((rloo(equal) == 0).all())
+    sums = StepTable(group=["g"] * 4, trajectory=[0, 0, 0, 1], agent=["x"] * 4, turn=[0, 1, 2, 0],
+                     reward=[0.3, 0.3, 0.3, 0.9])  # fmt: skip
+    assert sums["reward"][:3].double().sum() != sums["reward"][3].double()
+    assert grpo(sums).tolist() == [0.0] * 4 and not constant_groups(sums, column="return").any()
+
+
+def test_first_rows_that_are_equal_tell_nothing() -> None:  # rule 7
+    judged = StepTable(group=["g"] * 4, trajectory=[0, 0, 1, 1], agent=["x"] * 4, turn=[0, 1, 0, 1], reward=[0.0] * 4,
+                       process=[0.1, 0.5, 0.1 + 1e-8, 0.2])  # fmt: skip
+    assert judged["process"][0] != judged["process"][2]
+    assert oprl(judged, style="grpo", baseline_rows="first").tolist() == [0.0] * 4
 
 
 def test_reward_is_not_a_number() -> None:  # rule 2

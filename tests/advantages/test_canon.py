@@ -8,7 +8,8 @@
 6. mu: by accuracy, by failures, and on a cosine that restarts; it is logged.
 7. Where the low-entropy half succeeds more often, it gets more than its own results say, and the other way round.
 8. alpha below 1 shortens: of two equal halves the shorter one gets more.
-9. Random halves depend on the iteration's trajectories, not on the order of rows.
+9. Random halves depend on the iteration's seed and trajectories, not on the order of rows, nor on how many rows a
+   trajectory has.
 10. Missing metrics, wrong options and groups without peers are refused.
 """
 
@@ -22,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palaestra.advantages import Canon, dr_grpo
-from palaestra.data import StepTable, segment_sum
+from palaestra.data import Key, StepTable, segment_sum
 from palaestra.errors import InvalidData, MissingColumn, RecipeError
 from palaestra.testing import check_estimator
 from palaestra.training.experience import Seen
@@ -31,8 +32,8 @@ from tests.advantages.tables import quick, shuffled, tables
 METRICS = ("entropy", "length", "random")
 
 
-def look(step: int = 0) -> Seen:
-    return Seen({}, step, seed=0, temperature=1.0, token_budget=64)
+def look(step: int = 0, seed: int = 0) -> Seen:
+    return Seen({}, step, seed=seed, temperature=1.0, token_budget=64)
 
 
 def canon(table: StepTable, *, step: int = 0, **options: Any) -> torch.Tensor:
@@ -155,6 +156,21 @@ def test_9_random_halves() -> None:
     assert any(not torch.equal(found, other) for other in others)
     order = torch.arange(8).flip(0)
     assert torch.equal(canon(table.take(order), metric="random", mu=1.0), found.flip(0))
+
+
+def test_9_a_long_trajectory_is_drawn_once() -> None:
+    part, seeds = Canon(metric="random", mu=1.0), range(2000)
+    rows = ["long"] * 8 + ["one", "two"]
+    table = answers([0.0] * 7 + [1.0, 0.0, 0.0], [0.0] * 10, trajectory=rows, turn=[*range(8), 0, 0])
+    # The low half of three is one trajectory. With the 1 against both, each of the others gets −1; else −1 or −½.
+    alone = [part(table, look(seed=seed))[-2:].tolist() == [-1.0, -1.0] for seed in seeds]
+    assert sum(alone) / len(seeds) == pytest.approx(1 / 3, abs=0.04)
+    pair = table.take(torch.arange(9))
+    key = pair.key("group", "trajectory")
+    counts = Key(key.codes, key.size)
+    groups = Key(torch.zeros(key.size, dtype=torch.int64), 1)
+    low = [int(part._halves(pair, counts, groups, seed)[0][key.codes[0]] == 0) for seed in seeds]
+    assert sum(low) / len(seeds) == pytest.approx(0.5, abs=0.04)
 
 
 def test_10_refusals() -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from palaestra import advantages
-from palaestra.data import StepTable, reward_to_go, total_return
+from palaestra.data import StepTable, reward_to_go, standardize, total_return
 from palaestra.errors import ContractError
 from palaestra.testing import check_estimator
 from tests.advantages.tables import NEEDED, shuffled, tables
@@ -113,6 +113,20 @@ def _never_zero(table: StepTable) -> Tensor:
 
 _never_zero.part = advantages.grpo.part  # type: ignore[attr-defined]  # claims to compare peers
 
+
+def _alone_is_fine(table: StepTable) -> Tensor:
+    return standardize(total_return(table), by=table.key("group"), unit=table.unit("trajectory"))
+
+
+def _alone_is_a_crash(table: StepTable) -> Tensor:
+    if table.key("group").size == len(table):
+        raise ZeroDivisionError
+    return _alone_is_fine(table)
+
+
+for _claims in (_alone_is_fine, _alone_is_a_crash):
+    _claims.part = advantages.grpo.part  # type: ignore[attr-defined]
+
 BROKEN: dict[str, tuple[str, Callable[[StepTable], Any]]] = {
     "a list": ("1", lambda table: [0.0] * len(table)),
     "float64": ("1", lambda table: torch.zeros(len(table), dtype=torch.float64)),
@@ -124,6 +138,8 @@ BROKEN: dict[str, tuple[str, Callable[[StepTable], Any]]] = {
     "padding": ("5", _pads),
     "padding is not 0": ("5", total_return),
     "no signal": ("6", _never_zero),
+    "lone members": ("7", _alone_is_fine),
+    "lone members crash": ("7", _alone_is_a_crash),
 }
 
 
@@ -135,3 +151,17 @@ def test_checker_refuses(name: str) -> None:  # rule 4
     rule, estimator = BROKEN[name]
     with pytest.raises(ContractError, match=f"rule {rule}"):
         check_estimator(estimator, table)
+
+
+def test_what_the_checker_says_of_lone_members() -> None:  # rule 4
+    table = StepTable(
+        group=["g"] * 4, trajectory=["a", "a", "b", "b"], agent=["x"] * 4, turn=[0, 1, 0, 1], reward=[1, 0, 2, 0]
+    )
+    for estimator, what in (
+        (_alone_is_fine, "it gives advantages"),
+        (_alone_is_a_crash, "it raises ZeroDivisionError"),
+    ):
+        with pytest.raises(ContractError, match="no set of peers has two members") as caught:
+            check_estimator(estimator, table)
+        assert what in caught.value.what and "need_peers=True" in caught.value.remedy
+    check_estimator(advantages.grpo, table)

@@ -1,6 +1,6 @@
 """Segment operations equal plain loops: (1) sum, count, mean, deviation, range and rank of each set; (2) rows of
 weight 0 change nothing; (3) the reverse scan is the recurrence; (4) keys combine and renumber; (5) nothing in,
-nothing out.
+nothing out; (6) values are equal up to the rounding of float32 sums, whole numbers exactly.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from palaestra.data import (
     Key,
     reverse_scan,
     segment_count,
+    segment_equal,
     segment_mean,
     segment_range,
     segment_rank,
@@ -107,3 +108,14 @@ def test_nothing() -> None:  # rule 5
     for statistic in (segment_sum, segment_mean, segment_std, segment_range):
         assert statistic(none, by=key).tolist() == [0.0, 0.0]
     assert segment_rank(none, by=key).tolist() == [] and reverse_scan(none.double(), none.double()).tolist() == []
+
+
+def test_equal_up_to_rounding() -> None:  # rule 6
+    key = Key(torch.tensor([0, 0, 1, 1, 2]), 4)
+    assert segment_equal(torch.tensor([1.0, 1 + 3e-7, 1.0, 1.00001, 5.0]), by=key).tolist() == [True, False, True, True]
+    other = segment_equal(torch.tensor([120.0, 120.00001, 0.0, 1e-30, 5.0]), by=key)
+    assert other.tolist() == [True, False, True, True]
+    large = torch.tensor([10**7, 10**7 + 1, 3, 3, 0])
+    assert segment_equal(large, by=key).tolist() == [False, True, True, True]
+    padded = Key(key.codes, 4, (), torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0]))
+    assert segment_equal(torch.tensor([1.0, 9.0, 2.0, 2.0, 5.0]), by=padded).tolist() == [True] * 4

@@ -1,11 +1,13 @@
 """The stages equal plain loops: (1) returns and rewards to go, by row, by turn and by token; (2) lambda returns over
 rows and tokens, with ends; (3) baselines and scales over peers, with every unit; (4) whitening, pooling, modulation;
-(5) half weights weigh statistics but not returns; (6) a chain without an end is refused, or ends with its last V.
+(5) half weights weigh statistics but not returns; (6) a chain without an end is refused, or ends with its last V;
+(7) returns that are equal but for the rounding of their sums have advantage 0, and small differences stay.
 """
 
 from __future__ import annotations
 
 import math
+import random
 import statistics
 from collections import defaultdict
 from typing import Any
@@ -198,3 +200,64 @@ def test_half_weights() -> None:  # rule 5
                       weight=[1.0, 0.5, 0.5])  # fmt: skip
     assert total_return(table).tolist() == [1.0, 0.0, 0.0]
     assert close(standardize(table["reward"], by=table.key("group")), [0.5, -0.5, -0.5])
+
+
+def group_of(*rewards: list[float]) -> StepTable:
+    """One group; each list is a trajectory, one reward a row."""
+    return StepTable(
+        group=["g"] * sum(map(len, rewards)),
+        trajectory=[i for i, own in enumerate(rewards) for _ in own],
+        agent=["x"] * sum(map(len, rewards)),
+        turn=[turn for own in rewards for turn in range(len(own))],
+        reward=[r for own in rewards for r in own],
+    )
+
+
+def advantages_of(*rewards: list[float]) -> list[torch.Tensor]:
+    """By mean, by the others' mean, with the deviation of one delta degree of freedom and of none; and whitened."""
+    table = group_of(*rewards)
+    options: list[dict[str, Any]] = [{}, {"center": "leave_one_out"}, {"scale": "std"}, {"scale": "std", "ddof": 0}]
+    returns, key, unit = total_return(table), table.key("group"), table.unit("trajectory")
+    return [*(standardize(returns, by=key, unit=unit, **chosen) for chosen in options), whiten(returns)]
+
+
+EQUAL = {
+    "three thirds": ([0.3] * 3, [0.9]),
+    "long": ([0.05] * 2400, [0.15] * 800),
+    "negative": ([-0.1] * 7, [-0.7], [-0.35, -0.35]),
+    "to nothing": ([0.3, 0.3, 0.3, -0.9], [0.0]),
+    "prize and price": ([1.0, -0.1], [1.0, -0.05, -0.05], [0.3] * 3),
+    "tiny": ([1e-9] * 3, [3e-9]),
+}
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_equal_returns_of_different_sums(name: str) -> None:  # rule 7
+    assert [found.abs().max() for found in advantages_of(*EQUAL[name])] == [0.0] * 5
+
+
+@quick
+@given(st.integers(0, 10**6))
+def test_random_partitions_of_one_return(seed: int) -> None:  # rule 7
+    dice = random.Random(seed)
+    size, sign = dice.choice([0.01, 0.1, 0.3, 1 / 3, 1.0, 7.7, 1000.0]), dice.choice([-1, 1])
+    parts = [[dice.randint(1, 9) for _ in range(dice.randint(1, 60))] for _ in range(dice.randint(2, 6))]
+    rewards = [[sign * size * part / sum(own) for part in own] for own in parts]
+    assert [found.abs().max() for found in advantages_of(*rewards)] == [0.0] * 5
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [(1.0, 1.001), (1000.0, 1000.1), (1.0, 1.00001), (0.0, 1e-6), (1e-6, 1.1e-6), (-1.0, 1.0)]
+)
+def test_small_differences_stay(one: float, other: float) -> None:  # rule 7
+    centered, alone, sample, population, white = advantages_of([one], [one], [other], [other])
+    half = (other - one) / 2
+    assert centered.tolist() == pytest.approx([-half, -half, half, half], rel=0.02)
+    assert alone.tolist() == pytest.approx([-half * 4 / 3] * 2 + [half * 4 / 3] * 2, rel=0.02)
+    assert float(population[3]) == pytest.approx(half / (half + 1e-6), rel=0.02)
+    assert 0 < float(sample[3]) < float(population[3]) and float(white[3]) > 0
+
+
+def test_one_of_many_that_differs_a_little_stays() -> None:  # rule 7
+    found = advantages_of(*[[1.0]] * 999, [1.00001])
+    assert all(float(each[-1]) > 0 > float(each[0]) for each in found)

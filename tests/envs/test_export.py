@@ -6,6 +6,7 @@ adapters is the same game.
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from typing import Any
 
@@ -21,6 +22,7 @@ from palaestra.envs.rooms import Rooms
 from palaestra.errors import ContractError, RecipeError, UnknownName
 
 pytest.importorskip("pettingzoo")
+OPTIONAL = {"openspiel": "pyspiel", "textarena": "textarena"}
 
 
 @pytest.mark.parametrize(
@@ -32,16 +34,36 @@ def test_gymnasium_accepts_it(name: str) -> None:  # rule 1
         check_env(as_gymnasium(name), skip_render_check=True)
 
 
-@pytest.mark.parametrize("name", ["relay", "flow", "secrets", "errands", "rooms", "openspiel"])
-def test_pettingzoo_accepts_it(name: str) -> None:  # rule 1
+TEXTS = {"see": "text", "act": "text"}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "spaces"),
+    [
+        *((name, {}, {}) for name in ("relay", "flow", "secrets", "errands", "rooms", "openspiel", "textarena")),
+        *((name, {}, TEXTS) for name in ("relay", "rooms", "openspiel")),
+        ("relay", {}, {"see": "text"}),
+        ("textarena", {"game": "KuhnPoker-v0"}, {}),
+        ("textarena", {"game": "TowerOfHanoi-v0"}, {}),
+    ],
+    ids=lambda value: "-".join(value.values()) if isinstance(value, dict) else value,
+)
+def test_pettingzoo_accepts_it(name: str, options: dict[str, Any], spaces: dict[str, Any]) -> None:  # rule 1
     from pettingzoo.test import api_test, parallel_api_test
 
-    if name == "openspiel":
-        pytest.importorskip("pyspiel")
+    if name in OPTIONAL:
+        pytest.importorskip(OPTIONAL[name])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        api_test(as_aec(name), num_cycles=30, verbose_progress=False)
-        parallel_api_test(as_parallel(name), num_cycles=30)
+        api_test(as_aec(name, options=options, **spaces), num_cycles=30, verbose_progress=False)
+        parallel_api_test(as_parallel(name, options=options, **spaces), num_cycles=30)
+
+
+def test_texts_are_texts() -> None:  # rule 1
+    env = as_parallel("rooms", **TEXTS)  # type: ignore[arg-type]
+    seen = env.reset(seed=5)[0]["player"]
+    assert isinstance(seen, str) and seen == str(seen) == pickle.loads(pickle.dumps(seen))
+    assert seen.dtype == env.observation_space("player").dtype and env.observation_space("player").contains(seen)
 
 
 def test_seeds_name_tasks() -> None:  # rule 2

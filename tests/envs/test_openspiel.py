@@ -3,13 +3,14 @@
 (1) it keeps the environment contract, for boards, cards and a common payoff, in self-play and against each opponent;
 (2) rewards are payoffs scaled to `reward_max`, given to our agents only; zero-sum games sum to 0;
 (3) chance and opponents depend on the task's seed and nothing else, and seats alternate with it;
-(4) the vector tells the seat, the state key is the position or the information state;
+(4) the vector tells the seat, the state key is the position or the information state; in Leduc poker the observation
+tensor merges situations, the information-state tensor and the state key do not;
 (5) moves are indices or texts; an illegal one ends the game, is a column, and only an unreadable one is marked invalid;
 (6) experts: never beaten in tic-tac-toe, worth −1/18 in Kuhn poker and safe there against any answer, always 10 in tiny
 Hanabi; none where nobody knows;
 (7) the end tells game, success and score of the agent, or of player_0 in self-play;
 (8) a table made of its episodes has game, outcome and seats;
-(9) an unknown game, simultaneous moves, a missing expert, another game's task and a missing package are named.
+(9) an unknown game, simultaneous moves, a missing expert or tensor, another game's task, a missing package are named.
 """
 
 from __future__ import annotations
@@ -126,6 +127,37 @@ def test_observations() -> None:  # rule 4
     assert seen.text.endswith("actions: Pass, Bet.") and seen.text.startswith("you are player 1.")
 
 
+def situations(env: OpenSpiel) -> list[Any]:
+    """What each player to move observes in each state of the game."""
+
+    def below(state: Any) -> list[Any]:
+        if state.is_terminal():
+            return []
+        own = [] if state.is_chance_node() else [env.observation(state)]
+        return own + [seen for move in state.legal_actions() for seen in below(state.child(move))]
+
+    return below(env.game.new_initial_state())
+
+
+@pytest.mark.parametrize(("tensor", "size", "distinct"), [("observation", 16, 516), ("information_state", 30, 936)])
+def test_what_the_tensors_of_leduc_tell_apart(tensor: Any, size: int, distinct: int) -> None:  # rule 4
+    env = OpenSpiel(game="leduc_poker", tensor=tensor)
+    seen = situations(env)
+    assert env.vector_size == 2 + size == len(seen[0].vector)
+    assert len({one.state_key for one in seen}) == 936
+    assert len({one.vector.tobytes() for one in seen}) == distinct
+    legal = {one.state_key: one.legal for one in seen}
+    assert all(legal[one.state_key] == one.legal for one in seen)
+
+
+def test_the_tensor_that_is_read() -> None:  # rule 4
+    assert OpenSpiel(game="leduc_poker").vector_size == 2 + 16
+    check_environment(OpenSpiel(game="leduc_poker", tensor="information_state"))
+    one, other = (OpenSpiel(game="leduc_poker", tensor=tensor).tasks("eval", 3, 0) for tensor in
+                  ("observation", "information_state"))  # fmt: skip
+    assert [task.content_hash for task in one] == [task.content_hash for task in other]
+
+
 def test_moves_are_indices_or_texts() -> None:  # rule 5
     for move in (4, np.int64(4), "4", "x(1,1)", " X(1,1) "):
         assert play(OpenSpiel(), TASK, move).observations["player_1"].text == "you are player 1. ... .x. ..."
@@ -233,6 +265,8 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:  # rule 9
         OpenSpiel(game="kuhn_poker(players=40)")
     with pytest.raises(RecipeError, match="no opponent `expert`"):
         OpenSpiel(game="leduc_poker", opponent="expert")
+    with pytest.raises(RecipeError, match="`tic_tac_toe` has no information-state tensor"):
+        OpenSpiel(tensor="information_state")
     with pytest.raises(RecipeError, match="opponent"):
         OpenSpiel(opponent="strong")
     with pytest.raises(ContractError, match="the task is of `kuhn_poker`"):

@@ -1,7 +1,8 @@
 """ScienceWorld: (1) the contract holds; (2) the package's path wins, and the score grows to 1; (3) splits are the
 package's own; (4) an episode depends on its task and commands alone, whoever else plays in the same Java process;
 (5) unreadable commands, wrong focus and the limit of turns; (6) worlds and the process are reused and end with Python;
-(7) bad options, and a missing Java, are refused with a message.
+(7) bad options, and a missing Java, are refused with a message; (8) the expert is in neither the state key nor, by when
+it acts, in what is legal.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def test_the_path_of_the_package_wins() -> None:  # rule 2
     total = 0.0
     while result.observations:
         action = env.expert(AGENT)
-        assert action.text in result.observations[AGENT].legal and len(result.observations[AGENT].legal) <= 101
+        legal = result.observations[AGENT].legal
+        assert action.text in legal and len(legal) <= 101 + len(set(env._path))
         result = env.step({AGENT: action})
         total += result.rewards[AGENT]
     assert result.info == {"score": 1.0, "success": True} and result.terminated == {AGENT}
@@ -157,6 +159,27 @@ def test_bad_options_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:  # ru
     with pytest.raises(MissingExtra) as missing:
         ScienceWorld()
     assert missing.value.what == "it runs on Java, and no `java` was found."
+
+
+def test_the_expert_is_not_in_what_is_observed() -> None:  # rule 8
+    told, alone = (ScienceWorld(kinds=("lifespan-longest-lived",), expert=expert, legal=20) for expert in (True, False))
+    task = told.tasks("eval", 1, 0)[0]
+    seen = [env.reset(task).observations[AGENT] for env in (told, alone)]
+    keys = {seen[0].state_key}
+    path = {"look around", *(command.lower() for command in told._path)}
+    for command in ["look around", *told._path[:3], "wait1"]:
+        assert seen[0].state_key == seen[1].state_key and seen[0].text == seen[1].text
+        assert path < set(seen[0].legal) == path | set(seen[1].legal) and len(seen[1].legal) == 20
+        seen = [env.step({AGENT: Action(text=command)}).observations[AGENT] for env in (told, alone)]
+        keys.add(seen[0].state_key)
+    assert len(keys) > 1
+    # A door that is open already: the path has gone on, the situation has not.
+    before = told.reset(task).observations[AGENT]
+    assert told.expert(AGENT).text == "open door to hallway"
+    after = told.step({AGENT: told.expert(AGENT)}).observations[AGENT]
+    assert after.text.startswith(before.text.splitlines()[0]) and "the door is already open" in after.text
+    assert told.expert(AGENT).text == "go to hallway"
+    assert (before.state_key, before.legal) == (after.state_key, after.legal)
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """The clipped surrogate: (1) at ratio 1 its gradient is REINFORCE's, at every level; (2) one token a row makes tokens
 and turns the same; (3) a clipped token has no gradient, and the metrics count it; (4) equal bounds and dual ∞ are
-the plain loss; (5) a batch that cuts trajectories is refused, so are bounds that make no sense.
+the plain loss; (5) a batch that cuts trajectories is refused, so are bounds that make no sense; (6) with a cap the
+regularizer `kl` is the plain one below it, and has no gradient above it.
 """
 
 from __future__ import annotations
@@ -103,3 +104,19 @@ def test_extreme_ratios_stay_finite() -> None:
     far = batch.replace(logprob=torch.full((4,), -200.0).double(), proximal=torch.full((4,), -1.0).double())
     for one in (far, far.replace(logprob=far.proximal, proximal=far.logprob)):
         assert bool(ppo_clip(one)[0].isfinite().all())
+
+
+@quick
+@given(batch=batches())
+def test_the_cap_of_the_reference_kl(batch: TokenBatch) -> None:  # rule 6
+    gaps = torch.linspace(-120.0, 120.0, len(batch.logprob), dtype=torch.float64)
+    for dtype in (torch.float32, torch.float64):
+        far = batch.replace(reference=(batch.logprob + gaps).to(dtype), logprob=batch.logprob.to(dtype))
+        plain, capped = kl(far, coefficient=1.0)[0], kl(far, coefficient=1.0, cap=10.0)[0]
+        below = plain <= 10
+        assert torch.equal(capped[below], plain[below]) and bool((capped[~below] == 10).all())
+        slope, free = gradient(kl, far, cap=10.0), gradient(kl, far)
+        assert bool(slope.isfinite().all()) and not bool(slope[~below].any())
+        assert torch.equal(slope[below], free[below])
+    with pytest.raises(RecipeError, match="`cap: 10` is a bound of k3"):
+        kl(batch, estimator="k1", cap=10.0)

@@ -71,6 +71,7 @@ class Experience:
         table: all columns; rows: the episodes behind its rows.
         samples: per policy name. credit: advantages. weight: (tokens,).
         counted: (tokens,), the weight without what parts reject: tokens that count in denominators.
+        trained: (rows,), 0 on rows of frozen roles, which neither policies nor critics learn from; None: all are 1.
         learned: metrics of parts that learned from it.
     """
 
@@ -80,6 +81,7 @@ class Experience:
     credit: Credit | None = None
     weight: Tensor | None = None
     counted: Tensor | None = None
+    trained: Tensor | None = None
     learned: dict[str, float] = field(default_factory=dict)
 
     def of(self, policy: str) -> list[Row]:
@@ -160,8 +162,8 @@ def prepare(
     _consult(experience, seen, references, proximal=look, entropy=entropy)
     table = experience.table
     experience.credit = chain([bound.looking(seen) for bound in parts.advantage], table)
-    trained = learned_from(table, parts.frozen)
-    factors = [table.weight * trained, *(weights.looking(seen)(table) for weights in parts.weights)]
+    experience.trained = learned_from(table, parts.frozen)
+    factors = [table.weight * experience.trained, *(weights.looking(seen)(table) for weights in parts.weights)]
     experience.weight = combine(factors, table)
     keep = [True, *("rejection" not in weights.part.uses for weights in parts.weights)]
     experience.counted = combine(list(compress(factors, keep)), table)

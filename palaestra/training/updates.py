@@ -126,7 +126,8 @@ class Updater:
         nothing = torch.zeros(table.tokens)
         proximal = column("token_proximal")
         calls = table.key("trajectory", "agent", *(("invocation",) if "invocation" in table else ()))
-        counts = table.per_token(table.weight) > 0
+        trained = 1.0 if experience.trained is None else experience.trained
+        counts = table.per_token(table.weight * trained) > 0
         wanted = {self.loss.options.get("ratio"), self.loss.options.get("level")}
         wanted |= {use for part in (self.loss, *self.regularizers) for use in part.part.uses}
         whole = {"row", "sequence"}

@@ -88,6 +88,14 @@ class Experience:
         """Rows that this policy acted in."""
         return [row for row in self.rows if row.step.policy == policy]
 
+    @property
+    def has_signal(self) -> bool:
+        """Whether a token that counts, of a policy that is trained, has an advantage other than 0."""
+        counted = self.weight if self.counted is None else self.counted
+        assert self.credit is not None and counted is not None
+        moves = (counted > 0) & (self.credit.advantage != 0)
+        return any(bool(moves[torch.from_numpy(one.token_index)].any()) for one in self.samples.values())
+
 
 @dataclass(slots=True, eq=False)
 class Seen:

@@ -45,7 +45,7 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self.log, self.episodes = MetricsLog(self.folder), EpisodeLog(self.folder)
-        self.guard = Guard(self.settings.training)
+        self.guard = self.state.guard = Guard(self.settings.training)
         self.teamwork = Teamwork(self.world.team, self.settings.training.max_empty)
 
     def run(self) -> None:
@@ -76,7 +76,7 @@ class Trainer:
         metrics |= self.plans.learn(harvest.played, self.step)
         updated = self.update(experience)
         if self.settings.due(self.step, self.state.updaters) and not self.parts.warming:
-            self.guard.learned(updated, experience)
+            self.guard.learned(experience, self.state.updaters.values())
         for line in self.teamwork.look(metrics):
             self.progress.note(line)
         self.step += 1

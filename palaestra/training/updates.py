@@ -57,6 +57,11 @@ class Updater:
     made: int = 0
     spoiled: int = 0
 
+    @property
+    def learns_without_advantage(self) -> bool:
+        """Whether the loss itself moves tokens that have no advantage; regularizers do not count."""
+        return "every_token" in self.loss.part.uses
+
     def update(self, experience: Experience, *, seed: int) -> dict[str, float]:
         """One iteration's updates. Returns metrics, averaged over mini-batches; empty if nothing can be learned."""
         name, self.made = self.policy.name, 0

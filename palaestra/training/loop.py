@@ -94,7 +94,7 @@ class Trainer:
         seen = Seen(policies, self.step, seed, rollout.temperature, training.token_budget)
         seen.temperatures = self.world.temperatures
         apart = training.max_staleness + training.lag + training.actor_noise > 0
-        several = apart or training.epochs * training.minibatches > 1
+        several = apart or any(u.epochs * u.minibatches > 1 for u in self.state.updaters.values())
         return prepare(whole, self.parts, seen, self.state.references, proximal=several, strict=self.settings.strict)
 
     def update(self, experience: Experience) -> dict[str, float]:

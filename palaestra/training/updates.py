@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palaestra.data import StepTable, TokenBatch, coefficients, derive
+from palaestra.data import StepTable, TokenBatch, coefficients, derive, kl_estimate
 from palaestra.errors import PalaestraError
 from palaestra.training.batches import micro_batches, mini_batches
 from palaestra.training.bound import Bound
@@ -37,7 +37,8 @@ class Updater:
         optimizer: as parts of the slot give it: step, zero, lr, state_dict, load_state_dict.
         how, constant: aggregation of per-token losses.
         stop_kl: an update that finds the policy farther than this from where the experience came from is the
-            iteration's last; `policy/left_out` counts the others.
+            iteration's last; `policy/left_out` counts the others. The distance is `policy/kl`, which is measured here
+            (k3, over the evaluated tokens that count) where the loss does not report it.
         made: optimizer steps of the last iteration.
         agent_gradients: measure the gradient norm of each agent's share of the loss; costs a pass per agent.
     """
@@ -244,6 +245,9 @@ class Updater:
         seen = {**seen, **_mismatch(tokens)}
         if tokens.entropy is not None:
             seen["policy/entropy"] = tokens.entropy
+        if self.stop_kl is not None and "policy/kl" not in seen:
+            moved = torch.where(_counted(tokens) > 0, tokens.logprob.detach() - tokens.proximal, 0.0)
+            seen["policy/kl"] = kl_estimate(moved, torch.zeros_like(moved))
         for regularizer in self.regularizers:
             kind = "value" if "critic" in regularizer.part.uses else "policy"
             values, more = regularizer(tokens)

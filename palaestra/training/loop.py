@@ -51,7 +51,7 @@ class Trainer:
     def run(self) -> None:
         """Train to the last iteration, or until the panel's score is as good as the recipe asks."""
         training, every = self.settings.training, self.settings.evaluation.every
-        if self.step == 0 and not self.log.evaluations.read():
+        if self.step == 0 and not self.log.last_evaluation:
             self.evaluate()
             self.save()
         while self.step < training.iterations and not self.reached():
@@ -60,7 +60,7 @@ class Trainer:
                 self.evaluate()
             if training.checkpoint_every and self.step % training.checkpoint_every == 0:
                 self.save()
-        if self.log.evaluations.read()[-1]["step"] < self.step:
+        if self.log.last_evaluation["step"] < self.step:
             self.evaluate()
         if self.folder.checkpoint_steps()[-1] < self.step:
             self.save()
@@ -130,8 +130,8 @@ class Trainer:
 
     def reached(self) -> bool:
         """Whether the last evaluation is as good as the recipe asks."""
-        goal, written = self.settings.training.stop_at, self.log.evaluations.read()
-        return goal is not None and bool(written) and self.panel.score(written[-1]) >= goal
+        goal, written = self.settings.training.stop_at, self.log.last_evaluation
+        return goal is not None and bool(written) and self.panel.score(written) >= goal
 
     def save(self) -> None:
         """Write a checkpoint."""

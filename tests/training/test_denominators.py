@@ -6,6 +6,8 @@
 3. What is skipped is not evaluated, and metrics are means over what is.
 4. Whole trajectories and groups stay together, skipped or not.
 5. A loss that learns without advantages learns from samples without any.
+6. Tokens that `truncated_importance` rejects count in the denominators of the loss and of the metrics: they add nothing
+   to the loss and to what it reports, and their entropy and mismatch are in the means.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from palaestra.recipe import load
 from palaestra.registry import register
 from palaestra.store.metrics import MetricsLog
 from palaestra.training.start import train
+from palaestra.training.updates import Updater
 
 HERE = str(Path(__file__).resolve())
 SETUP: dict[str, Any] = {
@@ -54,6 +57,11 @@ def half(table: StepTable) -> Tensor:
 def first(table: StepTable) -> Tensor:
     """Advantages of the first group alone, so that most mini-batches have none."""
     return (table["group"] == 0).float() * (1 + table["turn"])
+
+
+def drawn(table: StepTable) -> Tensor:
+    """An advantage other than 0 of every row."""
+    return 0.1 + torch.rand(len(table), generator=torch.Generator().manual_seed(1))
 
 
 def everywhere(table: StepTable) -> Tensor:
@@ -168,3 +176,28 @@ def test_5_losses_without_advantages(run: Run) -> None:
     cloning = {"loss": "behavior_cloning"}
     weights = [run(cloning, {"advantage": [f"{HERE}:{name}"]})[0] for name in ("half", "everywhere")]
     assert_same(*weights)
+
+
+def test_6_rejected_tokens_count_everywhere(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches, plain = [], Updater._batch
+
+    def batch(self: Updater, experience: Any) -> TokenBatch:
+        batches.append(plain(self, experience))
+        return batches[-1]
+
+    monkeypatch.setattr(Updater, "_batch", batch)
+    noisy = ("training.actor_noise=40", "aggregate.how=token-mean")  # the head of a new actor is nearly 0
+    every = {"advantage": [f"{HERE}:drawn"]}
+    mask = {"weights": [{"truncated_importance": {"mode": "mask", "cap": 1.1}}]}
+    (_, (whole,)), (_, (masked,)) = run(*noisy, every), run(*noisy, every, mask)
+    of_all, rejecting = batches
+    rejected = rejecting.weight == 0
+    kept = float((~rejected).float().mean())
+    assert 0.2 < kept < 0.8 and bool((rejecting.counted > 0).all())
+    expected = -float((rejecting.advantage * rejecting.weight).sum()) / len(rejecting)
+    assert masked["policy/loss"] == pytest.approx(expected, rel=1e-4)
+    assert whole["policy/loss"] == pytest.approx(-float(of_all.advantage.mean()), rel=1e-4)
+    for name in ("policy/entropy", "mismatch/abs", "mismatch/kl", "policy/ratio", "policy/kl"):
+        assert masked[name] == pytest.approx(whole[name], rel=1e-5), name
+    assert masked["weights/effective"] == pytest.approx(kept, rel=1e-5)
+    assert (whole["weights/effective"], masked["weights/max"]) == (1.0, 1.0)

@@ -12,6 +12,7 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ def trained(game: str, seed: int, folder: Path, overrides: Sequence[str]) -> Pat
 def members(run: Path) -> tuple[Any, Pool, int]:
     """The world of a run with its last policy, its pool, and its last iteration."""
     _, world = open_run(str(run), None)
+    world.runner.close()
     place = RunFolder.open(run).latest_checkpoint()
     assert place is not None
     state = torch.load(place / "strategy.0.state.pt", weights_only=True)
@@ -84,7 +86,8 @@ def games(run: Path, game: str, count: int, temperature: float) -> dict[str, Any
     evaluation = recipe.settings.evaluation.model_copy(update={"tasks": count, "temperature": temperature})
     assert evaluation.environment is not None and evaluation.environment.options["opponent"] == OPPONENTS[game]
     settings = recipe.settings.model_copy(update={"evaluation": evaluation})
-    _, played = Panel(settings, world).play()
+    with closing(Panel(settings, world)) as panel:
+        _, played = panel.play()
     world.runner.close()
     found: dict[str, Counter[str]] = {"first": Counter(), "second": Counter()}
     for one in played:

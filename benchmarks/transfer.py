@@ -246,7 +246,8 @@ def played(settings: RunSettings, world: World, use: Use, *, games: int, tempera
     own = settings.evaluation.model_copy(
         update={"environment": use, "tasks": games, "temperature": temperature, "panel": None}
     )
-    _, episodes = Panel(settings.model_copy(update={"evaluation": own}), world).play()
+    with closing(Panel(settings.model_copy(update={"evaluation": own}), world)) as panel:
+        _, episodes = panel.play()
     rewards = [float(np.mean(list(one.returns.values()) or [0.0])) for one in episodes]
     no_move = [any(step.info.get("illegal") or step.info.get("invalid") for step in one.steps) for one in episodes]
     return {

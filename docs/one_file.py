@@ -139,18 +139,20 @@ def loss_of(new: Tensor, old: Tensor, advantage: float, low: float = 0.2, high: 
 
 
 def update(model: LlamaForCausalLM, optimizer: torch.optim.Optimizer, groups: list[list[Episode]]) -> float:
-    """One step on all episodes that have something to say; the loss is the mean over their tokens."""
+    """One step on all episodes; the loss is the mean over all their tokens. Those without an advantage move nothing, so
+    that they are not read, and their tokens count all the same."""
     pairs = [
         (episode, credit)
         for group, numbers in zip(groups, advantages(groups), strict=True)
         for episode, credit in zip(group, numbers, strict=True)
-        if credit != 0
     ]
-    if not pairs:
+    if not any(credit for _, credit in pairs):
         return 0.0
     tokens = sum(len(turn.response) for episode, _ in pairs for turn in episode.turns)
     optimizer.zero_grad()
     for episode, credit in pairs:
+        if credit == 0:
+            continue
         new = logprobs(model, episode)
         (loss_of(new, new.detach(), credit).sum() / tokens).backward()
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

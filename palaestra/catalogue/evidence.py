@@ -41,7 +41,10 @@ def studies_page(studies: Sequence[tuple[Study, Found | None]]) -> str:
     head = (
         "# Studies\n\nEach line is a comparison at equal budget, several seeds a run, made by the command in its "
         "last column. Differences are paired by seed, with Student's interval at 95 %; a verdict also needs the "
-        "bootstrap to agree. A relation that was not seen is kept, with the reason.\n"
+        "bootstrap to agree. A relation that was not seen is kept, with the reason.\n\n"
+        "Results made before the change of denominators (up to commit 56442ab, all of these unless a line says "
+        "otherwise): in recipes without a regularizer, samples without an advantage were left out of mini-batches and "
+        "of the denominators of the loss, so that their gradients were larger where groups had no signal.\n"
     )
     rows = [
         (

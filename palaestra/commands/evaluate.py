@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ def run(*, recipe: Sequence[str], policy: str | None, checkpoint: int | None) ->
         folder = run_folder(recipe)
         if folder is not None and policy is None:
             load_weights(world, folder, checkpoint)
-        evaluation, _ = Panel(settings, world).play()
+        with closing(Panel(settings, world)) as panel:
+            evaluation, _ = panel.play()
     finally:
         world.runner.close()
     print(interval_line(evaluation))
@@ -45,10 +47,14 @@ def run_folder(arguments: Sequence[str]) -> RunFolder | None:
 
 
 def open_run(path: str, checkpoint: int | None) -> tuple[Recipe, World]:
-    """A run's recipe and its world with trained weights."""
+    """A run's recipe and its world with trained weights; the caller closes its runner."""
     recipe = Recipe.from_json(RunFolder.open(path).read_json(RECIPE))
     world = build_world(recipe.settings)
-    load_weights(world, RunFolder.open(path), checkpoint)
+    try:
+        load_weights(world, RunFolder.open(path), checkpoint)
+    except BaseException:
+        world.runner.close()
+        raise
     return recipe, world
 
 

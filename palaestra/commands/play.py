@@ -38,7 +38,11 @@ def _world(environment: str, overrides: Sequence[str], policy: str | None) -> Wo
         if policy is not None:
             return build_world(scripted(settings, policy))
         world = build_world(settings)
-        load_weights(world, RunFolder.open(environment), None)
+        try:
+            load_weights(world, RunFolder.open(environment), None)
+        except BaseException:
+            world.runner.close()
+            raise
         return world
     policy, prefix = policy or "human", f"environment.{environment}."
     recipe = load(

@@ -10,7 +10,7 @@ from palaestra.data import TokenBatch
 from palaestra.registry import register
 
 
-@register("loss", "behavior_cloning", source="maximum likelihood")
+@register("loss", "behavior_cloning", uses=("every_token",), source="maximum likelihood")
 def behavior_cloning(batch: TokenBatch) -> tuple[Float[Tensor, " tokens"], dict[str, Tensor]]:
     """−logprob per token; advantages are not read.
 

@@ -23,7 +23,9 @@ LARGEST = 20.0  # of a log-ratio's size: exp(20) is far outside any clip and sti
 Low = Annotated[float, pydantic.Field(ge=0, lt=1)]
 
 
-@register("loss", "dual_branch", reads=("branch", "twin"), uses=("whole_group",), source="arXiv 2512.01763")
+@register(
+    "loss", "dual_branch", reads=("branch", "twin"), uses=("whole_group", "every_token"), source="arXiv 2512.01763"
+)
 def dual_branch(
     batch: TokenBatch,
     *,

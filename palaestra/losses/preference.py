@@ -24,7 +24,7 @@ WHERE = "loss: preference"
     "loss",
     "preference",
     reads=("outcome",),
-    uses=("reference", "group", "whole_group"),
+    uses=("reference", "group", "whole_group", "every_token"),
     source="arXiv 2305.18290; on episodes of agents 2506.11425",
 )
 def preference(
@@ -37,8 +37,7 @@ def preference(
 
     A group is one task, so pairs never join tasks; they join unequal outcomes only. Every token carries the mean loss
     of its episode's pairs, so that with `aggregate: sequence-mean` the scalar is the mean over episodes; episodes
-    without a pair count there with 0. Advantages only decide which groups are read: in one whose advantages are all 0
-    there is nothing to prefer.
+    without a pair count there with 0. Advantages are not read.
 
     Args:
         batch: columns logprob, reference, outcome, weight, trajectory, group, each (tokens,); whole groups.

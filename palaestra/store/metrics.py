@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.store.folder import EVALUATIONS, METRICS, TIMINGS, RunFolder
+from palaestra.store.json_text import plain
 from palaestra.store.lines import STEP, JsonLines
 
 ENVIRONMENT_STEPS = "environment_steps"  # acts in the environment so far, over all episodes
@@ -34,6 +35,14 @@ class MetricsLog:
         self.metrics = JsonLines(path / METRICS)
         self.timings = JsonLines(path / TIMINGS)
         self.evaluations = JsonLines(path / EVALUATIONS)
+        self._last: dict[str, Any] | None = None  # the newest evaluation; None: not read yet
+
+    @property
+    def last_evaluation(self) -> dict[str, Any]:
+        """The newest evaluation as it stands in the log, {} before the first. The file is read at most once for it."""
+        if self._last is None:
+            self._last = next(iter(self.evaluations.read()[-1:]), {})
+        return self._last
 
     def append(self, step: int, values: Mapping[str, Any]) -> None:
         """One iteration. Numbers of numpy and torch are taken; those that are not finite are written as null.
@@ -44,23 +53,27 @@ class MetricsLog:
 
     def append_evaluation(self, step: int, values: Mapping[str, Any]) -> None:
         """One evaluation after iteration `step`; 0 is before the first."""
-        self._append(self.evaluations, step, values)
+        self._last = plain(self._append(self.evaluations, step, values))
 
     def truncate(self, step: int) -> None:
         """Forget what came after iteration `step`, when a run resumes from its checkpoint."""
         for log in (self.metrics, self.timings, self.evaluations):
             log.truncate(step)
+        self._last = None
 
     def sync(self) -> None:
         """Wait until the lines are on the disk. Not needed against a kill, only against a power cut."""
         for log in (self.metrics, self.timings, self.evaluations):
             log.sync()
 
-    def _append(self, log: JsonLines, step: int, values: Mapping[str, Any]) -> None:
+    def _append(self, log: JsonLines, step: int, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Write one line, and what was measured to its own; returns the record of the first."""
         measured = {name: value for name, value in values.items() if is_measured(name)}
-        log.append({name: value for name, value in values.items() if name not in measured} | {STEP: step})
+        record = {name: value for name, value in values.items() if name not in measured} | {STEP: step}
+        log.append(record)
         if measured:
             self.timings.append(measured | {STEP: step})
+        return record
 
 
 def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:

@@ -96,6 +96,7 @@ def build_world(settings: RunSettings) -> World:
         program=program,
         environment_options=environment.options,
     )
+    chosen = temperatures(settings, roles)  # which may refuse the recipe: before there are workers
     runner = part("rollout", settings.rollout.runner).target(stage, settings.rollout)
     if callable(getattr(source, "expert", None)):
         setting.demonstrate = functools.partial(demonstrations, stage, runner, settings.seed)
@@ -105,7 +106,7 @@ def build_world(settings: RunSettings) -> World:
         runner=runner,
         policies=policies,
         setting=setting,
-        temperatures=temperatures(settings, roles),
+        temperatures=chosen,
         team=tuple(declared or (name for name in settings.agents if name != "*")),
     )
 

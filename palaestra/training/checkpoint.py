@@ -26,12 +26,14 @@ STATE = "state.json"
 @dataclass(slots=True)
 class RunState:
     """What a checkpoint holds of a run: policies by name, their references, their updaters, and by a name of
-    their own other objects with `state_dict`: parts with state, a runner that holds suspended episodes."""
+    their own other objects with `state_dict`: parts with state, a runner that holds suspended episodes. The state of
+    `guard` is JSON values, and checkpoints of earlier versions have none."""
 
     policies: Mapping[str, Any]
     references: dict[str, Any]
     updaters: Mapping[str, Updater]
     others: Mapping[str, Any] = field(default_factory=dict)
+    guard: Any = None
 
     @property
     def learners(self) -> dict[str, Any]:
@@ -60,6 +62,8 @@ def save_checkpoint(folder: RunFolder, step: int, state: RunState, *, counters: 
         for name, other in state.others.items():
             torch.save(other.state_dict(), place / f"{name}.state.pt")
         content = {"step": step, "counters": dict(counters), "policies": described}
+        if state.guard is not None:
+            content["guard"] = state.guard.state_dict()
         (place / STATE).write_text(json.dumps(content, sort_keys=True, indent=1))
     folder.keep_checkpoints(keep)
 
@@ -80,6 +84,8 @@ def load_checkpoint(place: Path, state: RunState) -> tuple[int, dict[str, float]
             updater.spoiled = int(written["policies"][name]["spoiled"])
     for name, other in state.others.items():
         other.load_state_dict(_read(_load_safely, place / f"{name}.state.pt"))
+    if state.guard is not None:
+        state.guard.load_state_dict(written.get("guard", {}))
     return int(written["step"]), dict(written["counters"])
 
 

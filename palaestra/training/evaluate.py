@@ -17,7 +17,7 @@ from palaestra.training.settings import RunSettings
 
 
 class Panel:
-    """Held-out tasks and the runner that plays them."""
+    """Held-out tasks and the runner that plays them; `close` it at the end, since the runner may be its own."""
 
     def __init__(self, settings: RunSettings, world: World, strategies: Sequence[Bound] = ()) -> None:
         """
@@ -31,6 +31,8 @@ class Panel:
         self.name = settings.environment.name
         self.metric = self._settings.metric
         source, self._runner = world.source, world.runner
+        self._own: Any = None  # a runner beside the run's
+        stage: Stage | None = None
         if self._settings.environment is not None:
             self.name = self._settings.environment.name
             bound = bind("environment", self._settings.environment)
@@ -43,8 +45,15 @@ class Panel:
                 program=world.stage.program,
                 environment_options=bound.options,
             )
-            self._runner = part("rollout", settings.rollout.runner).target(stage, settings.rollout)
         self.tasks: Sequence[Task] = evaluation_tasks(source, self._settings.tasks, name=self._settings.panel)
+        if stage is not None:
+            self._runner = self._own = part("rollout", settings.rollout.runner).target(stage, settings.rollout)
+
+    def close(self) -> None:
+        """End the runner's workers, if it is the panel's own; that of the run is closed with the run."""
+        if self._own is not None:
+            self._own.close()
+            self._own = None
 
     def play(self) -> tuple[Evaluation, list[Trajectory]]:
         """One episode of each task."""

@@ -71,6 +71,7 @@ class Experience:
         table: all columns; rows: the episodes behind its rows.
         samples: per policy name. credit: advantages. weight: (tokens,).
         counted: (tokens,), the weight without what parts reject: tokens that count in denominators.
+        trained: (rows,), 0 on rows of frozen roles, which neither policies nor critics learn from; None: all are 1.
         learned: metrics of parts that learned from it.
     """
 
@@ -80,11 +81,20 @@ class Experience:
     credit: Credit | None = None
     weight: Tensor | None = None
     counted: Tensor | None = None
+    trained: Tensor | None = None
     learned: dict[str, float] = field(default_factory=dict)
 
     def of(self, policy: str) -> list[Row]:
         """Rows that this policy acted in."""
         return [row for row in self.rows if row.step.policy == policy]
+
+    @property
+    def has_signal(self) -> bool:
+        """Whether a token that counts, of a policy that is trained, has an advantage other than 0."""
+        counted = self.weight if self.counted is None else self.counted
+        assert self.credit is not None and counted is not None
+        moves = (counted > 0) & (self.credit.advantage != 0)
+        return any(bool(moves[torch.from_numpy(one.token_index)].any()) for one in self.samples.values())
 
 
 @dataclass(slots=True, eq=False)
@@ -160,8 +170,8 @@ def prepare(
     _consult(experience, seen, references, proximal=look, entropy=entropy)
     table = experience.table
     experience.credit = chain([bound.looking(seen) for bound in parts.advantage], table)
-    trained = learned_from(table, parts.frozen)
-    factors = [table.weight * trained, *(weights.looking(seen)(table) for weights in parts.weights)]
+    experience.trained = learned_from(table, parts.frozen)
+    factors = [table.weight * experience.trained, *(weights.looking(seen)(table) for weights in parts.weights)]
     experience.weight = combine(factors, table)
     keep = [True, *("rejection" not in weights.part.uses for weights in parts.weights)]
     experience.counted = combine(list(compress(factors, keep)), table)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from palaestra.data import StopReason, Trajectory
 from palaestra.errors import NoSignal, PalaestraError
 from palaestra.training.experience import Experience
 from palaestra.training.settings import TrainingSettings
+from palaestra.training.updates import Updater
 
 SOLVED = 0.999  # mean outcome from which on an empty update is no fault
 
 
 class Guard:
-    """Counts failed episodes and empty updates."""
+    """Counts failed episodes, and iterations in a row without an advantage; the latter is kept in checkpoints."""
 
     def __init__(self, settings: TrainingSettings) -> None:
         self._settings = settings
@@ -37,12 +39,16 @@ class Guard:
             raise NoSignal(where="rollout", what=f"none of {len(played)} episodes has a step.")
         return whole
 
-    def learned(self, updated: Mapping[str, float], experience: Experience) -> None:
-        """Note whether this iteration moved anything.
+    def learned(self, experience: Experience, updaters: Iterable[Updater]) -> None:
+        """Note whether this iteration had an advantage to learn from.
+
+        What regularizers move does not count: a run that only they move learns nothing of its task. A loss that learns
+        without advantages always has a signal.
 
         Raises: NoSignal, after `training.max_empty` iterations in a row without any advantage.
         """
-        self._empty = 0 if updated else self._empty + 1
+        learns = experience.has_signal or any(updater.learns_without_advantage for updater in updaters)
+        self._empty = 0 if learns else self._empty + 1
         if self._empty < self._settings.max_empty:
             return
         table = experience.table
@@ -57,3 +63,11 @@ class Guard:
             "  • a larger `rollout.group` or a higher `rollout.temperature`, if groups are too alike, or\n"
             "  • look at the reward: `palaestra play` shows it step by step.",
         )
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run goes on counting from, as JSON values."""
+        return {"empty": self._empty}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on counting; a checkpoint of an earlier version has nothing, which is 0."""
+        self._empty = int(state.get("empty", 0))

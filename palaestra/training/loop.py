@@ -45,13 +45,13 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self.log, self.episodes = MetricsLog(self.folder), EpisodeLog(self.folder)
-        self.guard = Guard(self.settings.training)
+        self.guard = self.state.guard = Guard(self.settings.training)
         self.teamwork = Teamwork(self.world.team, self.settings.training.max_empty)
 
     def run(self) -> None:
         """Train to the last iteration, or until the panel's score is as good as the recipe asks."""
         training, every = self.settings.training, self.settings.evaluation.every
-        if self.step == 0 and not self.log.evaluations.read():
+        if self.step == 0 and not self.log.last_evaluation:
             self.evaluate()
             self.save()
         while self.step < training.iterations and not self.reached():
@@ -60,7 +60,7 @@ class Trainer:
                 self.evaluate()
             if training.checkpoint_every and self.step % training.checkpoint_every == 0:
                 self.save()
-        if self.log.evaluations.read()[-1]["step"] < self.step:
+        if self.log.last_evaluation["step"] < self.step:
             self.evaluate()
         if self.folder.checkpoint_steps()[-1] < self.step:
             self.save()
@@ -76,7 +76,7 @@ class Trainer:
         metrics |= self.plans.learn(harvest.played, self.step)
         updated = self.update(experience)
         if self.settings.due(self.step, self.state.updaters) and not self.parts.warming:
-            self.guard.learned(updated, experience)
+            self.guard.learned(experience, self.state.updaters.values())
         for line in self.teamwork.look(metrics):
             self.progress.note(line)
         self.step += 1
@@ -94,7 +94,7 @@ class Trainer:
         seen = Seen(policies, self.step, seed, rollout.temperature, training.token_budget)
         seen.temperatures = self.world.temperatures
         apart = training.max_staleness + training.lag + training.actor_noise > 0
-        several = apart or training.epochs * training.minibatches > 1
+        several = apart or any(u.epochs * u.minibatches > 1 for u in self.state.updaters.values())
         return prepare(whole, self.parts, seen, self.state.references, proximal=several, strict=self.settings.strict)
 
     def update(self, experience: Experience) -> dict[str, float]:
@@ -130,8 +130,8 @@ class Trainer:
 
     def reached(self) -> bool:
         """Whether the last evaluation is as good as the recipe asks."""
-        goal, written = self.settings.training.stop_at, self.log.evaluations.read()
-        return goal is not None and bool(written) and self.panel.score(written[-1]) >= goal
+        goal, written = self.settings.training.stop_at, self.log.last_evaluation
+        return goal is not None and bool(written) and self.panel.score(written) >= goal
 
     def save(self) -> None:
         """Write a checkpoint."""

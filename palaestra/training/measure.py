@@ -60,11 +60,12 @@ def spent(played: Sequence[Trajectory]) -> tuple[int, int]:
 
 
 def _weights(experience: Experience) -> dict[str, float]:
-    """Of the tokens that count: the largest weight, and how many equal ones would average as well, as a share."""
+    """Of the tokens that count, also rejected ones: the largest weight, and how many equal ones would average as well,
+    as a share of them."""
     weight = experience.weight
     assert weight is not None
-    own = weight[weight > 0].double()
-    if not len(own):
+    own = weight[(weight if experience.counted is None else experience.counted) > 0].double()
+    if not bool((own > 0).any()):
         return {}
     return {"weights/max": float(own.max()), "weights/effective": float(own.sum() ** 2 / own.square().sum() / len(own))}
 

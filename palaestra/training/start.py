@@ -6,6 +6,7 @@ Knows how the pieces are put together. Knows no part by name.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -53,26 +54,22 @@ def train(
         folder.write_json(RECIPE, recipe)
     if settings.training.threads is not None:
         torch.set_num_threads(settings.training.threads)
-    with Progress(total=settings.training.iterations, quiet=quiet) as progress:
-        trainer = _trainer(settings, folder, progress)
-        try:
-            place = folder.latest_checkpoint()
-            if place is not None:
-                _start_parts(trainer)
-                trainer.resume(place)
-                progress.note(f"resumed {path} at iteration {trainer.step}")
-                for line in changes(folder.read_json(RECIPE), recipe):
-                    progress.note(f"changed: {line}")
-                folder.write_json(RECIPE, recipe)
-            else:
-                trainer.log.truncate(-1)
-                trainer.episodes.truncate(-1)
-                _warm(trainer, progress)
-                _start_parts(trainer)
-            trainer.run()
-        finally:
-            trainer.supply.close()
-            trainer.world.runner.close()
+    with Progress(total=settings.training.iterations, quiet=quiet) as progress, ExitStack() as resources:
+        trainer = _trainer(settings, folder, progress, resources)
+        place = folder.latest_checkpoint()
+        if place is not None:
+            _start_parts(trainer)
+            trainer.resume(place)
+            progress.note(f"resumed {path} at iteration {trainer.step}")
+            for line in changes(folder.read_json(RECIPE), recipe):
+                progress.note(f"changed: {line}")
+            folder.write_json(RECIPE, recipe)
+        else:
+            trainer.log.truncate(-1)
+            trainer.episodes.truncate(-1)
+            _warm(trainer, progress)
+            _start_parts(trainer)
+        trainer.run()
     write_report(folder)
     return closing_line(folder, trainer.panel)
 
@@ -88,7 +85,15 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _trainer(settings: RunSettings, folder: RunFolder, progress: Progress) -> Trainer:
+def _trainer(
+    settings: RunSettings, folder: RunFolder, progress: Progress, resources: ExitStack | None = None
+) -> Trainer:
+    """The run, put together.
+
+    Args:
+        resources: is given what must be closed at the end, as soon as it is open; None: the caller closes.
+    """
+    resources = resources or ExitStack()
     parts = Parts(
         reward=bind_all("reward", settings.reward),
         selection=bind_all("selection", settings.selection),
@@ -96,6 +101,7 @@ def _trainer(settings: RunSettings, folder: RunFolder, progress: Progress) -> Tr
         weights=bind_all("weights", settings.weights),
     )
     world = build_world(settings)
+    resources.callback(world.runner.close)
     parts.frozen = world.frozen
     sampler, strategies = bind("sampler", settings.sampler), bind_all("strategy", settings.strategy)
     plans = Plans(settings, world.source, sampler)
@@ -105,6 +111,7 @@ def _trainer(settings: RunSettings, folder: RunFolder, progress: Progress) -> Tr
         if policy.trainable
     }
     supply = _supply(settings, world, plans, [strategy.held or strategy for strategy in strategies], folder)
+    resources.callback(supply.close)
     keepers = {"runner": world.runner, "sampler": sampler.held}
     keepers |= {f"strategy.{place}": strategy.held for place, strategy in enumerate(strategies)}
     keepers["supply"] = supply  # comes back last: with its state an asynchronous one begins to play, by the others
@@ -114,6 +121,8 @@ def _trainer(settings: RunSettings, folder: RunFolder, progress: Progress) -> Tr
     for name, updater in updaters.items():
         if "start" in (settings.reference, settings.policies[name].reference):
             state.references[name] = _frozen(updater.policy)
+    panel = Panel(settings, world, strategies)
+    resources.callback(panel.close)
     return Trainer(
         settings=settings,
         world=world,
@@ -122,7 +131,7 @@ def _trainer(settings: RunSettings, folder: RunFolder, progress: Progress) -> Tr
         parts=parts,
         state=state,
         folder=folder,
-        panel=Panel(settings, world, strategies),
+        panel=panel,
         progress=progress,
     )
 

@@ -1,21 +1,22 @@
 """Updates: one policy, its optimizer, its loss and regularizers.
 
-Denominators come from the whole mini-batch, so that micro-batches change nothing. Knows losses by
-signature. Knows no method's name.
+Mini-batches are cut over all samples with a token that counts, and denominators come from the whole mini-batch, so that
+micro-batches change nothing. Samples that can move nothing are skipped only afterwards, which changes no gradient.
+Knows losses by signature. Knows no method's name.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from palaestra.data import StepTable, TokenBatch, coefficients, derive
+from palaestra.data import StepTable, TokenBatch, coefficients, derive, kl_estimate
 from palaestra.errors import PalaestraError
 from palaestra.training.batches import micro_batches, mini_batches
 from palaestra.training.bound import Bound
@@ -36,7 +37,8 @@ class Updater:
         optimizer: as parts of the slot give it: step, zero, lr, state_dict, load_state_dict.
         how, constant: aggregation of per-token losses.
         stop_kl: an update that finds the policy farther than this from where the experience came from is the
-            iteration's last; `policy/left_out` counts the others.
+            iteration's last; `policy/left_out` counts the others. The distance is `policy/kl`, which is measured here
+            (k3, over the evaluated tokens that count) where the loss does not report it.
         made: optimizer steps of the last iteration.
         agent_gradients: measure the gradient norm of each agent's share of the loss; costs a pass per agent.
     """
@@ -56,6 +58,11 @@ class Updater:
     made: int = 0
     spoiled: int = 0
 
+    @property
+    def learns_without_advantage(self) -> bool:
+        """Whether the loss itself moves tokens that have no advantage; regularizers do not count."""
+        return "every_token" in self.loss.part.uses
+
     def update(self, experience: Experience, *, seed: int) -> dict[str, float]:
         """One iteration's updates. Returns metrics, averaged over mini-batches; empty if nothing can be learned."""
         name, self.made = self.policy.name, 0
@@ -68,18 +75,20 @@ class Updater:
         # Another policy's critic may have made the column; what counts is whether this policy's tokens are in it.
         recorded = bool(torch.isfinite(batch.proximal[torch.from_numpy(samples.token_index)]).all())
         recorded = recorded and "token_proximal" in experience.table
-        which = self._useful(samples, batch)
-        if not which:
+        useful = frozenset(self._useful(samples, batch))
+        if not useful:
             return {}
+        counting = self._counting(samples, batch)
         minis = [
             mini
             for epoch in range(self.epochs)
-            for mini in mini_batches(which, self.minibatches, seed=derive(seed, name, epoch), together=together)
+            for mini in mini_batches(counting, self.minibatches, seed=derive(seed, name, epoch), together=together)
         ]
         totals: dict[str, list[float]] = defaultdict(list)
         for mini in minis:
             draw = derive(seed, name, "draw", self.made)
-            found = self._step(samples, batch.replace(seed=draw), mini, recorded=recorded, together=together)
+            which = _evaluated(mini, useful, together)
+            found = self._step(samples, batch.replace(seed=draw), mini, which, recorded=recorded, together=together)
             self.made += 1
             for key, value in found.items():
                 totals[key].append(value)
@@ -89,23 +98,27 @@ class Updater:
         self.optimizer.zero()  # gradients are as large as the weights, and the other policies' turn comes
         return {key: float(np.mean(values)) for key, values in totals.items()}
 
+    def _counting(self, samples: Any, batch: TokenBatch) -> list[int]:
+        """Samples with a token that counts for the policy or its critic: what mini-batches are cut over."""
+        return _samples_with((_counted(batch) > 0) | self._judged(batch), samples, batch)
+
     def _useful(self, samples: Any, batch: TokenBatch) -> list[int]:
-        """Samples with a token that can move something; none at all if no token has an advantage."""
-        counted = batch.weight if batch.counted is None else batch.counted
-        signal = counted * (batch.advantage != 0)  # what is rejected moves nothing and still counts
-        pulls = bool(self.regularizers) or self._wants("every_token")  # something moves tokens without advantage too
-        if not bool(signal.any()) and not pulls:
-            return []
-        keep = signal > 0
-        if pulls:
-            keep = counted > 0
-            if batch.value_weight is not None:
-                keep = keep | (batch.value_weight > 0)
-        unit = _unit(batch)
-        if unit is not None:
-            keep = torch.isin(unit, unit[keep])
-        start, index = samples.token_start, samples.token_index
-        return [i for i in range(len(start) - 1) if bool(keep[index[start[i] : start[i + 1]]].any())]
+        """Of these, samples with a token that can move something; none at all if no token has an advantage.
+
+        A token moves something by its advantage, by its critic's target, or because the loss or a regularizer pulls at
+        all tokens. What is rejected (counted, with a weight of 0) moves nothing and is evaluated for its metrics.
+        """
+        counted = _counted(batch) > 0
+        pulled = self._wants("every_token") or any(_pulls(part, "policy") for part in self.regularizers)
+        signal = counted if pulled else counted & (batch.advantage != 0)
+        return _samples_with(signal | self._judged(batch), samples, batch)
+
+    def _judged(self, batch: TokenBatch) -> Tensor:
+        """Tokens whose value a critic of this policy learns: bool (tokens,)."""
+        learns = any(_pulls(part, "critic") for part in self.regularizers)
+        if batch.value_weight is None or not learns:
+            return torch.zeros(len(batch), dtype=torch.bool)
+        return batch.value_weight > 0
 
     def _batch(self, experience: Experience) -> TokenBatch:
         """All tokens of the table as one batch; `take` cuts it."""
@@ -119,7 +132,8 @@ class Updater:
         nothing = torch.zeros(table.tokens)
         proximal = column("token_proximal")
         calls = table.key("trajectory", "agent", *(("invocation",) if "invocation" in table else ()))
-        counts = table.per_token(table.weight) > 0
+        trained = 1.0 if experience.trained is None else experience.trained
+        counts = table.per_token(table.weight * trained) > 0
         wanted = {self.loss.options.get("ratio"), self.loss.options.get("level")}
         wanted |= {use for part in (self.loss, *self.regularizers) for use in part.part.uses}
         whole = {"row", "sequence"}
@@ -154,29 +168,41 @@ class Updater:
         return {name: table.per_token(table[name]) for name in sorted(names) if name in table}
 
     def _step(
-        self, samples: Any, whole: TokenBatch, mini: Sequence[int], *, recorded: bool, together: np.ndarray | None
+        self,
+        samples: Any,
+        whole: TokenBatch,
+        mini: Sequence[int],
+        which: Sequence[int],
+        *,
+        recorded: bool,
+        together: np.ndarray | None,
     ) -> dict[str, float]:
-        """One optimizer step on one mini-batch."""
-        micros = micro_batches(samples.cost, mini, budget=self.token_budget, together=together)
-        order = [i for micro in micros for i in micro]
+        """One optimizer step on one mini-batch, of which the samples `which` are evaluated.
+
+        Coefficients of the loss are those of the whole mini-batch; metrics are means over the evaluated tokens that
+        count.
+        """
+        budget = self.token_budget
+        everything = micro_batches(samples.cost, mini, budget=budget, together=together)
+        micros = micro_batches(samples.cost, which, budget=budget, together=together)
+        order = [i for micro in everything for i in micro]
         batch = whole.take(torch.from_numpy(token_index(samples, order)))
-        even = coefficients(batch.replace(counted=None), how="token-mean").float()
+        cuts = _places(samples, order, micros)
+        seen = torch.zeros(len(batch)).index_fill_(0, torch.cat(cuts), 1.0)
+        even = coefficients(batch.replace(counted=_counted(batch) * seen), how="token-mean").float()
         policy_share = coefficients(batch, how=self.how, constant=self.constant).float() * batch.weight  # type: ignore[arg-type]
-        value_share = _share(batch.value_weight, batch.weight)
+        value_share, value_even = (_share(batch.value_weight, of) for of in (torch.ones_like(seen), seen))
         norms = _AgentNorms(self.policy.module, batch.agent) if self.agent_gradients else None
         metrics: dict[str, float] = defaultdict(float)
         self.optimizer.zero()
         mini_batch = batch if self._wants("mini_columns") else None
         if self._wants("mini_batch"):
-            mini_batch = self._now(samples, micros, batch, recorded=recorded)
-        start = 0
-        for micro in micros:
-            length = int(sum(samples.token_start[i + 1] - samples.token_start[i] for i in micro))
-            cut = torch.arange(start, start + length)
-            start += length
+            mini_batch = self._now(samples, everything, batch, recorded=recorded)
+        for micro, cut in zip(micros, cuts, strict=True):
             tokens = self._forward(samples, micro, batch.take(cut), recorded=recorded)
             tokens = tokens if mini_batch is None else tokens.replace(mini=mini_batch, place=cut)
-            loss = self._loss(tokens, policy_share[cut], value_share[cut], even[cut], metrics)
+            shares = {"policy": policy_share[cut], "value": value_share[cut]}
+            loss = self._loss(tokens, shares, {"policy": even[cut], "value": value_even[cut]}, metrics)
             if norms is not None:
                 norms.add(tokens, policy_share[cut] * self.loss(tokens)[0])
             if loss.requires_grad:
@@ -211,23 +237,27 @@ class Updater:
         return batch.replace(**{name: torch.cat(pieces) for name, pieces in columns.items()})
 
     def _loss(
-        self, tokens: TokenBatch, policy_share: Tensor, value_share: Tensor, even: Tensor, metrics: dict[str, float]
+        self, tokens: TokenBatch, shares: Mapping[str, Tensor], even: Mapping[str, Tensor], metrics: dict[str, float]
     ) -> Tensor:
+        """The micro-batch's part of the loss, by `shares`; adds its part of the metrics, by `even`."""
         values, seen = self.loss(tokens)
-        loss = (policy_share * values).sum()
+        loss = (shares["policy"] * values).sum()
         seen = {**seen, **_mismatch(tokens)}
         if tokens.entropy is not None:
             seen["policy/entropy"] = tokens.entropy
+        if self.stop_kl is not None and "policy/kl" not in seen:
+            moved = torch.where(_counted(tokens) > 0, tokens.logprob.detach() - tokens.proximal, 0.0)
+            seen["policy/kl"] = kl_estimate(moved, torch.zeros_like(moved))
         for regularizer in self.regularizers:
-            of_values = "critic" in regularizer.part.uses
+            kind = "value" if "critic" in regularizer.part.uses else "policy"
             values, more = regularizer(tokens)
-            loss = loss + ((value_share if of_values else policy_share) * values).sum()
-            if of_values:
-                metrics.update({key: metrics[key] + float((value_share * more[key]).sum()) for key in more})
+            loss = loss + (shares[kind] * values).sum()
+            if kind == "value":
+                metrics.update({key: metrics[key] + float((even[kind] * more[key]).sum()) for key in more})
             else:
                 seen = {**seen, **more}
         for key, value in seen.items():
-            metrics[key] += float((even * value.detach()).sum())
+            metrics[key] += float((even["policy"] * value.detach()).sum())
         return loss
 
     def _finish(self, metrics: dict[str, float]) -> dict[str, float]:
@@ -245,6 +275,46 @@ class Updater:
         out = {f"policy/{key}" if key == "loss" else key: value for key, value in metrics.items()}
         out |= getattr(self.optimizer, "metrics", {})
         return out | {"policy/grad_norm": norm, "policy/lr": rate, "policy/skipped": 0.0 if finite else 1.0}
+
+
+def _pulls(regularizer: Bound, at: Literal["policy", "critic"]) -> bool:
+    """Whether a regularizer moves the policy, or its critic; one whose coefficient is 0 moves nothing."""
+    kind = "critic" if "critic" in regularizer.part.uses else "policy"
+    return kind == at and regularizer.options.get("coefficient") != 0
+
+
+def _counted(batch: TokenBatch) -> Tensor:
+    """Positive on tokens that count in denominators."""
+    return batch.weight if batch.counted is None else batch.counted
+
+
+def _samples_with(tokens: Tensor, samples: Any, batch: TokenBatch) -> list[int]:
+    """Samples that hold one of these tokens, and those that must stay in one batch with them."""
+    unit = _unit(batch)
+    if unit is not None:
+        tokens = torch.isin(unit, unit[tokens])
+    start, index = samples.token_start, samples.token_index
+    return [i for i in range(len(start) - 1) if bool(tokens[index[start[i] : start[i + 1]]].any())]
+
+
+def _evaluated(mini: Sequence[int], useful: frozenset[int], together: np.ndarray | None) -> list[int]:
+    """Samples of a mini-batch that are evaluated.
+
+    Where none can move anything, its first unit is, so that the optimizer makes the same step, with a gradient of 0,
+    as if all were.
+    """
+    chosen = [i for i in mini if i in useful]
+    if chosen or together is None:
+        return chosen or list(mini[:1])
+    return [i for i in mini if together[i] == together[mini[0]]]
+
+
+def _places(samples: Any, order: Sequence[int], micros: Sequence[Sequence[int]]) -> list[Tensor]:
+    """Where the tokens of each micro-batch stand among those of the samples in `order`: int64."""
+    length = np.diff(samples.token_start)
+    first = dict(zip(order, np.cumsum([0, *(length[i] for i in order)]).tolist(), strict=False))
+    pieces = [[np.arange(first[i], first[i] + length[i]) for i in micro] for micro in micros]
+    return [torch.from_numpy(np.concatenate(own)) for own in pieces]
 
 
 def _unit(batch: TokenBatch) -> Tensor | None:
@@ -292,10 +362,12 @@ class _AgentNorms:
         }
 
 
-def _share(value_weight: Tensor | None, weight: Tensor) -> Tensor:
+def _share(value_weight: Tensor | None, seen: Tensor) -> Tensor:
+    """Coefficients of the value loss over the tokens that are `seen`."""
     if value_weight is None:
-        return torch.zeros_like(weight)
-    return value_weight / value_weight.sum().clamp_min(1e-12)
+        return torch.zeros_like(seen)
+    own = value_weight * seen
+    return own / own.sum().clamp_min(1e-12)
 
 
 def _mismatch(tokens: TokenBatch) -> dict[str, Tensor]:

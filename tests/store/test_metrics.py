@@ -6,7 +6,8 @@
 (4) a SIGKILL at any moment costs at most the line that was being written;
 (5) resuming gives the bytes of a run that was never interrupted;
 (6) a full disk leaves the last whole line, and says so;
-(7) a damaged line is named by its number.
+(7) a damaged line is named by its number;
+(8) the newest evaluation is known without reading the file again, also after a resume.
 """
 
 from __future__ import annotations
@@ -167,3 +168,16 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:  # rule 7
         (tmp_path / METRICS).write_text("\n".join([lines[0], damage, lines[2]]) + "\n")
         with pytest.raises(RunFolderError, match=r"metrics\.jsonl:2"):
             read(tmp_path)
+
+
+def test_newest_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # rule 8
+    log = MetricsLog(tmp_path)
+    assert log.last_evaluation == {}
+    log.append_evaluation(0, {"eval/rooms/success": np.float64(0.5), "eval/rooms/return": float("nan"), "time/x": 1.0})
+    assert log.last_evaluation == log.evaluations.read()[-1] == MetricsLog(tmp_path).last_evaluation
+    log.append_evaluation(2, {"eval/rooms/success": 1.0})
+    assert log.last_evaluation == {"eval/rooms/success": 1.0, "step": 2}
+    log.truncate(1)
+    assert log.last_evaluation["step"] == 0
+    monkeypatch.setattr(JsonLines, "read", lambda self: pytest.fail("the file is read again"))
+    assert log.last_evaluation["eval/rooms/return"] is None

@@ -6,7 +6,8 @@ the episodes; (2) what it remembers is in the checkpoint: a stopped and resumed 
 stop the run; (5) its columns reach the estimator; (6) a ratio over trajectories keeps them in one mini-batch, and
 with one update all ratios agree; (7) gradient norms per agent; (8) strict refuses lone peers and repeated rows;
 (9) the value loss reaches rows whose policy weight is 0; (10) an iteration's updates end where the policy has
-moved too far; (11) an environment in a file of one's own plays in other processes too.
+moved too far, whatever its loss reports, also where the epochs are the policy's own; (11) an environment in a file of
+one's own plays in other processes too.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from palaestra.data import StepTable
+from palaestra.data import StepTable, TokenBatch
 from palaestra.errors import InvalidData, NoSignal
+from palaestra.losses.ppo_clip import ppo_clip
 from palaestra.registry import register
 from palaestra.training.batches import micro_batches, mini_batches
 from palaestra.training.bound import bind
@@ -219,6 +221,34 @@ def test_10_stops_where_the_policy_moved_too_far(echo: Run) -> None:
     left_out = curve(bound)[0]["policy/left_out"]
     assert 1 <= left_out <= 3
     assert (curve(free)[0]["updates"], curve(bound)[0]["updates"]) == (4, 4 - left_out)
+
+
+@pytest.mark.parametrize("loss", ["reinforce", "behavior_cloning"])
+def test_10_whatever_the_loss_reports(echo: Run, loss: str) -> None:
+    several = ("training.epochs=4", "training.iterations=1", "optimizer.adamw.lr=0.01")
+    line = curve(echo("a", *several, "training.stop_kl=0.0001", layers={"loss": loss}))[0]
+    assert 1 <= line["policy/left_out"] <= 3 and line["updates"] == 4 - line["policy/left_out"]
+    assert "policy/kl" not in curve(echo("b", *several, layers={"loss": loss}))[0]
+
+
+def test_10_measured_as_losses_report_it(echo: Run) -> None:
+    several = ("training.epochs=2", "training.iterations=1", "training.minibatches=2", "training.stop_kl=9")
+    silent = {"loss": f"{HERE}:silent"}
+    lines = [curve(echo(name, *several, layers=layer))[0] for name, layer in (("a", {}), ("b", silent))]
+    assert lines[0]["policy/kl"] > 0
+    assert lines[1]["policy/kl"] == pytest.approx(lines[0]["policy/kl"], rel=1e-3)
+
+
+def silent(batch: TokenBatch) -> tuple[Tensor, dict[str, Tensor]]:
+    return ppo_clip(batch)[0], {}
+
+
+def test_10_epochs_of_a_policy(echo: Run) -> None:
+    own = {"policies": {"main": {"epochs": 4}}}
+    several = ("training.iterations=1", "optimizer.adamw.lr=0.01")
+    whole, one = echo("a", "training.epochs=4", *several), echo("b", *several, layers=own)
+    assert curve(one)[0]["policy/kl"] == curve(whole)[0]["policy/kl"] > 0
+    assert "policy/left_out" in curve(echo("c", *several, "training.stop_kl=0.0001", layers=own))[0]
 
 
 OWN = '''

@@ -1,9 +1,9 @@
 """Roles of a recipe: (1) a policy that no role has, a role without a policy and a role that nobody knows are refused by
 name; (2) a program's declared roles are what counts, and an undeclared program takes any name of the recipe; (3) roles
 that share a trained policy act at one temperature, at which its probabilities are taken, and who never acts has none;
-(4) a frozen role's rows are kept out of the update and its policy does not change; (5) `every`, `epochs` and
-`minibatches` are a policy's own; (6) a role that falls silent is named, and one that never acts ends the run;
-(7) metrics count every role in every episode.
+(4) a frozen role's rows are kept out of the update, of a shared critic's too, and its policy does not change;
+(5) `every`, `epochs` and `minibatches` are a policy's own; (6) a role that falls silent is named, and one that never
+acts ends the run; (7) metrics count every role in every episode.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from palaestra.store.metrics import MetricsLog
 from palaestra.training.build import build_world
 from palaestra.training.start import train
 from palaestra.training.teamwork import Teamwork, team_metrics
+from palaestra.training.updates import Updater
 
 TINY = {"language": {"hidden": 16, "layers": 1, "heads": 2, "context": 64, "vocabulary": 300}}
 NETWORK = {"network": {"hidden": [8]}}
@@ -151,6 +152,25 @@ def test_4_frozen(run: Callable[..., Path]) -> None:
     folder = run("frozen", agents={"a": {"policy": "one"}, "b": {"policy": "two", "frozen": True}})
     assert same(folder, "two", 0, 3)
     assert not same(folder, "one", 0, 3)
+
+
+CRITIC: dict[str, Any] = {"advantage": "ppo", "regularizers": [{"value": {}}], "policies": {"one": {"policy": NETWORK}}}
+
+
+def test_4_frozen_beside_a_critic(run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    batches, plain = [], Updater._batch
+
+    def batch(self: Updater, experience: Any) -> Any:
+        batches.append(plain(self, experience))
+        return batches[-1]
+
+    monkeypatch.setattr(Updater, "_batch", batch)
+    run("shared", agents={"a": {"policy": "one"}, "b": {"policy": "one", "frozen": True}}, **CRITIC)
+    for own in batches:
+        judged = own.value_weight > 0
+        assert judged[own.agent == 0].any() and not judged[own.agent == 1].any()
+    both = {name: {"policy": "one", "frozen": True} for name in "ab"}
+    assert same(run("nobody", agents=both, **CRITIC), "one", 0, 3)
 
 
 def test_5_own_updates(run: Callable[..., Path]) -> None:

@@ -1,0 +1,118 @@
+"""When a run stops because it cannot learn.
+
+1. Iterations without an advantage in a row stop the run whatever its regularizers are.
+2. A regularizer does not hide that a policy's own tokens have no advantage; those of frozen roles and of policies that
+   are not trained are no signal.
+3. A loss that learns without advantages is not stopped.
+4. A resumed run goes on counting; a checkpoint from before has nothing to go on from.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from palaestra.data import StepTable
+from palaestra.errors import NoSignal
+from palaestra.recipe import load
+from palaestra.store.metrics import MetricsLog
+from palaestra.training.checkpoint import STATE
+from palaestra.training.loop import Trainer
+from palaestra.training.start import train
+
+HERE = str(Path(__file__).resolve())
+NETWORK = {"network": {"hidden": [8]}}
+SETUP: dict[str, Any] = {
+    "seed": 5,
+    "environment": {"echo": {"turns": 1, "agents": ["a", "b"]}},
+    "policies": {"main": {"policy": NETWORK}},
+    "rollout": {"tasks": 2, "group": 4, "max_turns": 4},
+    "reference": "start",
+    "advantage": [f"{HERE}:nothing"],
+    "training": {"iterations": 6, "max_empty": 3, "threads": 1, "checkpoint_every": 1, "keep_checkpoints": 9},
+    "evaluation": {"tasks": 2},
+}
+Run = Callable[..., Path]
+
+
+def nothing(table: StepTable) -> Tensor:
+    return torch.zeros(len(table))
+
+
+def of_b(table: StepTable) -> Tensor:
+    """Advantages on the rows of the agent b."""
+    return (table["agent"] == table.labels("agent").index("b")).float()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Trains the small setup with further layers and overrides, returns its folder."""
+
+    def trained(name: str, *arguments: Any, **options: bool) -> Path:
+        layers = [one for one in arguments if isinstance(one, dict)]
+        overrides = [one for one in arguments if isinstance(one, str)]
+        recipe = load([SETUP, *layers], [f"run={tmp_path / name}", *overrides])
+        train(recipe.settings, recipe=recipe.to_json(), quiet=True, **options)
+        return tmp_path / name
+
+    return trained
+
+
+def steps(folder: Path) -> int:
+    return len(MetricsLog(folder).metrics.read())
+
+
+@pytest.mark.parametrize("regularizers", [[], ["entropy"], ["kl", {"entropy": {"coefficient": 0.0}}]])
+def test_1_regularizers_are_no_signal(run: Run, tmp_path: Path, regularizers: list[Any]) -> None:
+    with pytest.raises(NoSignal, match="3 iterations in a row"):
+        run("a", {"regularizers": regularizers})
+    assert steps(tmp_path / "a") == 2
+
+
+@pytest.mark.parametrize("other", [{"policy": "main", "frozen": True}, {"policy": "two"}, {"policy": "main"}])
+def test_2_whose_signal_it_is(run: Run, other: dict[str, Any]) -> None:
+    policies = {"main": {"policy": NETWORK}, "two": {"policy": NETWORK, "trainable": False}}
+    layer = {
+        "agents": {"a": {"policy": "main"}, "b": other},
+        "policies": policies if other["policy"] == "two" else SETUP["policies"],
+        "advantage": [f"{HERE}:of_b"],
+        "regularizers": ["entropy"],
+    }
+    if other == {"policy": "main"}:
+        assert steps(run("a", layer)) == 6
+    else:
+        with pytest.raises(NoSignal):
+            run("a", layer)
+
+
+@pytest.mark.parametrize("loss", ["behavior_cloning", "squared_objective", "preference"])
+def test_3_losses_without_advantages(run: Run, loss: str) -> None:
+    assert steps(run("a", {"loss": loss}, "aggregate.how=sequence-sum")) == 6
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_4_resumed(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
+    plain = Trainer.iterate
+
+    def stops(self: Trainer) -> dict[str, float]:
+        if self.step == 2:
+            raise KeyboardInterrupt
+        return plain(self)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Trainer, "iterate", stops)
+        run("a")
+    if not known:  # as it was written before
+        place = tmp_path / "a" / "checkpoints" / "step-000002" / STATE
+        content = json.loads(place.read_text())
+        del content["guard"]
+        place.write_text(json.dumps(content))
+    with pytest.raises(NoSignal, match="3 iterations in a row"):
+        run("a", resume=True)
+    assert steps(tmp_path / "a") == (2 if known else 4)

@@ -15,6 +15,7 @@ from palaestra.evaluation.report import write_report
 from palaestra.registry import part
 from palaestra.rollout.journal import Journal
 from palaestra.store.folder import RECIPE, RunFolder
+from palaestra.store.lock import writing
 from palaestra.store.metrics import MetricsLog
 from palaestra.training.asynchronous import Asynchronous
 from palaestra.training.bound import bind, bind_all
@@ -48,9 +49,15 @@ def train(
     Raises: RunFolderError, RecipeError, CheckpointError, NoSignal.
     """
     path = settings.run or f"runs/{settings.name}"
-    folder = RunFolder.open(path) if resume else RunFolder.create(path, overwrite=overwrite)
-    if not resume:
-        folder.write_json(RECIPE, recipe)
+    with writing(path, make=not resume):
+        folder = RunFolder.open(path, writing=True) if resume else RunFolder.create(path, overwrite=overwrite)
+        if not resume:
+            folder.write_json(RECIPE, recipe)
+        return _run(settings, folder, recipe=recipe, quiet=quiet)
+
+
+def _run(settings: RunSettings, folder: RunFolder, *, recipe: Mapping[str, Any], quiet: bool) -> str:
+    """The run in a folder that is this process's own. Returns the closing line."""
     if settings.training.threads is not None:
         torch.set_num_threads(settings.training.threads)
     with Progress(total=settings.training.iterations, quiet=quiet) as progress:
@@ -60,7 +67,7 @@ def train(
             if place is not None:
                 _start_parts(trainer)
                 trainer.resume(place)
-                progress.note(f"resumed {path} at iteration {trainer.step}")
+                progress.note(f"resumed {folder.path} at iteration {trainer.step}")
                 for line in changes(folder.read_json(RECIPE), recipe):
                     progress.note(f"changed: {line}")
                 folder.write_json(RECIPE, recipe)

@@ -8,11 +8,14 @@
 6. So does a session that cannot be closed.
 7. A program's own TimeoutError fails its episode; only the limit `max_seconds` cuts it.
 8. A limit among tasks of a program ends the episode with its reason; any failure among them counts more.
+9. A CancelledError that a program lets out fails its episode only; one who cancels the run is heard.
+10. An episode that is canceled while it waits for its watcher gives back no place that it does not hold.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -256,3 +259,101 @@ def test_8_failures_among_tasks(nested: bool) -> None:
     (trajectory,) = run(program=together, max_turns=1)
     assert "it is torn." in said(trajectory) and trajectory.error is not None
     assert trajectory.error.boundary == "tool"
+
+
+@pytest.mark.parametrize("runner", [EpisodeRunner, VectorRunner])
+def test_9_a_cancellation_of_its_own(runner: type) -> None:
+    async def canceling(episode: Any) -> None:
+        result = await episode.reset()
+        await episode.agents["player"].act(result.observations["player"])
+        if episode.play.group == "1":
+            raise asyncio.CancelledError
+
+    first, broken, last = run(program=canceling, count=3, runner=runner)
+    assert "it let a CancelledError out" in said(broken) and "program" in said(broken)
+    assert broken.error is not None and broken.error.boundary == "part"
+    assert first.stop is last.stop is StopReason.COMPLETED
+
+
+def test_9_a_task_of_its_own() -> None:
+    async def awaiting(episode: Any) -> None:
+        result = await episode.reset()
+        await episode.agents["player"].act(result.observations["player"])
+        task = asyncio.create_task(asyncio.sleep(30))
+        task.cancel()
+        await task
+
+    (broken,) = run(program=awaiting)
+    assert "it let a CancelledError out" in said(broken)
+
+
+def _runner(program: Any, **settings: Any) -> tuple[EpisodeRunner, list[Play]]:
+    on = Stage(
+        environment_name="world",
+        make_environment=lambda: EchoEnvironment(turns=1),
+        roles={"*": Role(policy=ScriptedPolicy(["red"]))},
+        program=program,
+        environment_options={},
+    )
+    tasks = EchoEnvironment().tasks("train", 3, seed=1)
+    plays = [Play(task=task, group=f"{i}", sample=0, seed=i) for i, task in enumerate(tasks)]
+    return EpisodeRunner(on, RolloutSettings(**settings)), plays
+
+
+@pytest.mark.parametrize("stuck", [None, 30.0])
+def test_9_canceling_the_run_is_heard(stuck: float | None) -> None:
+    begun: list[str] = []
+
+    async def endless(episode: Any) -> None:
+        begun.append(episode.play.group)
+        await asyncio.Event().wait()
+
+    runner, plays = _runner(endless, stuck_seconds=stuck)
+
+    async def main() -> None:
+        async with runner.open() as collect:
+            playing = asyncio.ensure_future(collect(plays))
+            while len(begun) < 3:
+                await asyncio.sleep(0)
+            playing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await playing
+
+    asyncio.run(asyncio.wait_for(main(), timeout=60))
+
+
+def test_10_places_are_given_back_once() -> None:
+    now, most = 0, 0
+    go_on, waits = asyncio.Event(), asyncio.Event()
+
+    async def counted(episode: Any) -> None:
+        nonlocal now, most
+        if episode.play.watch is not None:
+            episode.answered = True
+            await episode.agents["player"].act("say red")
+        now, most = now + 1, max(most, now + 1)
+        await go_on.wait()
+        now -= 1
+
+    async def watch(episode: Any) -> None:
+        waits.set()
+        await asyncio.Event().wait()
+
+    runner, (watched, *others) = _runner(counted, in_flight=1)
+
+    async def main() -> None:
+        async with runner.open() as collect:
+            first = asyncio.ensure_future(collect([dataclasses.replace(watched, watch=watch)]))
+            await waits.wait()
+            playing = [asyncio.ensure_future(collect([play])) for play in others]
+            while not now:  # the place is another episode's
+                await asyncio.sleep(0)
+            for _ in range(10):  # once out of the watcher, once while it waits for a place
+                first.cancel()
+                await asyncio.sleep(0.01)
+            assert first.done()
+            go_on.set()
+            await asyncio.gather(*playing)
+
+    asyncio.run(asyncio.wait_for(main(), timeout=60))
+    assert most == 1

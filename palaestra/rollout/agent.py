@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from palaestra.rollout.episode import Episode
 
 CONVERSATION = 4096  # segments of a role's k-th conversation are numbered from k times this
+PAGE = 2**31 * CONVERSATION  # …, and from the 4096th on in further pages, which no other conversation's numbers reach
 Shown = Observation | str  # what a program may show an agent
 
 
@@ -179,7 +180,7 @@ class Agent:
             policy=self.policy,
             version=acted.version,
             prompt=acted.prompt,
-            segment=self.invocation * CONVERSATION + acted.segment,
+            segment=segment_number(self.invocation, acted.segment),
             invocation=self.invocation if invocation is None else invocation,
             parent=self.parent if parent is None else parent,
         )
@@ -187,6 +188,27 @@ class Agent:
         self.last = step
         self.episode.noted(step, guest=self.role.guest)
         return step
+
+
+def segment_number(conversation: int, segment: int) -> int:
+    """The number in the trajectory of a segment of a role's conversation: every pair has a number of its own.
+
+    >>> segment_number(0, 4095), segment_number(1, 0), segment_number(0, 4096) == segment_number(1, 0)
+    (4095, 4096, False)
+    """
+    page, place = divmod(segment, CONVERSATION)
+    return page * PAGE + conversation * CONVERSATION + place
+
+
+def conversation_of(number: int) -> tuple[int, int]:
+    """The conversation and its segment that have this number.
+
+    >>> conversation_of(segment_number(3, 5000))
+    (3, 5000)
+    """
+    page, rest = divmod(number, PAGE)
+    conversation, place = divmod(rest, CONVERSATION)
+    return conversation, page * CONVERSATION + place
 
 
 class Agents(dict[str, Agent]):

@@ -16,7 +16,7 @@ from typing import Any
 from palaestra.data import Action, Observation, Step, StepResult, StopReason, Trajectory
 from palaestra.data.protocols import Sampling, Session
 from palaestra.errors import ContractError, EpisodeFailure
-from palaestra.rollout.agent import Agent, Agents
+from palaestra.rollout.agent import Agent, Agents, segment_number
 from palaestra.rollout.hosts import Host
 from palaestra.rollout.limits import Halt, Limits
 from palaestra.rollout.origin import Origin, fork
@@ -323,7 +323,7 @@ class Episode:
             if observation is not None:
                 trajectory.last[name] = observation
             if tail is not None:
-                trajectory.tail[name] = tail
+                trajectory.tail[name] = tail._replace(segment=segment_number(0, tail.segment))
         for agent in self.invoked:
             agent.session.end(None)
             if agent.last is not None and over and not agent.last.terminated:

@@ -21,7 +21,7 @@ from palaestra.data import Action, Failure, Observation, Step, StopReason, Tail,
 from palaestra.data.protocols import Acted, Policy, Sampling, Session
 from palaestra.errors import EpisodeFailure
 from palaestra.registry import register
-from palaestra.rollout.agent import CONVERSATION
+from palaestra.rollout.agent import conversation_of
 from palaestra.rollout.limits import Halt
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
@@ -140,7 +140,7 @@ class Window:
     def record(self, agent: str, conversation: int = 0) -> deque[Step]:
         """The acts of one agent in one of its conversations that are to be repeated, in time."""
         own = (step for step in self._past if step.agent == agent)
-        return deque(step for step in own if step.segment // CONVERSATION == conversation)
+        return deque(step for step in own if conversation_of(step.segment)[0] == conversation)
 
     def check_room(self) -> None:
         """Raises: Halt, when the window is used up."""
@@ -248,7 +248,7 @@ class _WindowedSession:
             raise self.window.changed(step.turn, f"the observation has another {' and another '.join(differing)}")
         repeat = getattr(self.session, "replay", self.session.record)  # token-exact, where responses are tokens
         acted = repeat(observation, step.action)
-        if acted.segment != step.segment % CONVERSATION or not np.array_equal(acted.prompt, step.prompt):
+        if acted.segment != conversation_of(step.segment)[1] or not np.array_equal(acted.prompt, step.prompt):
             raise self.window.changed(step.turn, "the prompt has other tokens")
         return Acted(action=step.action, prompt=step.prompt, segment=acted.segment, version=step.version)
 

@@ -22,6 +22,7 @@ from palaestra.data.protocols import Acted, Policy, Sampling, Session
 from palaestra.errors import EpisodeFailure
 from palaestra.registry import register
 from palaestra.rollout.agent import conversation_of
+from palaestra.rollout.journal import play_from_json, play_to_json
 from palaestra.rollout.limits import Halt
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
@@ -96,7 +97,7 @@ class WindowRunner:
         """The suspended episodes, as JSON values."""
         return {
             "suspended": [
-                {"seed": place.play.seed, "trajectory": to_json(place.trajectory)} for place in self._suspended
+                {"play": play_to_json(place.play), "trajectory": to_json(place.trajectory)} for place in self._suspended
             ]
         }
 
@@ -105,7 +106,10 @@ class WindowRunner:
         self._suspended = []
         for entry in state["suspended"]:
             past = from_json(entry["trajectory"])
-            play = Play(task=past.task, group=past.group, sample=past.sample, seed=int(entry["seed"]))
+            if "play" in entry:
+                play = play_from_json(entry["play"])
+            else:  # of an earlier version, which kept the seed alone
+                play = Play(task=past.task, group=past.group, sample=past.sample, seed=int(entry["seed"]))
             self._suspended.append(Suspended(play, past))
 
     def _windowed(self, role: Role) -> Role:

@@ -11,11 +11,13 @@
 9.  Several agents, remembering networks and scripted experts go on too.
 10. Without a window everything is played to its end.
 11. Calls of sub-agents go on too, each in its own conversation.
+12. A suspended episode keeps all that its play says: turn limit, instruction, who plays whom, info; also in a state.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections import Counter
 from collections.abc import Mapping
@@ -286,6 +288,39 @@ def test_11_calls() -> None:
     assert len(found) > 3
     assert plain(found, without=("info",)) == plain(expected, without=("info",))
     assert {step.segment // 4096 for t in found.values() for step in t.steps} >= {0, 1, 2, 3, 4}
+
+
+def test_12_what_the_play_says() -> None:
+    texts = ["be quick", *(f"be quick say {word}" for word in ("red", "blue"))]
+    roles = {"player": TinyModel(texts=texts), "guest": TinyModel(texts=texts, name="other", seed=1)}
+    on = stage(lambda: EchoEnvironment(turns=9), **roles)
+    given = {"turns": 5, "instruction": "be quick", "cast": {"player": "guest"}, "info": {"level": 2}}
+    plays = [dataclasses.replace(play, **given) for play in iteration(0, 3, EchoEnvironment())]
+    state: Any = {"suspended": []}
+    for _ in range(9):
+        runner = windows(on, 4, response_tokens=3)
+        runner.load_state_dict(json.loads(json.dumps(state)))
+        played = runner.collect(plays)
+        state = runner.state_dict()
+        if not state["suspended"]:
+            break
+        assert [entry["trajectory"]["stop"] for entry in state["suspended"]] == ["suspended"] * 3
+    expected = EpisodeRunner(on, RolloutSettings(max_turns=600, response_tokens=3)).collect(plays)
+    assert {t.stop for t in played} == {StopReason.MAX_TURNS} and {len(t.steps) for t in played} == {5}
+    assert {(s.policy, s.observation.instruction) for t in played for s in t.steps} == {("other", "be quick")}
+    assert {t.info["level"] for t in played} == {2}
+    assert [[s.action.tokens.tolist() for s in t.steps] for t in played] == [
+        [s.action.tokens.tolist() for s in t.steps] for t in expected
+    ]
+
+
+def test_12_states_of_earlier_versions() -> None:
+    one, other = windows(counting()), windows(counting())
+    one.collect(iteration(0, 4))
+    state = one.state_dict()
+    old = [{"seed": entry["play"]["seed"], "trajectory": entry["trajectory"]} for entry in state["suspended"]]
+    other.load_state_dict({"suspended": old})
+    assert plain(other.collect(iteration(1, 4))) == plain(one.collect(iteration(1, 4)))
 
 
 @pytest.mark.parametrize("window", [0, -3])

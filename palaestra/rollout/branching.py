@@ -77,6 +77,7 @@ class Branching:
     share of branches that grew on the three initial trajectories of their group with the most.
     """
 
+    called_per = "group"
     provides = frozenset({"node", "copied"})  # columns that tables made of its trajectories have
 
     def __init__(

@@ -34,6 +34,7 @@ class DualBranch:
     Raises: ContractError, if no agent's context compresses.
     """
 
+    called_per = "group"
     provides = frozenset({"branch", "twin", "foreign"})  # columns that tables have with it
 
     async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]:

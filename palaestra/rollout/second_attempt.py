@@ -46,6 +46,7 @@ class SecondAttempt:
     Raises: ContractError, if the environment has no `guidance`, or if it gives the answer away and `allow_leak` is off.
     """
 
+    called_per = "group"
     provides = frozenset({"foreign", "guided"})  # columns that tables have with it
 
     def __init__(

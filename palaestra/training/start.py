@@ -17,7 +17,7 @@ from palaestra.rollout.journal import Journal
 from palaestra.store.folder import RECIPE, RunFolder
 from palaestra.store.lock import writing
 from palaestra.store.metrics import MetricsLog
-from palaestra.training.asynchronous import Asynchronous
+from palaestra.training.asynchronous import Asynchronous, refuse_strategies
 from palaestra.training.bound import bind, bind_all
 from palaestra.training.build import World, build_world, make_optimizer
 from palaestra.training.checkpoint import RunState
@@ -48,6 +48,8 @@ def train(
     Returns: the closing line: `success 0.438 -> 0.945 on 256 held-out tasks`.
     Raises: RunFolderError, RecipeError, CheckpointError, NoSignal.
     """
+    if settings.training.max_staleness:
+        refuse_strategies(settings)
     path = settings.run or f"runs/{settings.name}"
     with writing(path, make=not resume):
         folder = RunFolder.open(path, writing=True) if resume else RunFolder.create(path, overwrite=overwrite)
@@ -113,7 +115,9 @@ def _trainer(settings: RunSettings, folder: RunFolder, progress: Progress) -> Tr
     }
     supply = _supply(settings, world, plans, [strategy.held or strategy for strategy in strategies], folder)
     keepers = {"runner": world.runner, "sampler": sampler.held}
-    keepers |= {f"strategy.{place}": strategy.held for place, strategy in enumerate(strategies)}
+    keeper = supply.keeper if isinstance(supply, Asynchronous) else lambda held: held
+    stateful = {place: one.held for place, one in enumerate(strategies) if one.can("state_dict") is not None}
+    keepers |= {f"strategy.{place}": keeper(held) for place, held in stateful.items()}
     keepers["supply"] = supply  # comes back last: with its state an asynchronous one begins to play, by the others
     parts.updates = [part for updater in updaters.values() for part in (updater.loss, *updater.regularizers)]
     others = parts.stateful | {name: held for name, held in keepers.items() if hasattr(held, "state_dict")}

@@ -8,12 +8,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from palaestra.data import Action, Observation, Step, StepResult, StopReason, Trajectory
+from palaestra.data.columns import MAY_BE_MISSING
 from palaestra.data.protocols import Sampling, Session
 from palaestra.errors import ContractError, EpisodeFailure
 from palaestra.rollout.agent import Agent, Agents, segment_number
@@ -204,6 +207,7 @@ class Episode:
                 what=f"`step` and `reset` must return a StepResult, found {type(result).__name__}.",
                 remedy="Run palaestra.testing.check_environment on it.",
             )
+        self._refuse_no_numbers(result)
         if self.play.watch is not None:
             self.results.append(result)
         self.moves += 1
@@ -215,6 +219,19 @@ class Episode:
                 for agent, value in given.items():
                     if (role := self.filled.get(agent, agent)) in self.latest:
                         _tell(self.latest[role], name, value)
+
+    def _refuse_no_numbers(self, result: StepResult) -> None:
+        """Raises: EpisodeFailure, if the environment's info tells NaN or an infinite number."""
+        for name, given in result.info.items():
+            for agent, value in given.items() if isinstance(given, Mapping) else [("", given)]:
+                if _spoils(name, value):
+                    raise EpisodeFailure(
+                        boundary="environment",
+                        where=f"environment {self.stage.environment_name}, info, {f'agent {agent}, ' if agent else ''}"
+                        f"turn {len(self.trajectory.steps)}",
+                        what=f"`{name}` is {value}.",
+                        remedy="Numbers must be finite; leave a name out where there is none.",
+                    )
 
     # ---- acts -----------------------------------------------------------------------------------------------
     def next_turn(self) -> int:
@@ -309,6 +326,8 @@ class Episode:
         if reason is StopReason.COMPLETED and "stop" in trajectory.info:
             reason = _told(trajectory.info["stop"], self.stage.environment_name)
         trajectory.stop = reason
+        if reason is not StopReason.ERROR:
+            _refuse_spoiled(trajectory.steps)
         over = reason not in (StopReason.ERROR, StopReason.SUSPENDED)
         if self.play.origin is not None:  # what the branch did not come to need is freed too
             for name in self.play.origin.sessions:
@@ -372,6 +391,26 @@ def _tell(step: Step, name: str, value: Any) -> None:
         setattr(step, name, int(value))
     else:
         step.info[name] = float(value) if isinstance(value, bool | int | float) else value
+
+
+def _spoils(name: str, value: Any) -> bool:
+    """Whether this is a number that no statistic could be made of; NaN says "none" where a column may lack values."""
+    if not isinstance(value, float | np.floating) or np.isfinite(value):
+        return False
+    return not (name in MAY_BE_MISSING and np.isnan(value))
+
+
+def _refuse_spoiled(steps: Sequence[Step]) -> None:
+    """Raises: EpisodeFailure, if a program has noted NaN or an infinite number on a step."""
+    for step in steps:
+        for name, value in step.info.items():
+            if _spoils(name, value):
+                raise EpisodeFailure(
+                    boundary="part",
+                    where=f"program, agent {step.agent}, turn {step.turn}, info",
+                    what=f"`{name}` is {value}.",
+                    remedy="Numbers must be finite; leave a name out where there is none.",
+                )
 
 
 def _outcome(trajectory: Trajectory) -> float | None:

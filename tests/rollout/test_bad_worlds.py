@@ -10,6 +10,7 @@
 8. A limit among tasks of a program ends the episode with its reason; any failure among them counts more.
 9. A CancelledError that a program lets out fails its episode only; one who cancels the run is heard.
 10. An episode that is canceled while it waits for its watcher gives back no place that it does not hold.
+11. NaN and infinite numbers in info, of environments and of programs, fail their episode only, and never reach a table.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 
-from palaestra.data import Action, Observation, StepResult, StopReason, Trajectory
+from palaestra.data import Action, Observation, StepResult, StepTable, StopReason, Trajectory
 from palaestra.errors import EpisodeFailure
 from palaestra.rollout.programs import play
 from palaestra.rollout.runner import EpisodeRunner
@@ -357,3 +359,45 @@ def test_10_places_are_given_back_once() -> None:
 
     asyncio.run(asyncio.wait_for(main(), timeout=60))
     assert most == 1
+
+
+@pytest.mark.parametrize("runner", [EpisodeRunner, VectorRunner])
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), np.float64("nan"), np.float32("-inf")])
+@pytest.mark.parametrize("of_agent", [True, False])
+def test_11_numbers_that_are_none(runner: type, number: Any, of_agent: bool) -> None:
+    def step(self: World, result: StepResult) -> StepResult:
+        if self._task is not None and self._task.seed == bad:
+            result.info["speed"] = {"player": number} if of_agent else number
+        else:
+            result.info["speed"] = {"player": 1.0}
+        return result
+
+    bad, policy = EchoEnvironment().tasks("train", 3, seed=1)[1].seed, Sessions()
+    first, broken, last = run(world(step), count=3, policy=policy, runner=runner)
+    assert f"`speed` is {number}." in said(broken) and "environment world, info" in said(broken)
+    assert ("agent player" in said(broken)) is of_agent
+    assert broken.error is not None and broken.error.boundary == "environment" and broken.outcome is None
+    assert first.stop is last.stop is StopReason.COMPLETED and not policy.open
+    assert StepTable.from_trajectories([first, last])["speed"].tolist() == [1.0, 1.0]
+
+
+def test_11_what_may_be_missing() -> None:
+    def step(self: World, result: StepResult) -> StepResult:
+        result.info["process"] = {"player": float("nan")}
+        return result
+
+    (played,) = run(world(step))
+    assert played.error is None and bool(StepTable.from_trajectories([played])["process"].isnan().all())
+
+
+@pytest.mark.parametrize("runner", [EpisodeRunner, VectorRunner])
+def test_11_numbers_of_programs(runner: type) -> None:
+    async def noting(episode: Any) -> None:
+        await play(episode)
+        episode.agents["player"].last.info["speed"] = float("inf") if episode.play.group == "1" else 2.0
+
+    policy = Sessions()
+    first, broken, last = run(program=noting, count=3, policy=policy, runner=runner)
+    assert "`speed` is inf." in said(broken) and "agent player, turn 0" in said(broken)
+    assert broken.error is not None and broken.error.boundary == "part"
+    assert first.stop is last.stop is StopReason.COMPLETED and not policy.open

@@ -122,7 +122,11 @@ class Agent:
         self.episode.reward(self.name, amount, step=self.last)
 
     def record(self, shown: Shown, action: Action | str, **info: Any) -> Action:
-        """Take a given action as this agent's own: demonstrations, and actions from outside."""
+        """Take a given action as this agent's own: demonstrations, and actions from outside.
+
+        Args:
+            info: for the step. `noise` is a mark: 1 says that the act is random, and nobody imitates it.
+        """
         observation = self.view(shown)
         action = Action(text=action, value=action) if isinstance(action, str) else action
         self._within_limits(observation)
@@ -133,6 +137,8 @@ class Agent:
             raise Halt(StopReason.CONTEXT_OVERFLOW) from None
         step = self._note(observation, acted, self.episode.next_turn(), invocation=None, parent=None)
         self.acts += 1
+        if "noise" in info:
+            step.mark(noise=info.pop("noise"))
         step.info.update(info)
         return acted.action
 

@@ -172,7 +172,7 @@ def _measured(trees: Sequence[Tree]) -> dict[str, float]:
         "branching/branches": total / len(trees),
         "branching/fresh": float(np.mean([tree.fresh for tree in trees])),
         "branching/initial": float(np.mean([tree.initial for tree in trees])),
-        "branching/copied": float(np.mean([step.info.get("copied", 0.0) for step in steps] or [0.0])),
+        "branching/copied": float(np.mean([step.marks.copied or 0.0 for step in steps] or [0.0])),
     }
     if looks:
         metrics |= {

@@ -48,7 +48,7 @@ class DualBranch:
         twins, cost = [], np.zeros(2)
         for one in played:
             for step in one.steps:
-                step.info |= {"branch": 0.0, "twin": float(one.sample)}
+                step.mark(branch=0.0, twin=float(one.sample))
             twin = _twin(one, opened)
             if twin is not None:
                 twin.sample += size[one.group]

@@ -242,7 +242,7 @@ class Episode:
     def noted(self, step: Step, *, guest: bool) -> None:
         """An act has become a step. That of a guest is nobody's to learn from."""
         if guest:
-            step.info["weight"] = 0.0
+            step.mark(weight=0.0)
         self.mark(step)
         self.sampled_tokens += len(step.action.tokens)
         self.latest[step.agent] = step
@@ -292,9 +292,9 @@ class Episode:
         """In trees each step tells the node that it stands at; those of the record tell that they are copies."""
         origin = self.play.origin
         if origin is not None and step.turn < len(origin.steps):
-            step.info |= {"copied": 1.0, "node": origin.steps[step.turn].info["node"]}
+            step.mark(copied=1.0, node=origin.steps[step.turn].marks.node)
         elif origin is not None or self.play.watch is not None:
-            step.info["node"] = f"{self.trajectory.id}:{step.turn}"
+            step.mark(node=f"{self.trajectory.id}:{step.turn}")
 
     async def _repeated(self) -> StepResult | None:
         """The next answer of the record. With its last one, the environment is where the branch begins."""

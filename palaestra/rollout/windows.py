@@ -38,7 +38,7 @@ class WindowRunner:
     response may reach beyond it. At most as many episodes are under way as an iteration has plays: those that were
     suspended go on first, and of the new plays the first ones fill what room is left; the rest is not played.
 
-    Steps carry `info["fresh"]`: 1 if they were generated in this iteration, 0 if in an earlier one. Suspended
+    Steps carry the mark `fresh`: 1 if they were generated in this iteration, 0 if in an earlier one. Suspended
     episodes have the stop reason SUSPENDED and neither an end nor an outcome: credit them by an estimator that
     knows unfinished trajectories (`egae`), and keep old steps out of the policy's loss (`weights: [fresh]`).
 
@@ -170,7 +170,7 @@ class Window:
         """Mark which steps are fresh; an episode whose repetition went another way has failed."""
         repeated = len(self._past)
         for place, step in enumerate(trajectory.steps):
-            step.info["fresh"] = float(place >= repeated)
+            step.mark(fresh=float(place >= repeated))
         if trajectory.stop is StopReason.ERROR:
             return
         fault = self._fault(trajectory.steps)

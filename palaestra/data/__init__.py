@@ -31,7 +31,7 @@ from palaestra.data.stages import (
 from palaestra.data.table import Row, StepTable, rows_of
 from palaestra.data.task import Assignment, Task, panel_hash
 from palaestra.data.tokens import Aggregation, TokenBatch, aggregate, coefficients, kl_estimate
-from palaestra.data.trajectory import Failure, Step, StopReason, Tail, Trajectory
+from palaestra.data.trajectory import Failure, Marks, Step, StopReason, Tail, Trajectory
 
 __all__ = [
     "Action",
@@ -41,6 +41,7 @@ __all__ = [
     "Failure",
     "FinishReason",
     "Key",
+    "Marks",
     "Observation",
     "Row",
     "Step",

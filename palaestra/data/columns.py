@@ -26,6 +26,7 @@ FLAGS = ("terminated", "truncated")
 PER_TOKEN = ("token_logprob", "token_proximal", "token_reference", "token_entropy", "token_value", "token_version")
 COUNTS = ("turn", "token_count", "version")
 NUMBERS = ("reward", "weight", "outcome", "process", "value", "value_end", "entropy", "without", *PER_TOKEN)
+COMPUTED = ("value", "value_end", "entropy", "act", *PER_TOKEN)  # never taken from `info`
 MAY_BE_MISSING = ("outcome", "process", "value", "value_end", "without", *PER_TOKEN)  # NaN: "not given for this row"
 
 

@@ -93,7 +93,8 @@ class StepResult:
         info: JSON values. `success: bool` (the raw outcome, never shaped) is read by evaluation;
             `invalid: {agent: True}` marks an action which the environment could not read. Any entry over agents
             speaks of their acts just made: `invocation` and `parent` say to which call an act belongs and in which
-            turn it was called; numbers become columns of the table.
+            turn it was called; numbers become columns of the table, unless the library has a column of that name
+            (`Marks`, and what policies compute).
     """
 
     observations: Mapping[str, Observation]

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from palaestra.data.columns import (
+    COMPUTED,
     COUNTS,
     FLAGS,
     KEYS,
@@ -31,7 +32,7 @@ from palaestra.data.columns import (
     places,
 )
 from palaestra.data.segments import Key, compact
-from palaestra.data.trajectory import Step, Trajectory
+from palaestra.data.trajectory import MARKS, Step, Trajectory
 from palaestra.errors import InvalidData, MissingColumn, nearest
 
 
@@ -309,13 +310,13 @@ class StepTable:
             "token_version": _versions(steps),
             "seconds": [s.seconds for s in steps],
         }
-        if any("weight" in s.info for s in steps):  # guests of an episode, whose rows count nowhere
-            columns["weight"] = [float(s.info.get("weight", 1.0)) for s in steps]
-        for name in sorted({k for s in steps for k, v in s.info.items() if isinstance(v, bool | int | float)}):
+        columns |= _marked(steps)
+        told = {k for s in steps for k, v in s.info.items() if isinstance(v, bool | int | float)}
+        for name in sorted(told - {*MARKS, *COMPUTED}):
             absent = np.nan if name in MAY_BE_MISSING else 0.0
             columns.setdefault(name, [float(s.info.get(name, absent)) for s in steps])
         for name in LABELS:
-            columns[name] = [label(s.info.get(name, t.info.get(name))) for t, s in pairs]
+            columns[name] = [label(_said(name, t, s)) for t, s in pairs]
         columns["state_text"] = [s.observation.text for s in steps]
         unlabeled = [name for name in (*LABELS, "state_text") if all(value is None for value in columns[name])]
         return cls(**{name: column for name, column in columns.items() if name not in unlabeled})
@@ -349,6 +350,23 @@ def tokens_of(rows: Sequence[Row]) -> int:
 def token_count(step: Step) -> int:
     """Response tokens of a step; an action without tokens counts as one."""
     return max(len(step.action.tokens), 1)
+
+
+def _marked(steps: list[Step]) -> dict[str, list[float]]:
+    """The numbers among the marks that any step carries: 1 for a `weight` that is not marked, else 0."""
+    found: dict[str, list[float]] = {}
+    for name in (name for name in MARKS if name not in LABELS):
+        given = [getattr(step.marks, name) for step in steps]
+        if any(value is not None for value in given):
+            absent = 1.0 if name == "weight" else 0.0
+            found[name] = [absent if value is None else float(value) for value in given]
+    return found
+
+
+def _said(name: str, trajectory: Trajectory, step: Step) -> Any:
+    """A label: what the library has marked, else what was told of the step, else of the whole trajectory."""
+    marked = getattr(step.marks, name, None)
+    return step.info.get(name, trajectory.info.get(name)) if marked is None else marked
 
 
 def _next_keys(pairs: list[tuple[Trajectory, Step]]) -> list[str | None]:

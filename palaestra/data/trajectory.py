@@ -6,7 +6,7 @@ Knows steps, stop reasons and failures. Knows nothing of environments, models or
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -44,6 +44,41 @@ class Failure:
     kind: str = ""
 
 
+@dataclass(slots=True, kw_only=True, frozen=True)
+class Marks:
+    """What the library itself notes on a step. What is marked becomes a column of the table; None is "not marked".
+
+    An environment's numbers of these names stay in `Step.info` and become no column.
+
+    Attributes:
+        weight: 0 on acts of a guest, which count in no statistic.
+        fresh: 1 on acts of this iteration, 0 on those of an earlier window of their episode.
+        copied: 1 on acts that a branch has taken over from the episode that it left.
+        foreign: 1 where the prompt is not the one that the act was sampled with; guided: 1 where it held guidance.
+        branch: 1 on acts of a twin, 0 on those of what it copies; twin: the number of both.
+        replayed: 1 on acts of an earlier iteration that are learned from again; anchored: 1 where such acts are clipped
+            around what sampled them; imitated: what they are worth.
+        noise: 1 on random acts of a demonstration, which nobody imitates.
+        node: acts of one node of a tree have one label.
+    """
+
+    weight: float | None = None
+    fresh: float | None = None
+    copied: float | None = None
+    foreign: float | None = None
+    guided: float | None = None
+    branch: float | None = None
+    twin: float | None = None
+    replayed: float | None = None
+    anchored: float | None = None
+    imitated: float | None = None
+    noise: float | None = None
+    node: str | None = None
+
+
+MARKS = tuple(mark.name for mark in fields(Marks))
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Step:
     """One act of one agent.
@@ -60,7 +95,8 @@ class Step:
         invocation: counts calls of a sub-agent; parent: turn of the step that called it.
         terminated, truncated: set on an agent's last step.
         seconds: wall time from the observation to the environment's answer to the act; 0 where nothing measured it.
-        info: JSON values; numbers become columns of the table.
+        marks: what the library notes on it. info: what environments and programs tell: JSON values; numbers become
+            columns of the table.
     """
 
     agent: str
@@ -77,7 +113,19 @@ class Step:
     terminated: bool = False
     truncated: bool = False
     seconds: float = 0.0
+    marks: Marks = Marks()
     info: dict[str, Any] = field(default_factory=dict)
+
+    def mark(self, **marks: Any) -> None:
+        """Note something on this step alone; its other marks stay."""
+        self.marks = replace(self.marks, **marks)
+
+
+def noted(step: Step, **numbers: Any) -> Step:
+    """A copy of the step with further numbers: marks where they are such, else in its info."""
+    marks = {name: value for name, value in numbers.items() if name in MARKS}
+    others = {name: value for name, value in numbers.items() if name not in MARKS}
+    return replace(step, marks=replace(step.marks, **marks), info={**step.info, **others})
 
 
 class Tail(NamedTuple):

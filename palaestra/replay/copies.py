@@ -2,23 +2,21 @@
 
 Knows episodes. Knows nothing of stores, rewards or models.
 
-Every step of a copy carries `info["replayed"] = 1`, a column of the table by which parts tell it from fresh ones.
+Every step of a copy carries the mark `replayed`, a column of the table by which parts tell it from fresh ones.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from palaestra.data import Step, Trajectory
+from palaestra.data.trajectory import noted
 from palaestra.errors import InvalidData
-
-REPLAYED = "replayed"
 
 
 def is_replayed(trajectory: Trajectory) -> bool:
     """Whether this is a copy of an earlier episode."""
-    return any(step.info.get(REPLAYED, 0.0) for step in trajectory.steps)
+    return any(step.marks.replayed for step in trajectory.steps)
 
 
 def again(stored: Trajectory, *, group: str, sample: int, **numbers: float) -> Trajectory:
@@ -27,8 +25,7 @@ def again(stored: Trajectory, *, group: str, sample: int, **numbers: float) -> T
     Args:
         numbers: further columns, equal on every step.
     """
-    told: dict[str, Any] = {REPLAYED: 1.0, **numbers}
-    steps = [dataclasses.replace(step, info={**step.info, **told}) for step in stored.steps]
+    steps = [noted(step, replayed=1.0, **numbers) for step in stored.steps]
     return dataclasses.replace(stored, group=group, sample=sample, steps=steps)
 
 

@@ -20,6 +20,7 @@ from palaestra.data import (
     Action,
     Failure,
     FinishReason,
+    Marks,
     Observation,
     Step,
     StopReason,
@@ -32,7 +33,7 @@ from palaestra.data import (
 KIND, ARRAY, TUPLE = "__is__", "__array__", "__tuple__"
 KINDS: dict[str, Any] = {
     kind.__name__: kind
-    for kind in (Action, Failure, FinishReason, Observation, Step, StopReason, Tail, Task, ToolCall, Trajectory)
+    for kind in (Action, Failure, FinishReason, Marks, Observation, Step, StopReason, Tail, Task, ToolCall, Trajectory)
 }
 
 
@@ -81,7 +82,7 @@ def _plain(value: Any, place: Any) -> Any:
 
 def _is_default(value: Any, default: Any) -> bool:
     """Whether a field may be left out: a plain value that its class would give by itself."""
-    plain = value is None or isinstance(value, bool | int | float | str)
+    plain = value is None or isinstance(value, bool | int | float | str | Marks)
     return plain and not isinstance(value, Enum) and type(value) is type(default) and value == default
 
 

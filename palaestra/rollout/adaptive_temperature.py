@@ -40,6 +40,8 @@ class AdaptiveTemperature:
     Tokens of all policies are measured by one scale.
     """
 
+    called_per = "iteration"  # each iteration is drawn by the scale of the one before
+
     def __init__(self, *, strength: Strength = 0.05, quantile: Fraction = 0.8, released_sign: bool = False) -> None:
         self.strength, self.quantile, self.released_sign = strength, quantile, released_sign
         self.scale: EntropyScale | None = None  # of the iteration before

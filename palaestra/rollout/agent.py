@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from palaestra.rollout.episode import Episode
 
 CONVERSATION = 4096  # segments of a role's k-th conversation are numbered from k times this
+PAGE = 2**31 * CONVERSATION  # …, and from the 4096th on in further pages, which no other conversation's numbers reach
 Shown = Observation | str  # what a program may show an agent
 
 
@@ -121,7 +122,11 @@ class Agent:
         self.episode.reward(self.name, amount, step=self.last)
 
     def record(self, shown: Shown, action: Action | str, **info: Any) -> Action:
-        """Take a given action as this agent's own: demonstrations, and actions from outside."""
+        """Take a given action as this agent's own: demonstrations, and actions from outside.
+
+        Args:
+            info: for the step. `noise` is a mark: 1 says that the act is random, and nobody imitates it.
+        """
         observation = self.view(shown)
         action = Action(text=action, value=action) if isinstance(action, str) else action
         self._within_limits(observation)
@@ -132,6 +137,8 @@ class Agent:
             raise Halt(StopReason.CONTEXT_OVERFLOW) from None
         step = self._note(observation, acted, self.episode.next_turn(), invocation=None, parent=None)
         self.acts += 1
+        if "noise" in info:
+            step.mark(noise=info.pop("noise"))
         step.info.update(info)
         return acted.action
 
@@ -179,7 +186,7 @@ class Agent:
             policy=self.policy,
             version=acted.version,
             prompt=acted.prompt,
-            segment=self.invocation * CONVERSATION + acted.segment,
+            segment=segment_number(self.invocation, acted.segment),
             invocation=self.invocation if invocation is None else invocation,
             parent=self.parent if parent is None else parent,
         )
@@ -187,6 +194,27 @@ class Agent:
         self.last = step
         self.episode.noted(step, guest=self.role.guest)
         return step
+
+
+def segment_number(conversation: int, segment: int) -> int:
+    """The number in the trajectory of a segment of a role's conversation: every pair has a number of its own.
+
+    >>> segment_number(0, 4095), segment_number(1, 0), segment_number(0, 4096) == segment_number(1, 0)
+    (4095, 4096, False)
+    """
+    page, place = divmod(segment, CONVERSATION)
+    return page * PAGE + conversation * CONVERSATION + place
+
+
+def conversation_of(number: int) -> tuple[int, int]:
+    """The conversation and its segment that have this number.
+
+    >>> conversation_of(segment_number(3, 5000))
+    (3, 5000)
+    """
+    page, rest = divmod(number, PAGE)
+    conversation, place = divmod(rest, CONVERSATION)
+    return conversation, page * CONVERSATION + place
 
 
 class Agents(dict[str, Agent]):

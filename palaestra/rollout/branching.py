@@ -77,6 +77,7 @@ class Branching:
     share of branches that grew on the three initial trajectories of their group with the most.
     """
 
+    called_per = "group"
     provides = frozenset({"node", "copied"})  # columns that tables made of its trajectories have
 
     def __init__(
@@ -171,7 +172,7 @@ def _measured(trees: Sequence[Tree]) -> dict[str, float]:
         "branching/branches": total / len(trees),
         "branching/fresh": float(np.mean([tree.fresh for tree in trees])),
         "branching/initial": float(np.mean([tree.initial for tree in trees])),
-        "branching/copied": float(np.mean([step.info.get("copied", 0.0) for step in steps] or [0.0])),
+        "branching/copied": float(np.mean([step.marks.copied or 0.0 for step in steps] or [0.0])),
     }
     if looks:
         metrics |= {

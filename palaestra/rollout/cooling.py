@@ -25,6 +25,8 @@ class Cooling:
         iterations: in which it is reached.
     """
 
+    called_per = "group"
+
     def __init__(self, *, end: Positive, iterations: PositiveInt) -> None:
         self.end, self.iterations = end, iterations
 

@@ -34,6 +34,7 @@ class DualBranch:
     Raises: ContractError, if no agent's context compresses.
     """
 
+    called_per = "group"
     provides = frozenset({"branch", "twin", "foreign"})  # columns that tables have with it
 
     async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]:
@@ -47,7 +48,7 @@ class DualBranch:
         twins, cost = [], np.zeros(2)
         for one in played:
             for step in one.steps:
-                step.info |= {"branch": 0.0, "twin": float(one.sample)}
+                step.mark(branch=0.0, twin=float(one.sample))
             twin = _twin(one, opened)
             if twin is not None:
                 twin.sample += size[one.group]

@@ -34,6 +34,8 @@ class DynamicSampling:
     groups that were constant; dynamic_sampling/discarded, the share that was not used, groups cut included.
     """
 
+    called_per = "iteration"  # batches are counted over all groups of an iteration
+
     def __init__(self, *, metric: str = "outcome", max_batches: int = 10, batch: PositiveInt | None = None) -> None:
         self.metric, self.max_batches, self.batch = metric, max_batches, batch
 

@@ -28,6 +28,17 @@ def verdict(error: Exception, where: str) -> tuple[StopReason, EpisodeFailure | 
     return (StopReason.ERROR, _fault(faults[0], where)) if faults else (halts[0].reason, None)
 
 
+def let_out(where: str) -> EpisodeFailure:
+    """The failure of an episode whose program raised CancelledError though nobody had canceled the episode."""
+    return EpisodeFailure(
+        boundary="part",
+        where=where,
+        what="it let a CancelledError out, and nobody had canceled the episode.",
+        remedy="Where it cancels a task of its own and awaits it, catch the error: "
+        "`with contextlib.suppress(asyncio.CancelledError): await task`.",
+    )
+
+
 def _apart(error: Exception) -> list[Exception]:
     """The errors that an `asyncio.TaskGroup` of the program has gathered, or the one."""
     if not isinstance(error, ExceptionGroup):

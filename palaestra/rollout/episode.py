@@ -8,15 +8,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from palaestra.data import Action, Observation, Step, StepResult, StopReason, Trajectory
+from palaestra.data.columns import MAY_BE_MISSING
 from palaestra.data.protocols import Sampling, Session
 from palaestra.errors import ContractError, EpisodeFailure
-from palaestra.rollout.agent import Agent, Agents
+from palaestra.rollout.agent import Agent, Agents, segment_number
 from palaestra.rollout.hosts import Host
 from palaestra.rollout.limits import Halt, Limits
 from palaestra.rollout.origin import Origin, fork
@@ -204,6 +207,7 @@ class Episode:
                 what=f"`step` and `reset` must return a StepResult, found {type(result).__name__}.",
                 remedy="Run palaestra.testing.check_environment on it.",
             )
+        self._refuse_no_numbers(result)
         if self.play.watch is not None:
             self.results.append(result)
         self.moves += 1
@@ -216,6 +220,19 @@ class Episode:
                     if (role := self.filled.get(agent, agent)) in self.latest:
                         _tell(self.latest[role], name, value)
 
+    def _refuse_no_numbers(self, result: StepResult) -> None:
+        """Raises: EpisodeFailure, if the environment's info tells NaN or an infinite number."""
+        for name, given in result.info.items():
+            for agent, value in given.items() if isinstance(given, Mapping) else [("", given)]:
+                if _spoils(name, value):
+                    raise EpisodeFailure(
+                        boundary="environment",
+                        where=f"environment {self.stage.environment_name}, info, {f'agent {agent}, ' if agent else ''}"
+                        f"turn {len(self.trajectory.steps)}",
+                        what=f"`{name}` is {value}.",
+                        remedy="Numbers must be finite; leave a name out where there is none.",
+                    )
+
     # ---- acts -----------------------------------------------------------------------------------------------
     def next_turn(self) -> int:
         """The turn of an act that begins now."""
@@ -225,7 +242,7 @@ class Episode:
     def noted(self, step: Step, *, guest: bool) -> None:
         """An act has become a step. That of a guest is nobody's to learn from."""
         if guest:
-            step.info["weight"] = 0.0
+            step.mark(weight=0.0)
         self.mark(step)
         self.sampled_tokens += len(step.action.tokens)
         self.latest[step.agent] = step
@@ -275,9 +292,9 @@ class Episode:
         """In trees each step tells the node that it stands at; those of the record tell that they are copies."""
         origin = self.play.origin
         if origin is not None and step.turn < len(origin.steps):
-            step.info |= {"copied": 1.0, "node": origin.steps[step.turn].info["node"]}
+            step.mark(copied=1.0, node=origin.steps[step.turn].marks.node)
         elif origin is not None or self.play.watch is not None:
-            step.info["node"] = f"{self.trajectory.id}:{step.turn}"
+            step.mark(node=f"{self.trajectory.id}:{step.turn}")
 
     async def _repeated(self) -> StepResult | None:
         """The next answer of the record. With its last one, the environment is where the branch begins."""
@@ -309,6 +326,8 @@ class Episode:
         if reason is StopReason.COMPLETED and "stop" in trajectory.info:
             reason = _told(trajectory.info["stop"], self.stage.environment_name)
         trajectory.stop = reason
+        if reason is not StopReason.ERROR:
+            _refuse_spoiled(trajectory.steps)
         over = reason not in (StopReason.ERROR, StopReason.SUSPENDED)
         if self.play.origin is not None:  # what the branch did not come to need is freed too
             for name in self.play.origin.sessions:
@@ -323,7 +342,7 @@ class Episode:
             if observation is not None:
                 trajectory.last[name] = observation
             if tail is not None:
-                trajectory.tail[name] = tail
+                trajectory.tail[name] = tail._replace(segment=segment_number(0, tail.segment))
         for agent in self.invoked:
             agent.session.end(None)
             if agent.last is not None and over and not agent.last.terminated:
@@ -372,6 +391,26 @@ def _tell(step: Step, name: str, value: Any) -> None:
         setattr(step, name, int(value))
     else:
         step.info[name] = float(value) if isinstance(value, bool | int | float) else value
+
+
+def _spoils(name: str, value: Any) -> bool:
+    """Whether this is a number that no statistic could be made of; NaN says "none" where a column may lack values."""
+    if not isinstance(value, float | np.floating) or np.isfinite(value):
+        return False
+    return not (name in MAY_BE_MISSING and np.isnan(value))
+
+
+def _refuse_spoiled(steps: Sequence[Step]) -> None:
+    """Raises: EpisodeFailure, if a program has noted NaN or an infinite number on a step."""
+    for step in steps:
+        for name, value in step.info.items():
+            if _spoils(name, value):
+                raise EpisodeFailure(
+                    boundary="part",
+                    where=f"program, agent {step.agent}, turn {step.turn}, info",
+                    what=f"`{name}` is {value}.",
+                    remedy="Numbers must be finite; leave a name out where there is none.",
+                )
 
 
 def _outcome(trajectory: Trajectory) -> float | None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, cast, get_args
 
 from palaestra.data import Trajectory
 from palaestra.data.protocols import Sampling
+from palaestra.errors import ContractError
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Stage
 
@@ -31,10 +32,32 @@ class Strategy(Protocol):
     """A part of the slot `strategy`: a class of which a run makes one object.
 
     It returns those trajectories that the update shall learn from. With `state_dict` and `load_state_dict` it is
-    kept in checkpoints.
+    kept in checkpoints; both are called on the thread that plays.
+
+    Its class says `called_per`. "group": each group may be played by a call of its own, beside others and beside those
+    of later iterations, as under `training.max_staleness`. "iteration", which is meant where it says nothing: a call
+    must get all groups of its iteration, and iterations come one after the other.
     """
 
     async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]: ...
+
+
+CalledPer = Literal["group", "iteration"]
+
+
+def called_per(strategy: Any) -> CalledPer:
+    """How often a strategy wants to be called; "iteration" where it says nothing.
+
+    Raises: ContractError, for another word.
+    """
+    said = getattr(strategy, "called_per", "iteration")
+    if said not in get_args(CalledPer):
+        raise ContractError(
+            where=f"strategy {getattr(strategy, '__name__', type(strategy).__name__)}",
+            what=f"`called_per` is {said!r}.",
+            options=get_args(CalledPer),
+        )
+    return cast("CalledPer", said)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -125,7 +125,7 @@ async def _attempt(
     turn = len(episode.trajectory.steps)
     actions = {planner: await episode.agents[planner].act(seen[planner], invocation=number)}
     planned = episode.latest[planner]
-    planned.info["node"] = node
+    planned.mark(node=node)
     for name in seen.keys() - {planner}:
         actions[name] = await episode.agents[name].act(seen[name], invocation=number, parent=turn)
     result = await episode.step(actions)

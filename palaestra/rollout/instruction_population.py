@@ -91,6 +91,8 @@ class InstructionPopulation:
     Differs from the paper, whose numbers for pace, drop and joining are not given: those here are ours.
     """
 
+    called_per = "iteration"  # weights move by the mean over an iteration
+
     def __init__(
         self,
         *,

@@ -69,9 +69,10 @@ def name_of(play: Play) -> Name:
 
 
 def play_to_json(play: Play) -> dict[str, Any]:
-    """A play as JSON values."""
+    """A play as JSON values, without its watcher and its origin, which are of the iteration alone."""
     head = Trajectory(task=play.task, group=play.group, sample=play.sample, info=dict(play.info))
-    return {"seed": play.seed, "turns": play.turns, "instruction": play.instruction, "head": to_json(head)}
+    own = {"seed": play.seed, "turns": play.turns, "instruction": play.instruction, "head": to_json(head)}
+    return own | ({"cast": dict(play.cast)} if play.cast else {})
 
 
 def play_from_json(record: Mapping[str, Any]) -> Play:
@@ -85,6 +86,7 @@ def play_from_json(record: Mapping[str, Any]) -> Play:
         turns=record["turns"],
         instruction=record["instruction"],
         info=head.info,
+        cast=record.get("cast", {}),
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from palaestra.data import Action, Observation, Step, StepResult, Tail
 from palaestra.data.protocols import Acted, Session
 from palaestra.errors import ContractError, EpisodeFailure
+from palaestra.rollout.agent import conversation_of
 
 
 @dataclass(slots=True, frozen=True, kw_only=True, eq=False)
@@ -82,7 +83,8 @@ class _Repeating:
                 what="the program shows another observation than when it ran first.",
                 remedy="What a program does must follow from what agents and the environment say.",
             )
-        return Acted(action=step.action, prompt=step.prompt, segment=step.segment, version=step.version)
+        segment = conversation_of(step.segment)[1]
+        return Acted(action=step.action, prompt=step.prompt, segment=segment, version=step.version)
 
 
 def fork(session: Any, key: Any) -> Session:

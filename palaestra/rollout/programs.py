@@ -44,7 +44,7 @@ async def play(episode: Episode) -> None:
 async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
     """The environment's expert acts in everybody's name; a share `noise` of the acts is random instead.
 
-    Random acts are recorded too (so that histories are what really happened) with `info["noise"] = 1`:
+    Random acts are recorded too (so that histories are what really happened) with the mark `noise`:
     behavior cloning reads past them and learns the expert's answer to where they led.
     """
     draw = np.random.default_rng(derive(episode.play.seed, "noise"))

@@ -52,6 +52,8 @@ class QuestionPool:
     parameters of a task. Metrics: pool/size, pool/reused (questions of this iteration that came from it).
     """
 
+    called_per = "iteration"  # questions of an iteration fill the pool before its next one draws from it
+
     def __init__(self, *, attempts: PositiveInt = 4, every: PositiveInt = 10, keep: Fraction = 0.0) -> None:
         self._attempts, self._every, self._keep = attempts, every, keep
         self.pool: list[Asked] = []

@@ -13,6 +13,7 @@ from typing import Any
 from palaestra.contexts import ContextFull
 from palaestra.data import Observation, Step, Tail, Trajectory
 from palaestra.data.protocols import Sampling, Session
+from palaestra.data.trajectory import noted
 from palaestra.rollout.stage import Stage
 
 Opened = Callable[[str, Hashable], Session]  # agent, key → a session to tell it to
@@ -50,13 +51,13 @@ def _again(step: Step, session: Any, instruction: str | None, info: dict[str, fl
     observation: Observation = replace(step.observation, instruction=instruction)
     take = getattr(session, "replay", session.record)  # token-exact, where responses are tokens
     taken = take(observation, step.action)
-    return replace(
+    read = replace(
         step,
         observation=observation,
         prompt=taken.prompt,
         segment=taken.segment,
-        info={**step.info, "foreign": 1.0, **info},
     )
+    return noted(read, foreign=1.0, **info)
 
 
 def opening(stage: Stage, **contexts: Any) -> Opened:

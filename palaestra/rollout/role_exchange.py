@@ -40,6 +40,8 @@ class RoleExchange:
     Differs from the authors' code: optimizers are kept, where theirs are made anew at each exchange.
     """
 
+    called_per = "group"
+
     def __init__(self, *, roles: tuple[str, ...], every: PositiveInt = 5) -> None:
         if len(roles) < 2 or len(set(roles)) < len(roles):
             raise RecipeError(

@@ -15,7 +15,7 @@ from palaestra.data import StopReason, Trajectory
 from palaestra.data.protocols import Sampling
 from palaestra.errors import EpisodeFailure
 from palaestra.registry import register
-from palaestra.rollout.endings import failed, finished, verdict
+from palaestra.rollout.endings import failed, finished, let_out, verdict
 from palaestra.rollout.episode import Episode, nobody_acted
 from palaestra.rollout.field import Act, Collect
 from palaestra.rollout.hosts import Host, InlineCalls, LocalHost, ThreadCalls, failure
@@ -78,8 +78,8 @@ class EpisodeRunner:
 
         async def collect(plays: Sequence[Play], sampling: Sampling | None = None) -> list[Trajectory]:
             async def one(play: Play) -> Trajectory:
-                async with gate:
-                    play = _leaving(gate, play)
+                async with _Permit(gate) as permit:
+                    play = _leaving(permit, play)
                     return await self._play(play, sampling or self.sampling(), program or self._stage.program, stuck)
 
             return await asyncio.gather(*(one(play) for play in plays))
@@ -125,11 +125,11 @@ class EpisodeRunner:
                 raise nobody_acted(f"program {name}")
             reason, fault = StopReason.COMPLETED, None
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or not stuck.found(episode):
-                raise
-            task.uncancel()
-            reason, fault = StopReason.ERROR, standing_still(episode, name, stuck.seconds or 0.0)
+            task, ended = asyncio.current_task(), stuck.found(episode)
+            if task is None or (task.uncancel() if ended else task.cancelling()):
+                raise  # somebody ends the run
+            fault = standing_still(episode, name, stuck.seconds or 0.0) if ended else let_out(f"program {name}")
+            reason = StopReason.ERROR
         except Exception as error:
             if isinstance(error, TimeoutError) and clock.expired():
                 reason, fault = StopReason.TIMEOUT, None
@@ -158,18 +158,45 @@ class EpisodeRunner:
             self._workers.stop()
 
 
-def _leaving(gate: asyncio.Semaphore, play: Play) -> Play:
+class _Permit:
+    """One of the places for episodes in flight; it is given back only while it is held."""
+
+    def __init__(self, gate: asyncio.Semaphore) -> None:
+        self._gate, self._held = gate, False
+
+    async def __aenter__(self) -> _Permit:
+        await self.take()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self.give_back()
+
+    async def take(self) -> None:
+        """Wait for a place."""
+        await self._gate.acquire()
+        self._held = True
+
+    def give_back(self) -> bool:
+        """Let another episode have the place. Returns: whether it was held."""
+        held, self._held = self._held, False
+        if held:
+            self._gate.release()
+        return held
+
+
+def _leaving(permit: _Permit, play: Play) -> Play:
     """The play, whose episode makes room for others while it waits for its watcher: it may wait for them."""
     watch = play.watch
     if watch is None:
         return play
 
     async def wait(episode: Episode) -> None:
-        gate.release()
+        held = permit.give_back()
         try:
             await watch(episode)
         finally:
-            await gate.acquire()
+            if held:
+                await permit.take()  # an episode that is canceled here ends without a place
 
     return dataclasses.replace(play, watch=wait)
 

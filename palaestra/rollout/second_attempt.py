@@ -46,6 +46,7 @@ class SecondAttempt:
     Raises: ContractError, if the environment has no `guidance`, or if it gives the answer away and `allow_leak` is off.
     """
 
+    called_per = "group"
     provides = frozenset({"foreign", "guided"})  # columns that tables have with it
 
     def __init__(
@@ -118,7 +119,7 @@ class SecondAttempt:
         """A second attempt as the update reads it; None, if it does not fit the context."""
         if self._keep or attempt.stop is StopReason.ERROR or not attempt.steps:
             for step in attempt.steps:
-                step.info["guided"] = 1.0
+                step.mark(guided=1.0)
             return attempt
         assert field.stage is not None
         return retold(attempt, opening(field.stage), instruction=told, guided=1.0)

@@ -56,6 +56,8 @@ class SelfPlay:
     Raises: RecipeError, for an unknown policy, one without weights, or one whose only seat has nobody to play against.
     """
 
+    called_per = "group"
+
     def __init__(
         self,
         *,

@@ -22,7 +22,7 @@ from palaestra.data.protocols import Sampling
 from palaestra.errors import EpisodeFailure, RecipeError
 from palaestra.policies.network import NetworkPolicy, NetworkSession, Question
 from palaestra.registry import register
-from palaestra.rollout.endings import finished, verdict
+from palaestra.rollout.endings import finished, let_out, verdict
 from palaestra.rollout.episode import Episode, nobody_acted
 from palaestra.rollout.field import Act
 from palaestra.rollout.lanes import Lanes, VectorLanes, open_lanes
@@ -267,6 +267,8 @@ class _Running:
                 self._finish(StopReason.COMPLETED)
             else:
                 self._finish(StopReason.ERROR, nobody_acted("program"))
+        except asyncio.CancelledError:
+            self._finish(StopReason.ERROR, let_out("program"))
         except Exception as error:
             self._finish(*verdict(error, "program"))
 

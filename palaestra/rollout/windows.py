@@ -21,7 +21,8 @@ from palaestra.data import Action, Failure, Observation, Step, StopReason, Tail,
 from palaestra.data.protocols import Acted, Policy, Sampling, Session
 from palaestra.errors import EpisodeFailure
 from palaestra.registry import register
-from palaestra.rollout.agent import CONVERSATION
+from palaestra.rollout.agent import conversation_of
+from palaestra.rollout.journal import play_from_json, play_to_json
 from palaestra.rollout.limits import Halt
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
@@ -37,7 +38,7 @@ class WindowRunner:
     response may reach beyond it. At most as many episodes are under way as an iteration has plays: those that were
     suspended go on first, and of the new plays the first ones fill what room is left; the rest is not played.
 
-    Steps carry `info["fresh"]`: 1 if they were generated in this iteration, 0 if in an earlier one. Suspended
+    Steps carry the mark `fresh`: 1 if they were generated in this iteration, 0 if in an earlier one. Suspended
     episodes have the stop reason SUSPENDED and neither an end nor an outcome: credit them by an estimator that
     knows unfinished trajectories (`egae`), and keep old steps out of the policy's loss (`weights: [fresh]`).
 
@@ -96,7 +97,7 @@ class WindowRunner:
         """The suspended episodes, as JSON values."""
         return {
             "suspended": [
-                {"seed": place.play.seed, "trajectory": to_json(place.trajectory)} for place in self._suspended
+                {"play": play_to_json(place.play), "trajectory": to_json(place.trajectory)} for place in self._suspended
             ]
         }
 
@@ -105,7 +106,10 @@ class WindowRunner:
         self._suspended = []
         for entry in state["suspended"]:
             past = from_json(entry["trajectory"])
-            play = Play(task=past.task, group=past.group, sample=past.sample, seed=int(entry["seed"]))
+            if "play" in entry:
+                play = play_from_json(entry["play"])
+            else:  # of an earlier version, which kept the seed alone
+                play = Play(task=past.task, group=past.group, sample=past.sample, seed=int(entry["seed"]))
             self._suspended.append(Suspended(play, past))
 
     def _windowed(self, role: Role) -> Role:
@@ -140,7 +144,7 @@ class Window:
     def record(self, agent: str, conversation: int = 0) -> deque[Step]:
         """The acts of one agent in one of its conversations that are to be repeated, in time."""
         own = (step for step in self._past if step.agent == agent)
-        return deque(step for step in own if step.segment // CONVERSATION == conversation)
+        return deque(step for step in own if conversation_of(step.segment)[0] == conversation)
 
     def check_room(self) -> None:
         """Raises: Halt, when the window is used up."""
@@ -166,7 +170,7 @@ class Window:
         """Mark which steps are fresh; an episode whose repetition went another way has failed."""
         repeated = len(self._past)
         for place, step in enumerate(trajectory.steps):
-            step.info["fresh"] = float(place >= repeated)
+            step.mark(fresh=float(place >= repeated))
         if trajectory.stop is StopReason.ERROR:
             return
         fault = self._fault(trajectory.steps)
@@ -248,7 +252,7 @@ class _WindowedSession:
             raise self.window.changed(step.turn, f"the observation has another {' and another '.join(differing)}")
         repeat = getattr(self.session, "replay", self.session.record)  # token-exact, where responses are tokens
         acted = repeat(observation, step.action)
-        if acted.segment != step.segment % CONVERSATION or not np.array_equal(acted.prompt, step.prompt):
+        if acted.segment != conversation_of(step.segment)[1] or not np.array_equal(acted.prompt, step.prompt):
             raise self.window.changed(step.turn, "the prompt has other tokens")
         return Acted(action=step.action, prompt=step.prompt, segment=acted.segment, version=step.version)
 

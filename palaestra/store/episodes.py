@@ -21,6 +21,7 @@ from palaestra.data import (
     Action,
     Failure,
     FinishReason,
+    Marks,
     Observation,
     Step,
     StopReason,
@@ -29,6 +30,7 @@ from palaestra.data import (
     ToolCall,
     Trajectory,
 )
+from palaestra.data.trajectory import MARKS
 from palaestra.store.folder import TRAJECTORIES, RunFolder
 from palaestra.store.lines import STEP, JsonLines
 
@@ -132,6 +134,7 @@ def _step_to_json(step: Step, *, timed: bool) -> dict[str, Any]:
         terminated=step.terminated or None,
         truncated=step.truncated or None,
         seconds=step.seconds if timed and step.seconds else None,
+        marks={name: value for name in MARKS if (value := getattr(step.marks, name)) is not None},
         info=_encode(step.info),
     )
 
@@ -141,7 +144,8 @@ def _step_from_json(record: Mapping[str, Any]) -> Step:
     observation = _observation_from_json(fields.pop("observation"))
     action = _action_from_json(fields.pop("action"))
     prompt = _to_array(fields.pop("prompt", []), np.int32)
-    return Step(observation=observation, action=action, prompt=prompt, **_decode(fields))
+    marks = Marks(**_decode(fields.pop("marks", {})))
+    return Step(observation=observation, action=action, prompt=prompt, marks=marks, **_decode(fields))
 
 
 def _observation_to_json(observation: Observation) -> dict[str, Any]:

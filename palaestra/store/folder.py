@@ -10,6 +10,7 @@ Knows names and the life of the folder: made, opened again, overwritten. Knows n
       trajectories.jsonl     sampled episodes
       checkpoints/step-000010/
       report.html, curves.png
+      .lock                  the pid of the process that trains into the folder, while it does
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from typing import Any
 from palaestra.errors import RunFolderError
 from palaestra.store.atomic import Content, folder_atomic, recover, write_atomic, write_fault
 from palaestra.store.json_text import to_document
+from palaestra.store.lock import unless_written
 
 RECIPE = "recipe.json"
 METRICS = "metrics.jsonl"
@@ -70,16 +72,23 @@ class RunFolder:
         return folder
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> RunFolder:
-        """The folder of a run that began earlier; what a killed process left half done is cleaned up.
+    def open(cls, path: str | os.PathLike[str], *, writing: bool = False) -> RunFolder:
+        """The folder of a run that began earlier.
+
+        What a killed process left half done is cleaned up, unless a run that is under way is about to finish it.
+
+        Args:
+            writing: the caller holds the folder's lock, as training does, so no other run is under way.
 
         Raises: RunFolderError, if no run is there; it names the runs nearby.
         """
         folder = cls(Path(path))
         if not folder.holds_a_run:
             raise _absent(folder.path)
-        recover(folder.path)
-        recover(folder.path / CHECKPOINTS)
+        with nullcontext(True) if writing else unless_written(folder.path) as alone:
+            if alone:
+                recover(folder.path)
+                recover(folder.path / CHECKPOINTS)
         return folder
 
     @property

@@ -10,19 +10,21 @@ Knows plans, actors, strategies and the journal. Knows no method.
 from __future__ import annotations
 
 import asyncio
+import copy
 import threading
-from collections.abc import Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from palaestra.data import Trajectory, derive
 from palaestra.data.protocols import Sampling
 from palaestra.data.table import token_count
-from palaestra.errors import ContractError
-from palaestra.rollout.field import Collect, Field, play_through
+from palaestra.errors import ContractError, RecipeError
+from palaestra.registry import part
+from palaestra.rollout.field import Collect, Field, called_per, play_through
 from palaestra.rollout.journal import Journal, name_of
 from palaestra.rollout.stage import Play
 from palaestra.training.actors import Actors
@@ -30,6 +32,7 @@ from palaestra.training.build import World
 from palaestra.training.settings import RunSettings
 from palaestra.training.supply import Harvest, Plans
 
+Result = TypeVar("Result")
 APART = 10_000  # numbers between the further groups that strategies ask for in one batch
 
 
@@ -56,6 +59,36 @@ class Group:
         return self.plays[0].group
 
 
+@dataclass(frozen=True, slots=True)
+class Keeper:
+    """The state of a strategy as checkpoints keep it: strategies change on one thread, checkpoints are another's."""
+
+    held: Any
+    there: Callable[[Callable[[], Any]], Any]
+
+    def state_dict(self) -> dict[str, Any]:
+        """A copy, which goes on being what it was."""
+        return self.there(lambda: copy.deepcopy(self.held.state_dict()))  # type: ignore[no-any-return]
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with what was saved."""
+        self.there(lambda: self.held.load_state_dict(state))
+
+
+def refuse_strategies(settings: RunSettings) -> None:
+    """Raises: RecipeError, if a strategy must be called once an iteration: ahead of the updates each group is played
+    by a call of its own; ContractError, as `called_per`."""
+    for use in settings.strategy:
+        if called_per(part("strategy", use.name).target) == "iteration":
+            raise RecipeError(
+                where=f"strategy: {use.name}, training.max_staleness: {settings.training.max_staleness}",
+                what=f"`{use.name}` must be called once an iteration, and episodes that are played ahead of the "
+                "updates are played group by group.",
+                remedy="Set training.max_staleness=0, or leave the strategy out. A class of your own that needs one "
+                'group at a time says so: `called_per = "group"`.',
+            )
+
+
 class Asynchronous:
     """Plays ahead of the updates by at most `training.max_staleness` batches.
 
@@ -67,7 +100,9 @@ class Asynchronous:
     def __init__(
         self, settings: RunSettings, world: World, plans: Plans, strategies: Sequence[Any], journal: Journal
     ) -> None:
-        """Raises: ContractError, if the runner cannot play in an event loop of its own."""
+        """Raises: ContractError, if the runner cannot play in an event loop of its own; RecipeError, if a strategy
+        cannot be called group by group."""
+        refuse_strategies(settings)
         self._settings, self._world, self._plans, self._strategies = settings, world, plans, strategies
         self._journal = journal
         self._bound, self._drops = settings.training.max_staleness, settings.training.stale == "drop"
@@ -117,14 +152,37 @@ class Asynchronous:
 
     def refresh(self) -> None:
         """Hand the learners' weights over; returns when the actors have them."""
-        if self._loop is None:
-            self.actors.follow()
-            return
+        self._there(self.actors.follow)
 
-        async def follow() -> None:
-            self.actors.follow()
+    def keeper(self, held: Any) -> Keeper:
+        """The state of a strategy, read and put back on the thread that calls it."""
+        return Keeper(held, self._there)
 
-        asyncio.run_coroutine_threadsafe(follow(), self._loop).result()
+    def _there(self, act: Callable[[], Result]) -> Result:
+        """What `act` returns, called between two steps of the thread that plays; here, where no such thread lives.
+
+        Raises: what has ended that thread; what `act` raises.
+        """
+        if self._loop is None or self._thread is None or not self._thread.is_alive():
+            return act()
+
+        async def acted() -> Result:
+            return act()
+
+        future = asyncio.run_coroutine_threadsafe(acted(), self._loop)
+        while True:
+            try:
+                return future.result(timeout=1.0)
+            except CancelledError:
+                raise self._gone() from None
+            except TimeoutError:
+                if future.done():
+                    return future.result()
+                if not self._thread.is_alive():
+                    raise self._gone() from None
+
+    def _gone(self) -> BaseException:
+        return self._fault or RuntimeError("the thread that plays has ended")
 
     def close(self) -> None:
         """Stop playing; episodes under way are given up, those that are done stand in the journal."""

@@ -50,7 +50,7 @@ def measure(
 
 def generated(trajectory: Trajectory) -> list[Step]:
     """The steps of this iteration: all but those of an earlier one, where it was suspended, and a branch's copies."""
-    return [step for step in trajectory.steps if step.info.get("fresh", 1.0) and not step.info.get("copied", 0.0)]
+    return [step for step in trajectory.steps if step.marks.fresh in (None, 1.0) and not step.marks.copied]
 
 
 def spent(played: Sequence[Trajectory]) -> tuple[int, int]:

@@ -16,8 +16,9 @@ from palaestra.evaluation.report import write_report
 from palaestra.registry import part
 from palaestra.rollout.journal import Journal
 from palaestra.store.folder import RECIPE, RunFolder
+from palaestra.store.lock import writing
 from palaestra.store.metrics import MetricsLog
-from palaestra.training.asynchronous import Asynchronous
+from palaestra.training.asynchronous import Asynchronous, refuse_strategies
 from palaestra.training.bound import bind, bind_all
 from palaestra.training.build import World, build_world, make_optimizer
 from palaestra.training.checkpoint import RunState
@@ -48,10 +49,18 @@ def train(
     Returns: the closing line: `success 0.438 -> 0.945 on 256 held-out tasks`.
     Raises: RunFolderError, RecipeError, CheckpointError, NoSignal.
     """
+    if settings.training.max_staleness:
+        refuse_strategies(settings)
     path = settings.run or f"runs/{settings.name}"
-    folder = RunFolder.open(path) if resume else RunFolder.create(path, overwrite=overwrite)
-    if not resume:
-        folder.write_json(RECIPE, recipe)
+    with writing(path, make=not resume):
+        folder = RunFolder.open(path, writing=True) if resume else RunFolder.create(path, overwrite=overwrite)
+        if not resume:
+            folder.write_json(RECIPE, recipe)
+        return _run(settings, folder, recipe=recipe, quiet=quiet)
+
+
+def _run(settings: RunSettings, folder: RunFolder, *, recipe: Mapping[str, Any], quiet: bool) -> str:
+    """The run in a folder that is this process's own. Returns the closing line."""
     if settings.training.threads is not None:
         torch.set_num_threads(settings.training.threads)
     with Progress(total=settings.training.iterations, quiet=quiet) as progress, ExitStack() as resources:
@@ -60,7 +69,7 @@ def train(
         if place is not None:
             _start_parts(trainer)
             trainer.resume(place)
-            progress.note(f"resumed {path} at iteration {trainer.step}")
+            progress.note(f"resumed {folder.path} at iteration {trainer.step}")
             for line in changes(folder.read_json(RECIPE), recipe):
                 progress.note(f"changed: {line}")
             folder.write_json(RECIPE, recipe)
@@ -113,7 +122,9 @@ def _trainer(
     supply = _supply(settings, world, plans, [strategy.held or strategy for strategy in strategies], folder)
     resources.callback(supply.close)
     keepers = {"runner": world.runner, "sampler": sampler.held}
-    keepers |= {f"strategy.{place}": strategy.held for place, strategy in enumerate(strategies)}
+    keeper = supply.keeper if isinstance(supply, Asynchronous) else lambda held: held
+    stateful = {place: one.held for place, one in enumerate(strategies) if one.can("state_dict") is not None}
+    keepers |= {f"strategy.{place}": keeper(held) for place, held in stateful.items()}
     keepers["supply"] = supply  # comes back last: with its state an asynchronous one begins to play, by the others
     parts.updates = [part for updater in updaters.values() for part in (updater.loss, *updater.regularizers)]
     others = parts.stateful | {name: held for name, held in keepers.items() if hasattr(held, "state_dict")}

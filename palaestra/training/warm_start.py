@@ -132,7 +132,7 @@ def _taught_tokens(rows: list[Any]) -> torch.Tensor:
     weight = torch.zeros(last.start + max(len(last.step.action.tokens), 1))
     for row in rows:
         width = max(len(row.step.action.tokens), 1)
-        weight[row.start : row.start + width] = 1.0 - float(row.step.info.get("noise", 0.0))
+        weight[row.start : row.start + width] = 1.0 - float(row.step.marks.noise or 0.0)
     return weight
 
 

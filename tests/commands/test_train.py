@@ -1,12 +1,18 @@
 """`palaestra train`: (1) its last line; (2) what it leaves; (3) --dry-run and explain start nothing; (4) twice into one
 folder is refused; (5) --resume of a finished run prints its result; (6) --resume before the first checkpoint begins
-anew; (7) --resume with another value says so; (8) --quiet; (9) more iterations than before.
+anew; (7) --resume with another value says so; (8) --quiet; (9) more iterations than before; (10) a folder that another
+process trains into is refused, whoever asks, and may be evaluated; after that process was killed it is free at once.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -90,3 +96,34 @@ def test_9_fewer_iterations_end_with_an_evaluation(folder: Path, palaestra: Comm
     (folder / "evaluations.jsonl").write_text(lines[0] + "\n")  # as if it had been stopped before its last evaluation
     assert palaestra("train", folder, "--resume").code == 0
     assert (folder / "evaluations.jsonl").read_text().splitlines() == lines
+
+
+def test_10_one_process_a_folder(recipe: Path, palaestra: Command) -> None:
+    options = ["run=runs/busy", "training.iterations=100000", "rollout.workers=1", "rollout.worker_kind=process"]
+    command = [sys.executable, "-m", "palaestra", "train", str(recipe), *options, "--quiet"]
+    first = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    try:
+        while first.poll() is None and not list(Path("runs/busy").glob("checkpoints/step-*")):
+            time.sleep(0.02)
+        assert first.poll() is None
+        for how in (["--resume"], ["--overwrite"], []):
+            second = palaestra("train", recipe, "run=runs/busy", *how)
+            assert second.code == 2 and not second.out
+            assert "run=runs/busy" in second.err and "Traceback" not in second.err
+            assert f"another run writes into this folder (process {first.pid})." in second.err
+        first.send_signal(signal.SIGSTOP)
+        checkpoints = Path("runs/busy/checkpoints")
+        (checkpoints / ".step-999999.1.tmp").mkdir()
+        assert palaestra("eval", "runs/busy").code == 0
+        assert (checkpoints / ".step-999999.1.tmp").exists(), "what another process is writing is left alone"
+    finally:
+        first.kill()
+        first.wait()
+    steps = len(json_lines(Path("runs/busy/metrics.jsonl")))
+    done = palaestra("train", "runs/busy", "--resume", f"training.iterations={steps + 2}")
+    assert done.code == 0 and LAST.fullmatch(done.out[-1])
+    assert not list(Path("runs/busy").rglob(".*")), "neither the lock nor what was half done is left"
+
+
+def json_lines(path: Path) -> list[object]:
+    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]

@@ -1,6 +1,7 @@
 """StepTable: (1) columns of names, numbers and flags; (2) what is missing or wrong is refused by name; (3) keys, units
 and time; (4) padding stands aside; (5) `take` and `replace` keep everything else; (6) episodes become rows, in an order
-that does not depend on their arrival; (7) an empty table is a table.
+that does not depend on their arrival; (7) an empty table is a table; (8) what the library
+marks becomes columns, and numbers of the same names in info do not.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import torch
 from hypothesis import given
 
 from palaestra.advantages import dr_grpo, grpo, reinforce
-from palaestra.data import Action, Observation, Step, StepTable, Task, Trajectory, rows_of
+from palaestra.data import Action, Marks, Observation, Step, StepTable, Task, Trajectory, rows_of
+from palaestra.data.columns import COMPUTED
+from palaestra.data.trajectory import MARKS, noted
 from palaestra.errors import InvalidData, MissingColumn
 from tests.advantages.tables import quick, shuffled, tables
 
@@ -204,3 +207,37 @@ def test_empty() -> None:  # rule 7
     none = table().take(torch.zeros(0, dtype=torch.int64))
     assert len(none) == 0 and none.tokens == 0
     assert grpo(none).tolist() == [] and reinforce(none, level="token").tolist() == []
+
+
+def _two(*, marks: Marks | None = None, **info: Any) -> StepTable:
+    """The table of two acts, of which the second carries these marks and this info."""
+    plain = Step(agent="x", turn=0, action=Action(text="a"), observation=Observation(text="o"))
+    second = Step(agent="x", turn=1, action=Action(text="b"), observation=Observation(text="o"), info=info)
+    second.marks = marks or Marks()
+    return StepTable.from_trajectories([Trajectory(task=Task(env="e", seed=0), group="g", steps=[plain, second])])
+
+
+@pytest.mark.parametrize("name", [*MARKS, *COMPUTED])
+def test_info_marks_nothing(name: str) -> None:  # rule 8
+    told = _two(**{name: "leaf" if name == "node" else 5.0})
+    if name == "node":
+        return  # a label, which environments may tell where the library marks none
+    assert name not in told and told.weight.tolist() == [1.0, 1.0]
+    assert told.key("act").codes.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("name", [name for name in MARKS if name != "node"])
+def test_marks_are_columns(name: str) -> None:  # rule 8
+    marked = _two(marks=Marks(**{name: 0.0 if name == "weight" else 1.0}), **{name: 5.0})
+    assert marked[name].tolist() == ([1.0, 0.0] if name == "weight" else [0.0, 1.0])
+    assert name not in _two()
+
+
+def test_a_mark_is_of_its_step_alone() -> None:  # rule 8
+    node = _two(marks=Marks(node="tree"), node="told")
+    assert node.labels("node") == ["tree"] and node["node"].tolist() == [-1, 0]
+    step = Step(agent="x", turn=0, action=Action(), observation=Observation(), info={"own": 1.0})
+    copy = noted(step, foreign=1.0, hint=2.0)
+    copy.mark(guided=1.0)
+    assert (step.marks, step.info) == (Marks(), {"own": 1.0})
+    assert (copy.marks, copy.info) == (Marks(foreign=1.0, guided=1.0), {"own": 1.0, "hint": 2.0})

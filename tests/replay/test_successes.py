@@ -81,7 +81,7 @@ def test_copies_join_their_own_task() -> None:  # rule 4
     failed, stored = episode(0.0, group="new", sample=2), episode(1.0, group="old")
     copy = in_group_of(failed, stored, sample=2)
     assert copy.id == failed.id and is_replayed(copy) and not is_replayed(stored)
-    assert all(step.info["replayed"] == 1.0 for step in copy.steps)
+    assert all(step.marks.replayed == 1.0 for step in copy.steps)
     with pytest.raises(InvalidData, match="is of task"):
         in_group_of(failed, episode(1.0, task=1), sample=0)
     with pytest.raises(InvalidData, match=r"acts of another kind \(\('main', '5 numbers'\)\)"):

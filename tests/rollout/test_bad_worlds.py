@@ -8,19 +8,24 @@
 6. So does a session that cannot be closed.
 7. A program's own TimeoutError fails its episode; only the limit `max_seconds` cuts it.
 8. A limit among tasks of a program ends the episode with its reason; any failure among them counts more.
+9. A CancelledError that a program lets out fails its episode only; one who cancels the run is heard.
+10. An episode that is canceled while it waits for its watcher gives back no place that it does not hold.
+11. NaN and infinite numbers in info, of environments and of programs, fail their episode only, and never reach a table.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 
-from palaestra.data import Action, Observation, StepResult, StopReason, Trajectory
+from palaestra.data import Action, Observation, StepResult, StepTable, StopReason, Trajectory
 from palaestra.errors import EpisodeFailure
 from palaestra.rollout.programs import play
 from palaestra.rollout.runner import EpisodeRunner
@@ -256,3 +261,143 @@ def test_8_failures_among_tasks(nested: bool) -> None:
     (trajectory,) = run(program=together, max_turns=1)
     assert "it is torn." in said(trajectory) and trajectory.error is not None
     assert trajectory.error.boundary == "tool"
+
+
+@pytest.mark.parametrize("runner", [EpisodeRunner, VectorRunner])
+def test_9_a_cancellation_of_its_own(runner: type) -> None:
+    async def canceling(episode: Any) -> None:
+        result = await episode.reset()
+        await episode.agents["player"].act(result.observations["player"])
+        if episode.play.group == "1":
+            raise asyncio.CancelledError
+
+    first, broken, last = run(program=canceling, count=3, runner=runner)
+    assert "it let a CancelledError out" in said(broken) and "program" in said(broken)
+    assert broken.error is not None and broken.error.boundary == "part"
+    assert first.stop is last.stop is StopReason.COMPLETED
+
+
+def test_9_a_task_of_its_own() -> None:
+    async def awaiting(episode: Any) -> None:
+        result = await episode.reset()
+        await episode.agents["player"].act(result.observations["player"])
+        task = asyncio.create_task(asyncio.sleep(30))
+        task.cancel()
+        await task
+
+    (broken,) = run(program=awaiting)
+    assert "it let a CancelledError out" in said(broken)
+
+
+def _runner(program: Any, **settings: Any) -> tuple[EpisodeRunner, list[Play]]:
+    on = Stage(
+        environment_name="world",
+        make_environment=lambda: EchoEnvironment(turns=1),
+        roles={"*": Role(policy=ScriptedPolicy(["red"]))},
+        program=program,
+        environment_options={},
+    )
+    tasks = EchoEnvironment().tasks("train", 3, seed=1)
+    plays = [Play(task=task, group=f"{i}", sample=0, seed=i) for i, task in enumerate(tasks)]
+    return EpisodeRunner(on, RolloutSettings(**settings)), plays
+
+
+@pytest.mark.parametrize("stuck", [None, 30.0])
+def test_9_canceling_the_run_is_heard(stuck: float | None) -> None:
+    begun: list[str] = []
+
+    async def endless(episode: Any) -> None:
+        begun.append(episode.play.group)
+        await asyncio.Event().wait()
+
+    runner, plays = _runner(endless, stuck_seconds=stuck)
+
+    async def main() -> None:
+        async with runner.open() as collect:
+            playing = asyncio.ensure_future(collect(plays))
+            while len(begun) < 3:
+                await asyncio.sleep(0)
+            playing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await playing
+
+    asyncio.run(asyncio.wait_for(main(), timeout=60))
+
+
+def test_10_places_are_given_back_once() -> None:
+    now, most = 0, 0
+    go_on, waits = asyncio.Event(), asyncio.Event()
+
+    async def counted(episode: Any) -> None:
+        nonlocal now, most
+        if episode.play.watch is not None:
+            episode.answered = True
+            await episode.agents["player"].act("say red")
+        now, most = now + 1, max(most, now + 1)
+        await go_on.wait()
+        now -= 1
+
+    async def watch(episode: Any) -> None:
+        waits.set()
+        await asyncio.Event().wait()
+
+    runner, (watched, *others) = _runner(counted, in_flight=1)
+
+    async def main() -> None:
+        async with runner.open() as collect:
+            first = asyncio.ensure_future(collect([dataclasses.replace(watched, watch=watch)]))
+            await waits.wait()
+            playing = [asyncio.ensure_future(collect([play])) for play in others]
+            while not now:  # the place is another episode's
+                await asyncio.sleep(0)
+            for _ in range(10):  # once out of the watcher, once while it waits for a place
+                first.cancel()
+                await asyncio.sleep(0.01)
+            assert first.done()
+            go_on.set()
+            await asyncio.gather(*playing)
+
+    asyncio.run(asyncio.wait_for(main(), timeout=60))
+    assert most == 1
+
+
+@pytest.mark.parametrize("runner", [EpisodeRunner, VectorRunner])
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), np.float64("nan"), np.float32("-inf")])
+@pytest.mark.parametrize("of_agent", [True, False])
+def test_11_numbers_that_are_none(runner: type, number: Any, of_agent: bool) -> None:
+    def step(self: World, result: StepResult) -> StepResult:
+        if self._task is not None and self._task.seed == bad:
+            result.info["speed"] = {"player": number} if of_agent else number
+        else:
+            result.info["speed"] = {"player": 1.0}
+        return result
+
+    bad, policy = EchoEnvironment().tasks("train", 3, seed=1)[1].seed, Sessions()
+    first, broken, last = run(world(step), count=3, policy=policy, runner=runner)
+    assert f"`speed` is {number}." in said(broken) and "environment world, info" in said(broken)
+    assert ("agent player" in said(broken)) is of_agent
+    assert broken.error is not None and broken.error.boundary == "environment" and broken.outcome is None
+    assert first.stop is last.stop is StopReason.COMPLETED and not policy.open
+    assert StepTable.from_trajectories([first, last])["speed"].tolist() == [1.0, 1.0]
+
+
+def test_11_what_may_be_missing() -> None:
+    def step(self: World, result: StepResult) -> StepResult:
+        result.info["process"] = {"player": float("nan")}
+        return result
+
+    (played,) = run(world(step))
+    assert played.error is None and bool(StepTable.from_trajectories([played])["process"].isnan().all())
+
+
+@pytest.mark.parametrize("runner", [EpisodeRunner, VectorRunner])
+def test_11_numbers_of_programs(runner: type) -> None:
+    async def noting(episode: Any) -> None:
+        await play(episode)
+        episode.agents["player"].last.info["speed"] = float("inf") if episode.play.group == "1" else 2.0
+
+    policy = Sessions()
+    first, broken, last = run(program=noting, count=3, policy=policy, runner=runner)
+    assert "`speed` is inf." in said(broken) and "agent player, turn 0" in said(broken)
+    assert broken.error is not None and broken.error.boundary == "part"
+    assert first.stop is last.stop is StopReason.COMPLETED and not policy.open

@@ -154,7 +154,7 @@ def test_neutral(make: Any, options: dict[str, Any]) -> None:  # rule 2
     assert spent(field.played) == spent(plain)
     assert field.metrics["branching/branches"] == 0 and "branching/top3" not in field.metrics
     for trajectory in found:
-        assert [s.info["node"] for s in trajectory.steps] == [f"{trajectory.id}:{s.turn}" for s in trajectory.steps]
+        assert [s.marks.node for s in trajectory.steps] == [f"{trajectory.id}:{s.turn}" for s in trajectory.steps]
 
 
 @pytest.mark.parametrize("make", [network, language])
@@ -170,9 +170,9 @@ def test_branches(make: Any) -> None:  # rules 3, 6
         assert turn > 0 and branch.group == parent.group
         assert same(branch, parent, until=turn)
         for k, step in enumerate(branch.steps):
-            assert step.info.get("copied", 0.0) == float(k < turn)
-            shared = parent.steps[k].info["node"] if k < turn else f"{branch.id}:{k}"
-            assert step.info["node"] == shared
+            assert (step.marks.copied or 0.0) == float(k < turn)
+            shared = parent.steps[k].marks.node if k < turn else f"{branch.id}:{k}"
+            assert step.marks.node == shared
         for k in range(turn - 1):  # what the last of them earns may come later
             assert (branch.steps[k].reward, branch.steps[k].observation.text) == (
                 parent.steps[k].reward,
@@ -201,11 +201,11 @@ def replayed(trajectory: Trajectory) -> None:
 def test_spent_once() -> None:  # rule 4
     policy = language()
     found, field = grow(policy, Branching(**BUSY))
-    nodes = {step.info["node"]: step for t in found for step in t.steps}
+    nodes = {step.marks.node: step for t in found for step in t.steps}
     steps, tokens = spent(field.played)
     assert steps == len(nodes) < sum(len(t.steps) for t in found)
     assert tokens == sum(len(step.action.tokens) for step in nodes.values())
-    copied = [step.info.get("copied", 0.0) for t in found for step in t.steps]
+    copied = [step.marks.copied or 0.0 for t in found for step in t.steps]
     assert field.metrics["branching/copied"] == pytest.approx(np.mean(copied))
     # What the engine computed: the union of all paths, each id once, but for each trajectory's last one.
     computed = policy.engine.statistics

@@ -69,7 +69,7 @@ def plans(trajectory: Trajectory) -> list[Any]:
 def test_attempts_are_linear(subgoals: int) -> None:  # rule 1
     for trajectory in played(subgoals=subgoals):
         assert trajectory.error is None
-        decisions = {step.info["node"] for step in plans(trajectory)}
+        decisions = {step.marks.node for step in plans(trajectory)}
         assert len(plans(trajectory)) == len(decisions) * subgoals and 4 <= len(decisions) <= 5
 
 
@@ -83,7 +83,7 @@ def test_subgoals_see_one_state() -> None:  # rule 2
     for trajectory in played():
         nodes: dict[str, set[str]] = {}
         for step in plans(trajectory):
-            nodes.setdefault(step.info["node"], set()).add(step.observation.state_key)
+            nodes.setdefault(step.marks.node, set()).add(step.observation.state_key)
         assert all(len(keys) == 1 for keys in nodes.values())
         assert len({key for keys in nodes.values() for key in keys}) == len(nodes)
 
@@ -96,7 +96,7 @@ def test_one_is_followed(follow: str) -> None:  # rule 3
         nodes: dict[str, list[int]] = {}
         for place, step in enumerate(trajectory.steps):
             if step.agent == PLANNER:
-                nodes.setdefault(step.info["node"], []).append(place)
+                nodes.setdefault(step.marks.node, []).append(place)
         ends = [*[place for places in nodes.values() for place in places][1:], len(trajectory.steps)]
         until = dict(zip((place for places in nodes.values() for place in places), ends, strict=True))
         for number, places in enumerate(nodes.values()):  # play the way again that the next node tells
@@ -128,7 +128,7 @@ def test_steps_tell_their_attempt() -> None:  # rule 4
     for step in trajectory.steps:
         if step.agent != PLANNER:
             caller = trajectory.steps[step.parent or 0]
-            assert caller.agent == PLANNER and caller.invocation == step.invocation and "node" not in step.info
+            assert caller.agent == PLANNER and caller.invocation == step.invocation and step.marks.node is None
 
 
 def test_runners_agree() -> None:  # rule 5

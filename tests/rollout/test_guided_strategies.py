@@ -105,7 +105,7 @@ def test_second_attempts(tiny: Any) -> None:  # rules 1, 2, 3
         for now, then in zip(kept.steps, attempt.steps, strict=True):
             assert then.prompt.tolist() == head + now.prompt.tolist()  # each turn is a segment here
             assert now.action.tokens is then.action.tokens and now.observation.instruction is None
-            assert now.info["foreign"] == 1.0 == now.info["guided"] and "foreign" not in then.info
+            assert now.marks.foreign == 1.0 == now.marks.guided and then.marks.foreign is None
     table = StepTable.from_trajectories(found)
     assert table["foreign"].tolist() == table["guided"].tolist() and 0 < float(table["foreign"].mean()) < 1
     assert int(table["token_count"].sum()) == sum(len(s.action.tokens) for t in found for s in t.steps)
@@ -115,7 +115,7 @@ def test_guidance_may_stay(tiny: Any) -> None:  # rule 2
     arena = Arena(tiny, edits=1)
     field = arena.field()
     found = arena.run(SecondAttempt(keep_guidance=True), arena.plays(), field)
-    assert found[4] is field.played[4] and found[4].steps[0].info["guided"] == 1.0
+    assert found[4] is field.played[4] and found[4].steps[0].marks.guided == 1.0
     assert "foreign" not in StepTable.from_trajectories(found)
 
 
@@ -248,8 +248,8 @@ def test_twins(tiny: Any) -> None:  # rule 12
             seen = tiny.renderer.observation(then.observation, first=True).tolist()
             assert one.prompt_of(then).tolist() == past + seen  # all past actions and the present observation
             past += then.action.tokens.tolist()
-            assert (then.info["branch"], now.info["branch"], now.info["foreign"]) == (0.0, 1.0, 1.0)
-            assert then.info["twin"] == now.info["twin"] == one.sample
+            assert (then.marks.branch, now.marks.branch, now.marks.foreign) == (0.0, 1.0, 1.0)
+            assert then.marks.twin == now.marks.twin == one.sample
     assert len(field.played) == 4
     StepTable.from_trajectories(found)
 

@@ -11,11 +11,13 @@
 9.  Several agents, remembering networks and scripted experts go on too.
 10. Without a window everything is played to its end.
 11. Calls of sub-agents go on too, each in its own conversation.
+12. A suspended episode keeps all that its play says: turn limit, instruction, who plays whom, info; also in a state.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections import Counter
 from collections.abc import Mapping
@@ -64,7 +66,7 @@ def ended(runner: WindowRunner, iterations: int, count: int = 6, make: Any = Non
 
 
 def fresh(trajectory: Trajectory) -> list[float]:
-    return [step.info["fresh"] for step in trajectory.steps]
+    return [step.marks.fresh for step in trajectory.steps]
 
 
 def whole(on: Stage, ids: Mapping[str, Any], iterations: int, count: int = 6, **settings: Any) -> dict[str, Trajectory]:
@@ -82,7 +84,7 @@ def test_1_same_as_in_one_go(window: int, limits: dict[str, int]) -> None:
     found = ended(runner, 12)
     expected = whole(on, found, 12, **limits)
     assert len(found) > 5
-    assert plain(found, without=("info",)) == plain(expected, without=("info",))
+    assert plain(found, without=("marks",)) == plain(expected, without=("marks",))
     assert {t.id: t.info for t in found.values()} == {t.id: t.info for t in expected.values()}
     if limits:
         assert any(t.last for t in found.values()), "some are cut off, with what they would have seen next"
@@ -111,7 +113,7 @@ def test_2_a_response_may_reach_beyond() -> None:
     runner = windows(stage(lambda: EchoEnvironment(turns=9), all=tiny), 4, response_tokens=3)
     for t in (t for n in range(3) for t in runner.collect(iteration(n, 4, EchoEnvironment()))):
         assert not t.error
-        counts = [len(step.action.tokens) for step in t.steps if step.info["fresh"]]
+        counts = [len(step.action.tokens) for step in t.steps if step.marks.fresh]
         assert sum(counts[:-1]) < 4
 
 
@@ -123,10 +125,10 @@ def test_4_every_step_is_fresh_once() -> None:
             assert fresh(t) == sorted(fresh(t)), "old steps first"
             for step in t.steps:
                 key = (t.id, step.turn)
-                times[key] += int(step.info["fresh"])
+                times[key] += int(step.marks.fresh)
                 said = (step.version, step.action.value, step.action.logprobs.tolist())
                 assert record.setdefault(key, said) == said
-                assert not step.info["fresh"] or step.version == policy.version
+                assert not step.marks.fresh or step.version == policy.version
         with torch.no_grad():  # an update
             for parameter in policy.module.parameters():
                 parameter.add_(0.01 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number)))
@@ -235,7 +237,7 @@ def test_8_whole_episodes() -> None:
         played = runner.collect(iteration(1, 3), **options)
         expected = EpisodeRunner(on, RolloutSettings(max_turns=600)).collect(iteration(1, 3), **options)
         assert plain(played) == plain(expected)
-        assert not any("fresh" in step.info for t in played for step in t.steps)
+        assert all(step.marks.fresh is None for t in played for step in t.steps)
     assert [t.id for t in runner.collect(iteration(2, 3))] == before
 
 
@@ -262,7 +264,7 @@ def test_10_no_window() -> None:
     played = runner.collect(iteration(0, 4))
     expected = EpisodeRunner(on, RolloutSettings(max_turns=600)).collect(iteration(0, 4))
     assert all(set(fresh(t)) == {1.0} for t in played)
-    assert plain(played, without=("info",)) == plain(expected, without=("info",))
+    assert plain(played, without=("marks",)) == plain(expected, without=("marks",))
     assert runner.state_dict() == {"suspended": []}
     runner.close()
 
@@ -284,8 +286,41 @@ def test_11_calls() -> None:
     found = ended(windows(on, 5), 20, 3)
     expected = whole(on, found, 20, 3)
     assert len(found) > 3
-    assert plain(found, without=("info",)) == plain(expected, without=("info",))
+    assert plain(found, without=("marks",)) == plain(expected, without=("marks",))
     assert {step.segment // 4096 for t in found.values() for step in t.steps} >= {0, 1, 2, 3, 4}
+
+
+def test_12_what_the_play_says() -> None:
+    texts = ["be quick", *(f"be quick say {word}" for word in ("red", "blue"))]
+    roles = {"player": TinyModel(texts=texts), "guest": TinyModel(texts=texts, name="other", seed=1)}
+    on = stage(lambda: EchoEnvironment(turns=9), **roles)
+    given = {"turns": 5, "instruction": "be quick", "cast": {"player": "guest"}, "info": {"level": 2}}
+    plays = [dataclasses.replace(play, **given) for play in iteration(0, 3, EchoEnvironment())]
+    state: Any = {"suspended": []}
+    for _ in range(9):
+        runner = windows(on, 4, response_tokens=3)
+        runner.load_state_dict(json.loads(json.dumps(state)))
+        played = runner.collect(plays)
+        state = runner.state_dict()
+        if not state["suspended"]:
+            break
+        assert [entry["trajectory"]["stop"] for entry in state["suspended"]] == ["suspended"] * 3
+    expected = EpisodeRunner(on, RolloutSettings(max_turns=600, response_tokens=3)).collect(plays)
+    assert {t.stop for t in played} == {StopReason.MAX_TURNS} and {len(t.steps) for t in played} == {5}
+    assert {(s.policy, s.observation.instruction) for t in played for s in t.steps} == {("other", "be quick")}
+    assert {t.info["level"] for t in played} == {2}
+    assert [[s.action.tokens.tolist() for s in t.steps] for t in played] == [
+        [s.action.tokens.tolist() for s in t.steps] for t in expected
+    ]
+
+
+def test_12_states_of_earlier_versions() -> None:
+    one, other = windows(counting()), windows(counting())
+    one.collect(iteration(0, 4))
+    state = one.state_dict()
+    old = [{"seed": entry["play"]["seed"], "trajectory": entry["trajectory"]} for entry in state["suspended"]]
+    other.load_state_dict({"suspended": old})
+    assert plain(other.collect(iteration(1, 4))) == plain(one.collect(iteration(1, 4)))
 
 
 @pytest.mark.parametrize("window", [0, -3])

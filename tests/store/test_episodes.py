@@ -3,7 +3,8 @@
 (1) every field of any trajectory comes back: arrays in value, shape and type, numbers exactly;
 (2) the text is plain JSON with what a person looks for in plain sight;
 (3) equal trajectories are equal bytes;
-(4) the log of a run keeps and forgets by iteration.
+(4) the log of a run keeps and forgets by iteration;
+(5) marks stand apart from info, and episodes that were written before there were marks come back.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from palaestra.data import (
     Action,
     Failure,
     FinishReason,
+    Marks,
     Observation,
     Step,
     StopReason,
@@ -77,6 +79,9 @@ steps = st.builds(
     version=st.integers(0, 3),
     prompt=int32s,
     segment=st.integers(0, 2),
+    marks=st.builds(
+        Marks, weight=st.none() | st.just(0.0), twin=st.none() | st.floats(0, 9), node=st.none() | st.text()
+    ),
     invocation=st.integers(0, 2),
     parent=st.none() | st.integers(0, 2),
     terminated=st.booleans(),
@@ -167,3 +172,16 @@ def test_the_log_keeps_and_forgets(tmp_path: Path) -> None:  # rule 4
     kept = log.read()
     assert [(step, name) for step, name, _ in kept] == [(0, "eval/rooms")] * 2 + [(10, "eval/rooms")] * 2
     assert same(kept[0][2], example())
+
+
+def test_marks_and_info() -> None:  # rule 5
+    step = Step(agent="a", turn=0, action=Action(), observation=Observation(), info={"weight": 70.0})
+    step.mark(fresh=1.0, node="g/0:1")
+    text = to_json(Trajectory(task=Task(env="e", seed=0), group="g", steps=[step]))
+    assert text["steps"][0]["marks"] == {"fresh": 1.0, "node": "g/0:1"}
+    assert text["steps"][0]["info"] == {"weight": 70.0}
+    (back,) = from_json(text).steps
+    assert back.marks == step.marks and back.info == step.info
+    del text["steps"][0]["marks"]
+    (old,) = from_json(text).steps
+    assert old.marks == Marks() and old.info == step.info

@@ -93,10 +93,10 @@ def test_5_demonstrations() -> None:
     assert (clean.outcome, len(clean.steps)) == (1.0, 7)
     assert [said for name, said in acts(clean) if name == "verifier"] == ["continue", "stop"]
     wild = play(demonstrate, team(), environment=CALC, count=20, options={"noise": 1.0})
-    planned = [(s.action.text, s.info.get("noise", 0.0)) for one in wild for s in one.steps if s.agent == "planner"]
+    planned = [(s.action.text, (s.marks.noise or 0.0)) for one in wild for s in one.steps if s.agent == "planner"]
     assert {said for said, _ in planned} == {"calc", "head"}
     assert {noise for _, noise in planned} == {1.0}
     for one in wild:
         pairs = [(n, s) for n, s in acts(one) if n in ("planner", "executor")]
         assert all(e.startswith(p) for (_, p), (_, e) in zip(pairs[::2], pairs[1::2], strict=True))
-        assert all(not s.info.get("noise") for s in one.steps if s.agent != "planner")
+        assert all(not s.marks.noise for s in one.steps if s.agent != "planner")

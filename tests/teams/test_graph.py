@@ -236,7 +236,7 @@ def test_11_demonstrations() -> None:
     for noise in (0.0, 1.0):
         played = demonstrated(mesh, {"roles": ("a", "b"), "rounds": 2}, noise=noise)
         assert [step.agent for step in played.steps] == ["a", "b", "a", "b"]
-        assert [step.info.get("noise", 0.0) for step in played.steps] == [noise] * 4
+        assert [step.marks.noise or 0.0 for step in played.steps] == [noise] * 4
         assert played.outcome == 1.0 - noise
         word = told_word(played.steps[0].observation)
         assert shown_to(played, "a")[1] == [f"you: {word if noise == 0 else '?'}", f"b: {word if noise == 0 else '?'}"]

@@ -96,7 +96,7 @@ def test_5_demonstrations() -> None:
     word = told_word(clean.steps[0].observation)
     assert acts(clean) == [("solver", word), ("verifier", "accept")]
     assert acts(mended) == [("solver", "?"), ("verifier", "reject"), ("solver", word), ("verifier", "accept")]
-    assert [step.info.get("noise", 0.0) for step in mended.steps] == [1.0, 0.0, 0.0, 0.0]
+    assert [step.marks.noise or 0.0 for step in mended.steps] == [1.0, 0.0, 0.0, 0.0]
     assert mended.outcome == 1.0
     draw = np.random.default_rng(0)
     assert {spoiled("x = 7", draw) for _ in range(200)} == {f"x = {digit}" for digit in range(10) if digit != 7}

@@ -106,7 +106,7 @@ def test_6_demonstrations() -> None:
     assert {len(one.steps) for one in mended} == {6, 7}
     for one in mended:
         assert one.outcome == 1.0
-        assert all(s.info["noise"] == float("?" in (s.action.text or "")) for s in one.steps if "noise" in s.info)
+        assert all(s.marks.noise == float("?" in (s.action.text or "")) for s in one.steps if s.marks.noise is not None)
         assert [s.action.text for s in one.steps if s.agent == "judge"][-1] == "correct"
 
 

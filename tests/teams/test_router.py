@@ -111,7 +111,7 @@ def test_6_demonstrations() -> None:
         assert [role for role, _ in acts(played)][1::2] == ["searcher"] * searches + ["answerer"]
     assert {played.info["gold_hops"] for played in clean} == {1, 2}
     noisy = as_expert(noise=0.5)
-    marks = [[step.info["noise"] for step in played.steps] for played in noisy]
+    marks = [[step.marks.noise for step in played.steps] for played in noisy]
     assert all(own[0::2] == own[1::2] for own in marks), "the verdict of a wild act is as wild as the act"
     assert 0.2 < sum(map(sum, marks)) / sum(map(len, marks)) < 0.8
     assert any(played.outcome == 0.0 for played in noisy)

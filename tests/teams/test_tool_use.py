@@ -91,7 +91,7 @@ def test_a_loop() -> None:  # rule 4
     assert [name for name, _ in acts(plain)] == ["solver", "solver", "verifier", "verifier"]
     assert [said for _, said in acts(plain)][::2] == [call, call]
     wrong = demonstrated(1.0)
-    assert [(step.agent, step.info.get("noise", 0.0)) for step in wrong.steps] == [
+    assert [(step.agent, (step.marks.noise or 0.0)) for step in wrong.steps] == [
         ("solver", 1.0),  # the wrong proposal, without a calculation
         *[("verifier", 0.0)] * 2,
         *[("solver", 0.0)] * 2,

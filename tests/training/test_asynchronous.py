@@ -3,7 +3,9 @@ is learned from is older than the bound, and the log says how old it was; (3) no
 (4) after a kill no finished episode is played again, and the run ends as far as one that was not killed; (5) what a
 strategy raises ends the run, and so does an interrupt, without a thread left behind; (6) the slowest episode of a batch
 is waited for, or not; (7) weights change in the middle of a response, and every token knows by which it was drawn;
-(8) weights that are old on purpose are exactly as old as asked, also after a resume; (9) what cannot be is refused.
+(8) weights that are old on purpose are exactly as old as asked, also after a resume; (9) what cannot be is refused;
+(10) a strategy that must be called once an iteration is refused before anything is written; every registered strategy
+says which it is; (11) a strategy's state is read and put back on the thread that calls it, and is a copy.
 """
 
 from __future__ import annotations
@@ -28,9 +30,10 @@ import torch
 import palaestra.training.start as start
 from palaestra.data.protocols import Request
 from palaestra.engines import InProcessEngine
-from palaestra.errors import RecipeError
+from palaestra.errors import ContractError, RecipeError
 from palaestra.models.causal_lm import make_causal_lm
 from palaestra.recipe import load
+from palaestra.registry import names, part
 from palaestra.rollout.journal import Journal
 from palaestra.training.asynchronous import Asynchronous
 from palaestra.training.start import train
@@ -144,7 +147,7 @@ def test_4_a_kill_loses_no_finished_episode(tmp_path: Path) -> None:
 def test_5_faults_and_interrupts_end_the_run(echo: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken.py").write_text(
         "from palaestra.registry import register\n\n\n"
-        "@register('strategy', 'broken')\nclass Broken:\n"
+        "@register('strategy', 'broken')\nclass Broken:\n    called_per = 'group'\n"
         "    async def __call__(self, plays, field):\n        raise ValueError('no way')\n"
     )
     with pytest.raises(ValueError, match="no way"):
@@ -242,6 +245,98 @@ def test_8_weights_old_on_purpose(echo: Run) -> None:
 def test_9_refusals(overrides: list[str], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         load([ECHO, NETWORK], overrides)
+
+
+PER_ITERATION = {
+    "question_pool": {},
+    "instruction_population": {"instructions": ["a"], "every": None},
+    "dynamic_sampling": {},
+    "adaptive_temperature": {},
+}
+
+
+@pytest.mark.parametrize("name", PER_ITERATION)
+def test_10_strategies_of_iterations_are_refused(echo: Run, tmp_path: Path, name: str) -> None:
+    layers = {"strategy": [{name: PER_ITERATION[name]}]}
+    with pytest.raises(RecipeError, match=f"`{name}` must be called once an iteration") as caught:
+        echo("run", "training.max_staleness=2", layers=layers)
+    assert caught.value.where == f"strategy: {name}, training.max_staleness: 2"
+    assert not (tmp_path / "run").exists()
+
+
+def test_10_those_of_users_say_nothing_or_one_of_two_words(echo: Run, tmp_path: Path) -> None:
+    code = "class Own:\n{}    async def __call__(self, plays, field):\n        return await field.collect(plays)\n"
+    for number, said in enumerate(("", "    called_per = 'group'\n", "    called_per = 'turn'\n")):
+        (tmp_path / f"own{number}.py").write_text(code.format(said))
+    strategies = [f"strategy={tmp_path / f'own{number}.py'}:Own" for number in range(3)]
+    with pytest.raises(RecipeError, match="must be called once an iteration"):
+        echo("silent", strategies[0], "training.max_staleness=1")
+    echo("group", strategies[1], "training.max_staleness=1", "training.iterations=1", layers=NETWORK)
+    with pytest.raises(ContractError, match="`called_per` is 'turn'"):
+        echo("wrong", strategies[2], "training.max_staleness=1")
+
+
+def test_10_every_strategy_says_which() -> None:
+    said = {name: vars(part("strategy", name).target).get("called_per") for name in names("strategy")}
+    assert {name for name, word in said.items() if word == "iteration"} == set(PER_ITERATION)
+    assert set(said.values()) == {"iteration", "group"}
+
+
+COUNTS = """
+import asyncio, threading
+from palaestra.registry import register
+
+threads, states = [], []
+
+
+@register("strategy", "counts")
+class Counts:
+    called_per = "group"
+
+    def __init__(self):
+        self.seen = {}
+
+    async def __call__(self, plays, field):
+        self.seen[plays[0].group] = len(self.seen)
+        threads.append(("call", threading.current_thread().name))
+        return await field.collect(plays)
+
+    def state_dict(self):
+        threads.append(("save", threading.current_thread().name))
+        states.append(self.seen)
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state):
+        threads.append(("load", threading.current_thread().name))
+        self.seen = state["seen"]
+"""
+
+
+def test_11_state_is_of_one_thread(echo: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "counts.py").write_text(COUNTS)
+    given = (f"strategy={tmp_path / 'counts.py'}:Counts", "training.max_staleness=2", "training.checkpoint_every=1")
+    saved: list[Any] = []
+    plain = start.RunState
+
+    def watched(**fields: Any) -> Any:
+        made = plain(**fields)
+        keeper = made.others["strategy.0"]
+        saved.append((keeper, getattr(keeper, "held", keeper)))
+        return made
+
+    monkeypatch.setattr(start, "RunState", watched)
+    folder = echo("run", *given, "training.iterations=3", layers=NETWORK)
+    keeper, held = saved[0]
+    counts = sys.modules[type(held).__module__]
+    first = counts.threads.index(("call", "rollouts"))
+    assert {what for what, _ in counts.threads[:first]} <= {"save"}, "nothing plays yet"
+    assert set(counts.threads[first:]) == {("call", "rollouts"), ("save", "rollouts")}
+    kept = torch.load(folder / "checkpoints/step-000003/strategy.0.state.pt", weights_only=True)
+    assert len(kept["seen"]) == 12 and keeper.state_dict()["seen"] is not held.seen
+    counts.threads.clear()
+    echo("run", *given, "training.iterations=5", layers=NETWORK, resume=True)
+    assert counts.threads[0][0] == "load" and {name for _, name in counts.threads[1:]} == {"rollouts"}
+    assert len(counts.states[-1]) == 20
 
 
 def to_compare(trajectory: Any) -> list[Any]:

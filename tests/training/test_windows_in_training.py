@@ -61,7 +61,7 @@ def test_1_every_token_once(long: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         assert credit is not None and credit.target_weight is not None and weight is not None
         for row in experience.rows:
             act = (row.trajectory.id, row.step.turn)
-            generated[act] += int(row.step.info["fresh"])
+            generated[act] += int(row.step.marks.fresh)
             learned[act] += int(weight[row.start])
             judged[act] += int(credit.target_weight[row.start])
             if row.step.terminated:

@@ -1,0 +1,99 @@
+"""What must hold for the lock of a run folder:
+
+(1) one at a time holds it, in this process too, and the other is told the folder and the pid;
+(2) it is free as soon as its process is gone, killed or not, even if a forked child lives on;
+(3) reading asks for no lock, and cleans up only where nobody writes;
+(4) nothing is left in the folder, and a missing folder is made only for a new run.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from palaestra.errors import RunFolderError
+from palaestra.store.folder import RECIPE, RunFolder
+from palaestra.store.lock import LOCK, writing
+
+HOLD = """
+import multiprocessing, sys, time
+from palaestra.store.lock import writing
+
+with writing(sys.argv[1], make=True):
+    if sys.argv[2] != "none":
+        child = multiprocessing.get_context(sys.argv[2]).Process(target=time.sleep, args=(60,))
+        child.start()
+        print(child.pid, flush=True)
+    else:
+        print(0, flush=True)
+    time.sleep(60)
+"""
+
+
+def holder(folder: Path, start: str = "none") -> tuple[subprocess.Popen[str], int]:
+    """A process that holds the lock, and the pid of its child."""
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(folder), start], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return process, int(process.stdout.readline())
+
+
+def test_1_one_at_a_time(tmp_path: Path) -> None:
+    process, _ = holder(tmp_path)
+    try:
+        with pytest.raises(RunFolderError) as caught, writing(tmp_path, make=True):
+            pass
+    finally:
+        process.kill()
+        process.wait()
+    assert caught.value.where == f"run={tmp_path}" and f"(process {process.pid})" in caught.value.what
+    with (
+        writing(tmp_path, make=True),
+        pytest.raises(RunFolderError, match=f"process {os.getpid()}"),
+        writing(tmp_path, make=True),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("start", ["none", "fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_2_free_when_its_process_is_gone(tmp_path: Path, start: str, how: signal.Signals) -> None:
+    process, child = holder(tmp_path, start)
+    process.send_signal(how)
+    process.wait()
+    try:
+        if child:
+            os.kill(child, 0)  # it lives on
+        with writing(tmp_path, make=False):
+            pass
+    finally:
+        if child:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_3_reading(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path).write_json(RECIPE, {"seed": 1})
+    half = tmp_path / ".metrics.jsonl.1.tmp"
+    half.write_text("half")
+    with writing(tmp_path, make=False):
+        assert RunFolder.open(tmp_path).read_json(RECIPE) == {"seed": 1} and half.exists()
+        RunFolder.open(tmp_path, writing=True)
+        assert not half.exists()
+    half.write_text("half")
+    assert RunFolder.open(tmp_path).read_json(RECIPE) == {"seed": 1} and not half.exists()
+
+
+def test_4_nothing_is_left(tmp_path: Path) -> None:
+    with writing(tmp_path / "deep" / "new", make=True):
+        assert (tmp_path / "deep" / "new" / LOCK).read_text().strip() == str(os.getpid())
+    assert not list((tmp_path / "deep" / "new").iterdir())
+    with writing(tmp_path / "absent", make=False):
+        pass
+    assert not (tmp_path / "absent").exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFolderError, match="File exists"), writing(tmp_path / "file", make=True):
+        pass

@@ -11,10 +11,13 @@ the schema that recipes are checked against, and direct calls too.
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib
+import importlib.abc
 import importlib.util
 import inspect
 import json
+import re
 import sys
 import typing
 from collections.abc import Callable, Mapping
@@ -297,7 +300,7 @@ def part(slot: str, name: str, *, where: str = "") -> Part:
 def _load(target: str, *, where: str) -> Any:
     place, _, attribute = target.rpartition(":")
     try:
-        module = _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+        module = _from_file(_existing(Path(place))) if place.endswith(".py") else importlib.import_module(place)
         if not hasattr(module, attribute):
             raise UnknownName(
                 where=where,
@@ -316,14 +319,42 @@ def _load(target: str, *, where: str) -> Any:
         ) from error
 
 
+# ---- files of one's own -----------------------------------------------------------------------------------
+_FILES: dict[str, str] = {}  # name of a module → its file
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Imports modules of `_FILES` by name, as unpickling their objects does."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
+        return importlib.util.spec_from_file_location(name, _FILES[name]) if name in _FILES else None
+
+
+_FINDER = _Finder()
+
+
+def user_files() -> dict[str, str]:
+    """Files of one's own that parts were loaded from: name of the module → path. Another process needs them."""
+    return dict(_FILES)
+
+
+def know_files(files: Mapping[str, str]) -> None:
+    """Make modules importable that another process has loaded from files, so that their objects can be unpickled."""
+    _FILES.update(files)
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.append(_FINDER)
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        raise FileNotFoundError(f"no file {path}")
+    return path.resolve()
+
+
 @functools.cache
 def _from_file(path: Path) -> Any:
-    if not path.exists():
-        raise FileNotFoundError(f"no file {path}")
-    name = f"palaestra_user_{abs(hash(path.resolve()))}_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    """The module of a file. Its name depends on the path alone, so that it is the same in every process."""
+    digest, stem = hashlib.sha256(str(path).encode()).hexdigest()[:16], re.sub(r"\W", "_", path.stem)
+    name = f"palaestra_user_{digest}_{stem}"
+    know_files({name: str(path)})
+    return importlib.import_module(name)

@@ -19,6 +19,7 @@ from palaestra.errors import ContractError, RecipeError
 from palaestra.registry import Positive, register
 
 Opponent = Literal["self", "random", "first", "expert"]
+Tensor = Literal["observation", "information_state"]
 
 
 @register("environment", "openspiel", source="arXiv 1908.09453", extra="envs")
@@ -34,18 +35,23 @@ class OpenSpiel:
             always the last one.
         reward_max: rewards are multiplied so that the most that can be won or lost is this.
         show_actions: end the text with the legal moves.
+        tensor: which tensor of the game is the vector. "observation": what lies on the table now, in games with
+            history not all that the player knows. "information_state": all that it knows, moves included. In Leduc
+            poker 936 situations have 516 different observation tensors and 936 information-state tensors, so a
+            network without memory that reads the first cannot play well; in tic-tac-toe they would be the same, and
+            there is no second one.
 
     Chance and opponents draw from the task's seed. A move is an index, or its text in OpenSpiel's words. Whoever
     makes an illegal move loses `reward_max` and ends the game, and nobody else is rewarded.
-    Observation: `vector`, the seat one-hot and the game's observation tensor; `legal`, indices; `state_key`, the
-    position where all is open, else the information state.
+    Observation: `vector`, the seat one-hot and the game's tensor; `legal`, indices; `state_key`, the position where
+    all is open, else the information state.
     Info: `illegal` of the agent who made such a move. At the end `game`; `success`, whether the agent (in
     self-play: player_0) got more than anyone else, or in a common payoff the most there is; `score`, its payoff
     between 0 and 1.
     Expert: exact in tic-tac-toe and tiny Hanabi, an equilibrium in Kuhn poker of two, tree search in other games of
     two without chance and hidden cards; no expert elsewhere.
-    Raises: RecipeError, for an unknown game, one with simultaneous moves, or an expert that nobody knows;
-        MissingExtra, if open_spiel is not installed.
+    Raises: RecipeError, for an unknown game, one with simultaneous moves, an expert that nobody knows, or a tensor
+        that the game does not have; MissingExtra, if open_spiel is not installed.
     """
 
     provides = frozenset({"state_key", "outcome", "game", "illegal"})  # columns that tables made of it have
@@ -58,6 +64,7 @@ class OpenSpiel:
         seats: Literal["alternate", "first", "last"] = "alternate",
         reward_max: Positive = 1.0,
         show_actions: bool = False,
+        tensor: Tensor = "observation",
     ) -> None:
         self._game = load(game)
         self._params = {"game": game, "opponent": opponent, "seats": seats}
@@ -68,7 +75,8 @@ class OpenSpiel:
         self._reward_max = reward_max
         self.agents: tuple[str, ...] = tuple(f"player_{seat}" for seat in range(self._players))
         self.action_count: int = self._game.num_distinct_actions()
-        self._shape = _tensor_size(self._game)
+        self._tensor = _known_tensor(self._game, game, tensor)
+        self._shape = _tensor_size(self._game, self._tensor)
         self.vector_size: int | None = None if self._shape is None else self._players + self._shape
         if solver(game) is None:
             if opponent == "expert":
@@ -236,8 +244,7 @@ class OpenSpiel:
             return None
         whose = np.zeros(self._players, np.float32)
         whose[seat] = 1
-        kind = self._game.get_type()
-        tensor = state.observation_tensor if kind.provides_observation_tensor else state.information_state_tensor
+        tensor = state.observation_tensor if self._tensor == "observation" else state.information_state_tensor
         return np.concatenate([whose, np.asarray(tensor(seat), np.float32)])
 
 
@@ -246,11 +253,27 @@ def _moves(state: Any) -> dict[int, str]:
     return {move: state.action_to_string(state.current_player(), move) for move in state.legal_actions()}
 
 
-def _tensor_size(game: Any) -> int | None:
+def _known_tensor(game: Any, name: str, asked: Tensor) -> Tensor | None:
+    """The tensor that is read: the one asked for; in place of a missing observation tensor the other one; or None."""
     kind = game.get_type()
-    if kind.provides_observation_tensor:
-        return int(np.prod(game.observation_tensor_shape()))
-    return int(np.prod(game.information_state_tensor_shape())) if kind.provides_information_state_tensor else None
+    if asked == "observation" and kind.provides_observation_tensor:
+        return "observation"
+    if kind.provides_information_state_tensor:
+        return "information_state"
+    if asked == "information_state":
+        raise RecipeError(
+            where=PLACE,
+            what=f"`{name}` has no information-state tensor.",
+            remedy="Leave `tensor` out: the observation tensor is read, where the game has one.",
+        )
+    return None
+
+
+def _tensor_size(game: Any, tensor: Tensor | None) -> int | None:
+    if tensor is None:
+        return None
+    shape = game.observation_tensor_shape() if tensor == "observation" else game.information_state_tensor_shape()
+    return int(np.prod(shape))
 
 
 def _shown(game: Any, state: Any, seat: int) -> tuple[str, str]:

@@ -28,7 +28,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
 
-from palaestra.errors import RecipeError, UnknownName, nearest
+from palaestra.errors import MissingExtra, RecipeError, UnknownName, missing_extra, nearest
 
 # ---- kinds of options that many parts share ---------------------------------------------------------------
 Discount = Annotated[float, pydantic.Field(gt=0, le=1)]
@@ -79,6 +79,7 @@ class Part:
     uses: tuple[str, ...] = ()
     source: str = ""
     extra: str = ""
+    modules: tuple[str, ...] = ()
 
     @property
     def options(self) -> type[pydantic.BaseModel]:
@@ -105,6 +106,12 @@ class Part:
         """The first line of the docstring."""
         return (inspect.getdoc(self.target) or "").partition("\n")[0]
 
+    def check_installed(self, *, where: str) -> None:
+        """Raises: MissingExtra, if one of `modules` cannot be found; none of them is imported."""
+        for module in self.modules:
+            if not _can_be_found(module):
+                raise missing_extra(module, extra=self.extra, needed_for=where)
+
     def check(self, options: Mapping[str, Any], *, where: str) -> dict[str, Any]:
         """The options with defaults filled in.
 
@@ -121,6 +128,7 @@ def register(
     uses: tuple[str, ...] = (),
     source: str = "",
     extra: str = "",
+    modules: tuple[str, ...] = (),
 ) -> Callable[[P], P]:
     """Make a function or class a part of `slot`, known in recipes as `name`.
 
@@ -131,6 +139,7 @@ def register(
         uses: abilities that must be there, such as "critic" or "reference".
         source: "arXiv 2505.10978", or where the formula comes from.
         extra: the optional dependencies that it needs, as in `pip install 'palaestra[extra]'`.
+        modules: of the extra, those that it imports whatever its options are; a recipe is refused where one is absent.
 
     Options given to a direct call are checked as in a recipe.
     """
@@ -139,7 +148,9 @@ def register(
 
     def decorate(target: P) -> P:
         made: Any = _checked_class(target) if inspect.isclass(target) else _checked_function(target)
-        made.part = Part(slot=slot, name=name, target=target, reads=reads, uses=uses, source=source, extra=extra)
+        made.part = Part(
+            slot=slot, name=name, target=target, reads=reads, uses=uses, source=source, extra=extra, modules=modules
+        )
         return made  # type: ignore[no-any-return]
 
     return decorate
@@ -311,12 +322,22 @@ def _load(target: str, *, where: str) -> Any:
         return getattr(module, attribute)
     except (FileNotFoundError, ModuleNotFoundError, AttributeError) as error:
         if isinstance(error, ModuleNotFoundError) and place.startswith("palaestra."):
-            raise  # an extra of one of our own parts; the part names it
+            what = f"the package `{error.name}` is not installed."
+            raise MissingExtra(where=where, what=what, remedy="Install it with: pip install palaestra") from error
         raise UnknownName(
             where=where,
             what=f"`{target}` cannot be loaded: {error}.",
             remedy="Write `module:attribute`, or `path/to/file.py:attribute` relative to the working folder.",
         ) from error
+
+
+def _can_be_found(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ImportError:
+        return False
+    except ValueError:  # it was imported in an unusual way
+        return True
 
 
 # ---- files of one's own -----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ Knows the Environment protocol and pipes. Knows nothing of agents or policies.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
 import math
 import multiprocessing
@@ -13,7 +14,8 @@ import pickle
 import signal
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
@@ -57,20 +59,24 @@ def _serve(start: _StartUp, pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which then closes the pipe
     registry.know_files(start.files)
     environments: dict[int, Any] = {}
-    pipe.send((READY, True, pickle.dumps(None), ""))
-    while True:
-        try:
+    with suppress(EOFError, OSError), asyncio.Runner() as loop:  # the run is over, or has given this process up
+        pipe.send((READY, True, pickle.dumps(None), ""))
+        while True:
             number, call, arguments = pipe.recv()
-        except (EOFError, OSError):
-            return
-        try:
-            result = _answer(environments, start, number, call, pickle.loads(arguments))
-            pipe.send((number, True, pickle.dumps(result), ""))
-        except Exception as error:
-            pipe.send((number, False, *_portable(error)))
+            try:
+                result = _result(environments, start, number, call, pickle.loads(arguments))
+                result = loop.run(_awaited(result)) if inspect.isawaitable(result) else result
+                answer: tuple[Any, ...] = (True, pickle.dumps(result), "")
+            except Exception as error:
+                answer = (False, *_portable(error))
+            pipe.send((number, *answer))
 
 
-def _answer(environments: dict[int, Any], start: _StartUp, number: int, call: str, arguments: tuple[Any, ...]) -> Any:
+async def _awaited(result: Awaitable[Any]) -> Any:
+    return await result
+
+
+def _result(environments: dict[int, Any], start: _StartUp, number: int, call: str, arguments: tuple[Any, ...]) -> Any:
     """What one call of one environment gives."""
     if call == "open":
         environments[number] = pickle.loads(start.make)()

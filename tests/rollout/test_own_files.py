@@ -2,7 +2,7 @@
 folder, and their objects go to and fro; (2) an exception of a class of the file fails its episode alone; (3) so does
 an answer or an action that cannot be sent, or that cannot be read on the other side, and nothing hangs; (4) modules of
 files have one name in all processes, and one object for one file; (5) training works; (6) what makes no environment in
-another process is refused.
+another process is refused; (7) methods may be coroutines.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from palaestra.training.build import make_environment
 from palaestra.training.start import train
 
 OWN = '''
+import asyncio
 import os
 from dataclasses import dataclass
 
@@ -98,6 +99,17 @@ class World(EchoEnvironment):
             return result
         result.info["place"] = Place("hall", os.getpid())
         return result
+
+
+class Late(World):
+    async def reset(self, task):
+        await asyncio.sleep(0)
+        return super().reset(task)
+
+    async def step(self, actions):
+        self.waiting = asyncio.ensure_future(asyncio.sleep(60))  # goes on from call to call
+        await asyncio.sleep(0)
+        return super().step(actions)
 '''
 
 
@@ -110,9 +122,10 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(
-    options: dict[str, Any], said: Callable[..., Any], count: int = 9, program: Any = playing, **settings: Any
-) -> list[Trajectory]:
-    name = "own world.py:World"
+    options: dict[str, Any], said: Callable[..., Any], count: int = 9, kind: str = "World", program: Any = playing,
+    **settings: Any,
+) -> list[Trajectory]:  # fmt: skip
+    name = f"own world.py:{kind}"
     on = Stage(
         environment_name=name,
         make_environment=functools.partial(make_environment, name, options),
@@ -232,3 +245,11 @@ def test_6_what_cannot_be_made_elsewhere() -> None:
     on = Stage(environment_name="x", make_environment=lambda: None, roles={}, program=playing, environment_options={})
     with pytest.raises(ContractError, match=r"cannot be given to a worker process(.|\n)*worker_kind=thread"):
         EpisodeRunner(on, RolloutSettings(**WORKERS))
+
+
+def test_7_coroutines(own: Path) -> None:
+    played = run({}, echo, kind="Late", **WORKERS)
+    assert all(t.outcome == 1.0 for t in played), [t.error for t in played]
+    assert all(
+        "Broken: broken at 1" in message for message in failures(run({"fault": "own"}, echo, kind="Late", **WORKERS))
+    )

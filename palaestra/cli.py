@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 import palaestra
-from palaestra.errors import PalaestraError
+from palaestra.errors import MissingExtra, PalaestraError
 
 app = typer.Typer(
     name="palaestra",
@@ -28,7 +28,7 @@ Layers = Annotated[
     list[str], typer.Argument(help="Recipe files, left to right, and overrides such as `rollout.group=16`.")
 ]
 Where = Annotated[str, typer.Argument(help="A run folder, or recipe files and overrides.")]
-STOPPED = 130  # exit code after Ctrl-C
+STOPPED, MISSING = 130, 1  # exit codes after Ctrl-C, and where an optional package is not installed
 GO_ON = {
     "train": "the same command with `--resume` goes on from the newest checkpoint, if one was written",
     "compare": "the same command goes on where it stopped",
@@ -165,7 +165,11 @@ def main() -> None:
 
 
 def _run() -> int:
-    """Run the command line; returns its exit code: 0, 2 for faults that a user can mend, 130 for Ctrl-C."""
+    """Run the command line.
+
+    Returns: its exit code: 0, 1 for an optional package that is not installed, 2 for other faults that a user can mend,
+        130 for Ctrl-C.
+    """
     try:
         code = app(prog_name="palaestra", standalone_mode=False) or 0  # Typer returns 130 for Ctrl-C
     except (KeyboardInterrupt, typer.Abort):
@@ -174,7 +178,7 @@ def _run() -> int:
         if os.environ.get("PALAESTRA_TRACEBACK") or not _mendable(error):
             raise
         print(f"\n{_message(error)}\n", file=sys.stderr)
-        return 2
+        return MISSING if isinstance(error, MissingExtra) else 2
     if code == STOPPED:
         print("\n" + "; ".join(["stopped", *(GO_ON[word] for word in sys.argv[1:2] if word in GO_ON)]), file=sys.stderr)
     return int(code)

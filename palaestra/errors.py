@@ -51,11 +51,11 @@ class PalaestraError(Exception):
 
     def __reduce__(self) -> tuple[object, tuple[object, ...], dict[str, object]]:
         # Keyword-only constructors need help to cross a process boundary.
-        return (_rebuild, (type(self),), self.__dict__.copy())
+        return (_rebuild, (type(self), self.args), self.__dict__.copy())
 
 
-def _rebuild(cls: type[PalaestraError]) -> PalaestraError:
-    return cls.__new__(cls)
+def _rebuild(cls: type[PalaestraError], args: tuple[object, ...]) -> PalaestraError:
+    return cls.__new__(cls, *args)
 
 
 class RecipeError(PalaestraError, ValueError):

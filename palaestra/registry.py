@@ -11,10 +11,13 @@ the schema that recipes are checked against, and direct calls too.
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib
+import importlib.abc
 import importlib.util
 import inspect
 import json
+import re
 import sys
 import typing
 from collections.abc import Callable, Mapping
@@ -25,7 +28,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
 
-from palaestra.errors import RecipeError, UnknownName, nearest
+from palaestra.errors import MissingExtra, RecipeError, UnknownName, missing_extra, nearest
 
 # ---- kinds of options that many parts share ---------------------------------------------------------------
 Discount = Annotated[float, pydantic.Field(gt=0, le=1)]
@@ -76,6 +79,7 @@ class Part:
     uses: tuple[str, ...] = ()
     source: str = ""
     extra: str = ""
+    modules: tuple[str, ...] = ()
 
     @property
     def options(self) -> type[pydantic.BaseModel]:
@@ -102,6 +106,12 @@ class Part:
         """The first line of the docstring."""
         return (inspect.getdoc(self.target) or "").partition("\n")[0]
 
+    def check_installed(self, *, where: str) -> None:
+        """Raises: MissingExtra, if one of `modules` cannot be found; none of them is imported."""
+        for module in self.modules:
+            if not _can_be_found(module):
+                raise missing_extra(module, extra=self.extra, needed_for=where)
+
     def check(self, options: Mapping[str, Any], *, where: str) -> dict[str, Any]:
         """The options with defaults filled in.
 
@@ -118,6 +128,7 @@ def register(
     uses: tuple[str, ...] = (),
     source: str = "",
     extra: str = "",
+    modules: tuple[str, ...] = (),
 ) -> Callable[[P], P]:
     """Make a function or class a part of `slot`, known in recipes as `name`.
 
@@ -128,6 +139,7 @@ def register(
         uses: abilities that must be there, such as "critic" or "reference".
         source: "arXiv 2505.10978", or where the formula comes from.
         extra: the optional dependencies that it needs, as in `pip install 'palaestra[extra]'`.
+        modules: of the extra, those that it imports whatever its options are; a recipe is refused where one is absent.
 
     Options given to a direct call are checked as in a recipe.
     """
@@ -136,7 +148,9 @@ def register(
 
     def decorate(target: P) -> P:
         made: Any = _checked_class(target) if inspect.isclass(target) else _checked_function(target)
-        made.part = Part(slot=slot, name=name, target=target, reads=reads, uses=uses, source=source, extra=extra)
+        made.part = Part(
+            slot=slot, name=name, target=target, reads=reads, uses=uses, source=source, extra=extra, modules=modules
+        )
         return made  # type: ignore[no-any-return]
 
     return decorate
@@ -297,7 +311,7 @@ def part(slot: str, name: str, *, where: str = "") -> Part:
 def _load(target: str, *, where: str) -> Any:
     place, _, attribute = target.rpartition(":")
     try:
-        module = _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+        module = _from_file(_existing(Path(place))) if place.endswith(".py") else importlib.import_module(place)
         if not hasattr(module, attribute):
             raise UnknownName(
                 where=where,
@@ -308,7 +322,8 @@ def _load(target: str, *, where: str) -> Any:
         return getattr(module, attribute)
     except (FileNotFoundError, ModuleNotFoundError, AttributeError) as error:
         if isinstance(error, ModuleNotFoundError) and place.startswith("palaestra."):
-            raise  # an extra of one of our own parts; the part names it
+            what = f"the package `{error.name}` is not installed."
+            raise MissingExtra(where=where, what=what, remedy="Install it with: pip install palaestra") from error
         raise UnknownName(
             where=where,
             what=f"`{target}` cannot be loaded: {error}.",
@@ -316,14 +331,51 @@ def _load(target: str, *, where: str) -> Any:
         ) from error
 
 
+def _can_be_found(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ImportError:
+        return False
+    except ValueError:  # it was imported in an unusual way
+        return True
+
+
+# ---- files of one's own -----------------------------------------------------------------------------------
+_FILES: dict[str, str] = {}  # name of a module → its file
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Imports modules of `_FILES` by name, as unpickling their objects does."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
+        return importlib.util.spec_from_file_location(name, _FILES[name]) if name in _FILES else None
+
+
+_FINDER = _Finder()
+
+
+def user_files() -> dict[str, str]:
+    """Files of one's own that parts were loaded from: name of the module → path. Another process needs them."""
+    return dict(_FILES)
+
+
+def know_files(files: Mapping[str, str]) -> None:
+    """Make modules importable that another process has loaded from files, so that their objects can be unpickled."""
+    _FILES.update(files)
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.append(_FINDER)
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        raise FileNotFoundError(f"no file {path}")
+    return path.resolve()
+
+
 @functools.cache
 def _from_file(path: Path) -> Any:
-    if not path.exists():
-        raise FileNotFoundError(f"no file {path}")
-    name = f"palaestra_user_{abs(hash(path.resolve()))}_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    """The module of a file. Its name depends on the path alone, so that it is the same in every process."""
+    digest, stem = hashlib.sha256(str(path).encode()).hexdigest()[:16], re.sub(r"\W", "_", path.stem)
+    name = f"palaestra_user_{digest}_{stem}"
+    know_files({name: str(path)})
+    return importlib.import_module(name)

@@ -5,11 +5,13 @@ Knows a tokenizer. Knows nothing of history: what was rendered once is never ren
 
 from __future__ import annotations
 
+import copy
 from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
 
+from palaestra.contexts.quoting import Quoting
 from palaestra.data import Observation
 from palaestra.errors import EpisodeFailure, InvalidData
 from palaestra.models.tokenizer import ACTION, END, OBSERVATION
@@ -63,13 +65,15 @@ class TagRenderer:
         vocabulary = tokenizer.get_vocab()
         self._open, self._close, self._end = (vocabulary[tag] for tag in (OBSERVATION, ACTION, END))
         self.stop: tuple[int, ...] = (self._end,)
-        # A tag spelled in an observation stays text: environments cannot forge turns.
-        tokenizer.backend_tokenizer.encode_special_tokens = True
+        # A tag spelled in an observation stays text: environments cannot forge turns. This needs a copy, because each
+        # call of the tokenizer itself sets the switch anew.
+        self._plain = copy.deepcopy(tokenizer.backend_tokenizer)
+        self._plain.encode_special_tokens = True
         self._encode = lru_cache(maxsize=50_000)(self._encode_plain)
 
     def _encode_plain(self, text: str) -> tuple[int, ...]:
         # A leading space makes the first word the same token as in the middle of a text.
-        return tuple(self._tokenizer.backend_tokenizer.encode(" " + text.strip(), add_special_tokens=False).ids)
+        return tuple(self._plain.encode(" " + text.strip(), add_special_tokens=False).ids)
 
     def instruction(self, text: str) -> np.ndarray:
         return np.array(self._encode(text), np.int32)
@@ -89,7 +93,8 @@ class ChatRenderer:
     """A model's own chat template, appended turn by turn.
 
     The ids of a later turn are the difference between the template of a short dialogue with and without
-    it, so that earlier ids never change.
+    it, so that earlier ids never change. Special tokens come from the template alone: their strings in a message
+    stay text, whoever wrote it.
 
     Raises: InvalidData, if the template does not extend a dialogue by appending.
     """
@@ -99,16 +104,23 @@ class ChatRenderer:
         self.stop: tuple[int, ...] = (int(tokenizer.eos_token_id),)
         self._next = lru_cache(maxsize=50_000)(self._next_plain)
         self._seed = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
+        written = tokenizer.apply_chat_template(self._seed, tokenize=False, add_generation_prompt=False)
+        self._quoting = Quoting(tokenizer, template=str(written))
         self._base = self._template(self._seed, prompt=False)
         # After the reply the template may close the turn (often a newline): that belongs to the next prompt.
-        self._closing = self._base[self._base.rindex("y") + 1 :].removeprefix(tokenizer.eos_token or "")
+        self._closing = self._base[self._base.rindex("y") + 1 :]
+        self._closing = self._closing.removeprefix(self._quoting.own(tokenizer.eos_token or ""))
         self._next_plain("x")
 
     def _template(self, messages: list[dict[str, str]], *, prompt: bool) -> str:
-        return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt))
+        """The dialogue as `_ids` reads it: special tokens of the template are told from those in messages."""
+        quoted = self._quoting.quote(messages)
+        return self._quoting.own(
+            str(self._tokenizer.apply_chat_template(quoted, tokenize=False, add_generation_prompt=prompt))
+        )
 
     def _ids(self, text: str) -> np.ndarray:
-        return np.array(self._tokenizer.encode(text, add_special_tokens=False), np.int32)
+        return np.array(self._quoting.ids(text), np.int32)
 
     def instruction(self, text: str) -> np.ndarray:
         """A system message: the template of a dialogue with it, without the first turn.
@@ -147,7 +159,7 @@ class ChatRenderer:
         return self._closing + longer[len(self._base) :]
 
     def action(self, text: str) -> np.ndarray:
-        return np.append(self._ids(text), np.int32(self.stop[0])).astype(np.int32)
+        return np.append(self._ids(self._quoting.quote(text)), np.int32(self.stop[0])).astype(np.int32)
 
     def text(self, ids: np.ndarray) -> str:
         return str(self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=True)).strip()

@@ -26,7 +26,7 @@ SIGN = re.compile(r"[A-Z][a-z]{2,}|\S")  # a word such as `Round`, else one sign
 SPOKEN = 24  # games of each name under `words` that are played at random for a tokenizer
 
 
-@register("environment", "games", source="arXiv 2510.15414", extra="envs")
+@register("environment", "games", source="arXiv 2510.15414", extra="envs", modules=("pyspiel",))
 class Games:
     """Several sequential games; every task is of one, and what agents read begins with its name, without parameters.
 

@@ -23,7 +23,9 @@ MOST = 64  # numbers of a range that are listed as legal
 TOOL = "act"
 
 
-@register("environment", "openenv", source="https://github.com/meta-pytorch/OpenEnv", extra="adapters")
+@register(
+    "environment", "openenv", source="https://github.com/meta-pytorch/OpenEnv", extra="adapters", modules=("openenv",)
+)
 class OpenEnv:
     """Play an OpenEnv environment: a class in this process, or one behind a running server.
 

@@ -22,7 +22,7 @@ Opponent = Literal["self", "random", "first", "expert"]
 Tensor = Literal["observation", "information_state"]
 
 
-@register("environment", "openspiel", source="arXiv 1908.09453", extra="envs")
+@register("environment", "openspiel", source="arXiv 1908.09453", extra="envs", modules=("pyspiel",))
 class OpenSpiel:
     """A sequential game; seat i is the agent `player_i`.
 

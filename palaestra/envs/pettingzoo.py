@@ -21,7 +21,7 @@ from palaestra.registry import Positive, PositiveInt, part, register
 SEEDS = 1 << 31  # PettingZoo environments take seeds below
 
 
-@register("environment", "pettingzoo", source="arXiv 2009.14471", extra="envs")
+@register("environment", "pettingzoo", source="arXiv 2009.14471", extra="envs", modules=("pettingzoo",))
 class PettingZoo:
     """Play a game or a task of several agents from PettingZoo, MPE2 or a package of the same interface.
 

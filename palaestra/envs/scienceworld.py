@@ -35,7 +35,7 @@ Simplification = Literal[
 ]
 
 
-@register("environment", "scienceworld", source="arXiv 2203.07540", extra="envs")
+@register("environment", "scienceworld", source="arXiv 2203.07540", extra="envs", modules=("scienceworld",))
 class ScienceWorld:
     """Do what a task of elementary science asks for, in a house of ten rooms, by text commands.
 

@@ -24,7 +24,7 @@ LONGEST_COMMAND = 100  # characters; the interpreter cuts at 198 bytes
 HELD_OUT = 1 << 20  # games of every split but "train"
 
 
-@register("environment", "textworld", source="arXiv 1806.11532", extra="envs")
+@register("environment", "textworld", source="arXiv 1806.11532", extra="envs", modules=("textworld",))
 class TextWorld:
     """Find and bring things in a generated house, by text commands.
 

@@ -25,7 +25,13 @@ from palaestra.registry import PositiveInt, register
 from palaestra.tools import Tool, Toolbox
 
 
-@register("environment", "verifiers", source="https://github.com/PrimeIntellect-ai/verifiers", extra="adapters")
+@register(
+    "environment",
+    "verifiers",
+    source="https://github.com/PrimeIntellect-ai/verifiers",
+    extra="adapters",
+    modules=("verifiers",),
+)
 class Verifiers:
     """Play an environment of the verifiers library: each call of its model is a turn of our agent.
 

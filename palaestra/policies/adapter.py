@@ -31,7 +31,7 @@ def _through(name: str) -> Any:
     return property(lambda self: getattr(self.language, name))
 
 
-@register("policy", "adapter", source="arXiv 2106.09685", extra="lora")
+@register("policy", "adapter", source="arXiv 2106.09685", extra="lora", modules=("peft",))
 class AdapterPolicy:
     """A language policy that is another one plus a low-rank addition; only the addition is its own and learns.
 

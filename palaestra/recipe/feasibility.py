@@ -167,8 +167,7 @@ def _check_need(
             where = rows["rollout.runner"].mark.where
             raise _refusal(used, need, fault, f"set rollout.runner={' or '.join(runners)}", where=where)
     elif need == "reference":
-        if settings.reference is None:
-            raise _refusal(used, need, "a reference policy, and `reference` is not set", _REFERENCE)
+        _check_reference(used, settings)
     elif need in ABILITIES_OF_ENVIRONMENTS:
         environment = _environment(parts)
         if _environment_can(environment, need) is False:
@@ -180,7 +179,17 @@ def _check_need(
         _check_column(need, used, settings, parts)
 
 
-_REFERENCE = "set `reference: start` (the weights after the warm start)"
+def _check_reference(used: UsedPart, settings: RunSettings) -> None:
+    """Each trained policy that the part works with needs a reference: the recipe's, or its own."""
+    trained = {name: policy for name, policy in settings.policies.items() if policy.trainable}
+    lacking = [name for name in trained if trained[name].reference is None and name in _policies_of(used, settings)]
+    if settings.reference is not None or not lacking:
+        return
+    fault, way = "`reference` is not set", "set `reference: start` (the weights after the warm start)"
+    if any(policy.reference for policy in trained.values()):
+        fault = f"policy `{lacking[0]}` has none"
+        way = f"set policies.{lacking[0]}.reference=start, or `reference: start`"
+    raise _refusal(used, "reference", f"a reference policy, and {fault}", way)
 
 
 def _check_ability(need: str, used: UsedPart, settings: RunSettings, parts: Sequence[UsedPart]) -> None:

@@ -70,6 +70,7 @@ def used_parts(place: Place, uses: list[Use], node: Node | None) -> Iterator[Use
         key = f"{path}.{use.name}" if names.count(use.name) == 1 else f"{path}.{position}"
         mark = default_mark(place, use.name) if own is None else own.value["name"].mark
         part = _find(slot_at(place) or "", use.name, mark)
+        part.check_installed(where=mark.where)
         options = _options(part, use, own.get("options") if own is not None else None, key, mark)
         yield UsedPart(path=path, name=use.name, key=key, part=part, options=options, mark=mark)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.data import Failure, StopReason, Trajectory
-from palaestra.errors import ContractError, EpisodeFailure, PalaestraError
+from palaestra.errors import ContractError, EpisodeFailure, MissingExtra, PalaestraError
 from palaestra.rollout.episode import Episode
 from palaestra.rollout.limits import Halt
 
@@ -21,8 +21,14 @@ PACKAGE = Path(__file__).parents[1]
 
 
 def verdict(error: Exception, where: str) -> tuple[StopReason, EpisodeFailure | None]:
-    """How an episode ends whose program raised this. Of several errors at once, a failure counts more than a limit."""
+    """How an episode ends whose program raised this. Of several errors at once, a failure counts more than a limit.
+
+    Raises: MissingExtra, if it is among them: no other episode would do without the package.
+    """
     errors = _apart(error)
+    for one in errors:
+        if isinstance(one, MissingExtra):
+            raise one
     faults = [one for one in errors if not isinstance(one, Halt)]
     halts = [one for one in errors if isinstance(one, Halt)]
     return (StopReason.ERROR, _fault(faults[0], where)) if faults else (halts[0].reason, None)

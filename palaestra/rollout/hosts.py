@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from palaestra.data import Action, StepResult, Task
-from palaestra.errors import EpisodeFailure, PalaestraError
+from palaestra.errors import EpisodeFailure, MissingExtra, PalaestraError
 from palaestra.tools.threads import Late, Threads
 
 
@@ -32,7 +32,12 @@ class Host(Protocol):
 
 
 def failure(name: str, call: str, error: BaseException) -> EpisodeFailure:
-    """What an environment raised, as a failure of its boundary."""
+    """What an environment raised, as a failure of its boundary.
+
+    Raises: MissingExtra, if that is it: no other episode would do without the package, so the run ends.
+    """
+    if isinstance(error, MissingExtra):
+        raise error
     if isinstance(error, EpisodeFailure):
         return error
     what = error.what if isinstance(error, PalaestraError) else f"{type(error).__name__}: {error}"

@@ -6,6 +6,7 @@ Knows the Environment protocol and pipes. Knows nothing of agents or policies.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
 import math
 import multiprocessing
@@ -13,11 +14,15 @@ import pickle
 import signal
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
+from palaestra import registry
 from palaestra.data import Action, StepResult, Task
+from palaestra.errors import ContractError
 from palaestra.rollout.hosts import MISSING, failure, hung
 
 DEPTH = 4  # messages on their way to one worker: with more, both sides of a full pipe could wait for each other
@@ -32,29 +37,55 @@ class Restarted(Exception):
     """The process was replaced for another episode's fault."""
 
 
-def _serve(make: Callable[[], Any], pipe: Connection) -> None:
-    """The worker's loop: one message is (number, call, arguments), the answer (number, fine, result)."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StartUp:
+    """What a worker process is told at its start.
+
+    Attributes:
+        make: gives an environment; pickled, because it may be of a file that the process must know first.
+        files: modules that the run has loaded from files, whose objects go to and fro.
+    """
+
+    make: bytes
+    files: Mapping[str, str] = field(default_factory=registry.user_files)
+
+
+def _serve(start: _StartUp, pipe: Connection) -> None:
+    """The worker's loop: one message is (number, call, arguments), the answer (number, fine, result, text).
+
+    Arguments and results are pickled by themselves: what cannot be read fails one call and nothing else. `text` tells
+    a failure whose exception cannot be read on the other side.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which then closes the pipe
+    registry.know_files(start.files)
     environments: dict[int, Any] = {}
-    pipe.send((READY, True, None))
-    while True:
-        try:
+    with suppress(EOFError, OSError), asyncio.Runner() as loop:  # the run is over, or has given this process up
+        pipe.send((READY, True, pickle.dumps(None), ""))
+        while True:
             number, call, arguments = pipe.recv()
-        except (EOFError, OSError):
-            return
-        try:
-            if call == "open":
-                environments[number] = make()
-                result: Any = tuple(environments[number].agents)
-            elif call == "close":
-                result = environments.pop(number).close() if number in environments else None
-            elif call in MISSING and not hasattr(environments[number], call):
-                raise MISSING[call](type(environments[number]).__name__)
-            else:
-                result = getattr(environments[number], call)(*arguments)
-            pipe.send((number, True, result))
-        except Exception as error:
-            pipe.send((number, False, _portable(error)))
+            try:
+                result = _result(environments, start, number, call, pickle.loads(arguments))
+                result = loop.run(_awaited(result)) if inspect.isawaitable(result) else result
+                answer: tuple[Any, ...] = (True, pickle.dumps(result), "")
+            except Exception as error:
+                answer = (False, *_portable(error))
+            pipe.send((number, *answer))
+
+
+async def _awaited(result: Awaitable[Any]) -> Any:
+    return await result
+
+
+def _result(environments: dict[int, Any], start: _StartUp, number: int, call: str, arguments: tuple[Any, ...]) -> Any:
+    """What one call of one environment gives."""
+    if call == "open":
+        environments[number] = pickle.loads(start.make)()
+        return tuple(environments[number].agents), registry.user_files()
+    if call == "close":
+        return environments.pop(number).close() if number in environments else None
+    if call in MISSING and not hasattr(environments[number], call):
+        raise MISSING[call](type(environments[number]).__name__)
+    return getattr(environments[number], call)(*arguments)
 
 
 def _context(make: Callable[[], Any]) -> Any:
@@ -67,19 +98,47 @@ def _context(make: Callable[[], Any]) -> Any:
     return context
 
 
-def _portable(error: Exception) -> Exception:
+def _portable(error: Exception) -> tuple[bytes, str]:
+    """An exception as bytes, and as a text for where they cannot be read."""
+    text = "".join(traceback.format_exception_only(error)).strip()
     try:
-        pickle.loads(pickle.dumps(error))
+        return pickle.dumps(error), text
     except Exception:
-        return RuntimeError("".join(traceback.format_exception_only(error)).strip())
-    return error
+        return pickle.dumps(RuntimeError(text)), text
+
+
+def _read(fine: bool, result: bytes, text: str) -> Any:
+    """The result of a call.
+
+    Raises: what the call raised; RuntimeError, for a result or an exception that cannot be read here.
+    """
+    try:
+        found = pickle.loads(result)
+    except Exception as error:
+        raise RuntimeError(text or f"its answer cannot be read: {type(error).__name__}: {error}") from error
+    if fine:
+        return found
+    usual = isinstance(found, Exception) and not isinstance(found, StopIteration)  # a future takes no StopIteration
+    raise found if usual else RuntimeError(text)
+
+
+def _sendable(make: Callable[[], Any]) -> bytes:
+    """Raises: ContractError, for what no other process can be given."""
+    try:
+        return pickle.dumps(make)
+    except Exception as error:
+        raise ContractError(
+            where="rollout.worker_kind: process",
+            what=f"what makes the environment cannot be given to a worker process: {error}.",
+            remedy="Use a class or a function at the top of a module, or set rollout.worker_kind=thread.",
+        ) from error
 
 
 class Worker:
     """One process that hosts several environments and answers calls in order."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = make
+        self._make = _sendable(make)
         self._waiting: dict[int, asyncio.Future[Any]] = {}  # in the order of sending
         self._context = _context(make)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -88,11 +147,12 @@ class Worker:
 
     def _start(self) -> None:
         self.lives += 1
-        self._unsent: deque[tuple[int, str, tuple[Any, ...]]] = deque()
+        self._unsent: deque[tuple[int, str, bytes]] = deque()
         self._flying = 0
         self._answered = math.inf  # the loop's time of the last answer; infinite until the process is ready
         self._pipe, theirs = self._context.Pipe()
-        self._process = self._context.Process(target=_serve, args=(self._make, theirs), daemon=True)
+        start = _StartUp(make=self._make)
+        self._process = self._context.Process(target=_serve, args=(start, theirs), daemon=True)
         self._process.start()
         theirs.close()
 
@@ -109,7 +169,7 @@ class Worker:
 
     def _arrived(self) -> None:
         try:
-            number, fine, result = self._pipe.recv()
+            number, fine, result, text = self._pipe.recv()
         except (EOFError, OSError):
             self._blame_first(RuntimeError("its worker process died"))
             self.restart()
@@ -120,14 +180,17 @@ class Worker:
         self._pump()
         future = self._waiting.pop(number, None)
         if future is not None and not future.done():
-            if fine:
-                future.set_result(result)
-            else:
-                future.set_exception(result)
+            try:
+                future.set_result(_read(fine, result, text))
+            except Exception as error:
+                future.set_exception(error)
 
     def send(self, number: int, call: str, *arguments: Any) -> None:
-        """Ask environment `number`; nobody waits for the answer."""
-        self._unsent.append((number, call, arguments))
+        """Ask environment `number`; nobody waits for the answer.
+
+        Raises: whatever pickling the arguments does.
+        """
+        self._unsent.append((number, call, pickle.dumps(arguments)))
         self._pump()
 
     def _pump(self) -> None:
@@ -145,9 +208,9 @@ class Worker:
             environments before it count.
         """
         assert self._loop is not None
-        future = self._waiting[number] = self._loop.create_future()
-        sent = self._loop.time()
-        self.send(number, call, *arguments)
+        future, sent = self._loop.create_future(), self._loop.time()
+        self.send(number, call, *arguments)  # what cannot be sent waits for nothing
+        self._waiting[number] = future
         try:
             while seconds is not None and not future.done():
                 left = max(sent, self._answered) + seconds - self._loop.time()
@@ -215,7 +278,8 @@ class WorkerPool:
         worker.load += 1
         host = ProcessHost(name, worker, next(self._numbers), seconds)
         try:
-            host.agents = await host.ask("open")
+            host.agents, files = await host.ask("open")
+            registry.know_files(files)  # its objects are read here
         except BaseException:
             await host.close()
             raise

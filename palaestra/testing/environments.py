@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from palaestra.data import Action, Observation, StepResult, Task
-from palaestra.errors import ContractError
+from palaestra.errors import ContractError, MissingExtra
 from palaestra.testing.results import (
     broken,
     check_info,
@@ -104,6 +104,8 @@ class _Caller:
         try:
             result = getattr(self.env, method)(*arguments)
             return self.loop.run_until_complete(result) if inspect.isawaitable(result) else result
+        except MissingExtra:
+            raise  # no fault of the environment
         except Exception as error:
             remedy = {
                 "step": "`step` gets one action for each agent of the last `observations`, no more and no fewer; "

@@ -146,9 +146,10 @@ class Connection:
 
 
 class Session:
-    """A running server, or a connection to one."""
+    """A running server, or a connection to one. Raises: MissingExtra, without the package mcp."""
 
     def __init__(self, server: McpServer) -> None:
+        _package()
         self.server, self.users, self.failed = server, 0, False
         self._loop = asyncio.get_running_loop()
         self._errors: IO[str] = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 (closed by the task)

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from palaestra.data import StopReason, ToolCall
-from palaestra.errors import ContractError, nearest
+from palaestra.errors import ContractError, MissingExtra, nearest
 from palaestra.tools.calls import Parsed
 from palaestra.tools.formats import format_of
 from palaestra.tools.rendering import first_line, render
@@ -173,7 +173,7 @@ class Toolbox:
         one, arguments = ready
         try:
             value = one.call(**arguments)
-        except (KeyboardInterrupt, asyncio.CancelledError):
+        except (KeyboardInterrupt, asyncio.CancelledError, MissingExtra):
             raise
         except BaseException as error:
             return self._note(_failed(one, error, time.monotonic() - began))
@@ -212,7 +212,7 @@ class Toolbox:
         one, arguments = ready
         try:
             value = await self._value(one, arguments)
-        except (KeyboardInterrupt, asyncio.CancelledError):
+        except (KeyboardInterrupt, asyncio.CancelledError, MissingExtra):
             raise
         except BaseException as error:
             return _failed(one, error, time.monotonic() - began)

@@ -6,8 +6,10 @@ Knows which settings decide a warm start. Knows no policy by name and nothing of
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -24,6 +26,7 @@ AFTERWARDS = {"name", "run", "reward", "selection", "advantage", "weights", "los
 AFTERWARDS |= {"optimizer", "training", "evaluation", "sampler", "reference", "strict"}
 OF_ROLLOUTS = {"tasks", "group", "in_flight", "temperature", "top_k", "top_p", "window"}
 OF_POLICIES = {"optimizer", "loss", "regularizers", "epochs", "minibatches", "every", "reference"}
+FOLDERS = {"model", "load"}  # settings and options that name a folder of weights
 OF_AGENTS = {"frozen", "temperature", "top_k", "top_p", "response_tokens"}
 
 
@@ -32,7 +35,8 @@ class Clones:
 
     Args:
         folder: made if it is missing.
-        settings: of the run; whatever decides the clones decides the name of their file.
+        settings: of the run; whatever decides the clones decides the name of their file: the settings themselves, and
+            the content of files of one's own, data files and model folders that they name.
     """
 
     def __init__(self, folder: str, settings: RunSettings) -> None:
@@ -85,5 +89,42 @@ def _digest(settings: RunSettings) -> str:
     }
     if chosen["warm_start"] is not None:
         chosen["warm_start"].pop("keep")
-    text = json.dumps([palaestra.__version__, torch.__version__, chosen], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:20]
+    contents = dict(_contents(chosen))
+    written = [palaestra.__version__, torch.__version__, chosen, *([contents] if contents else [])]
+    return hashlib.sha256(json.dumps(written, sort_keys=True).encode()).hexdigest()[:20]
+
+
+# ---- what settings name, and do not say -------------------------------------------------------------------
+def _contents(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """What the files and model folders hold that settings name: text of the setting → a hash of the content."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _contents(inner, str(name))
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _contents(inner, key)
+    elif isinstance(value, str):
+        file = _own_file(value) if key == "name" else value
+        if os.path.isfile(file):
+            yield value, _hash_of(Path(file))
+        elif key in FOLDERS and os.path.isdir(file):
+            inside = sorted(path for path in Path(file).rglob("*") if path.is_file())
+            listed = [[path.relative_to(file).as_posix(), path.stat().st_size, _hash_of(path)] for path in inside]
+            yield value, hashlib.sha256(json.dumps(listed).encode()).hexdigest()
+
+
+def _own_file(name: str) -> str:
+    """The file of a part of one's own, `path/to/file.py:attribute` or `module:attribute`; empty for others."""
+    place, colon, _ = name.rpartition(":")
+    if not colon or place.endswith(".py"):
+        return place
+    try:
+        found = importlib.util.find_spec(place)
+    except (ImportError, ValueError):
+        return ""
+    return str(found.origin) if found is not None else ""
+
+
+def _hash_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,8 +1,9 @@
 """Bad recipes are refused before anything starts, and the message names place, fault, candidates and way out:
 (1) unknown key; (2) wrong type; (3) missing key; (4) unknown part; (5) unknown or wrong option; (6) missing extra and
 broken own part; (7) a role without policy; (8) a group of one with a group estimator; (9) a column that the
-environment does not give; (10) an ability that a policy lacks; (11) no reference; (12) no expert to imitate;
-(13) settings that exclude each other. (14) What declares nothing is not refused.
+environment does not give; (10) an ability that a policy lacks; (11) no reference, the recipe's or the own one of each
+policy concerned; (12) no expert to imitate; (13) settings that exclude each other. (14) What declares nothing is not
+refused.
 """
 
 from __future__ import annotations
@@ -208,6 +209,20 @@ def test_no_reference(base, message) -> None:  # rule 11
         "(`palaestra methods --slot regularizer --without reference` lists all)."
     )
     load([base], ["regularizers=kl", "reference=start"])
+
+
+def test_a_reference_for_each_policy_concerned(base, message) -> None:  # rule 11
+    one = ["regularizers=kl", "policies.main.reference=start"]
+    load([base], one)
+    load([base], [*one, "policies.other={policy: words, trainable: false}"])
+    load([base], [*one, "policies.other={policy: words, regularizers: [entropy]}"])
+    load([base], [*one, "policies.other={policy: words, reference: start}"])
+    load([base], ["policies.main.reference=start", "policies.main.regularizers=kl", "policies.other.policy=words"])
+    said = message("", *one, "policies.other.policy=words")
+    assert "`kl` uses a reference policy, and policy `other` has none." in said
+    assert "set policies.other.reference=start, or `reference: start`" in said
+    own = ["policies.main.reference=start", "policies.other={policy: words, regularizers: [kl]}"]
+    assert "policy `other` has none" in message("", *own)
 
 
 def test_no_expert_to_imitate(base, message) -> None:  # rule 12

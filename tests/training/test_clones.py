@@ -1,5 +1,6 @@
 """Clones that runs share: (1) a run that takes kept clones is the same bit for bit as one that clones by itself;
-(2) methods share them, and another seed, model or warm start does not; (3) a file that cannot be read is named.
+(2) methods share them, and another seed, model or warm start does not; (3) a file that cannot be read is named;
+(4) neither does another content of a file of one's own, of a data file or of a model folder that the recipe names.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import palaestra.training.start as start
 from palaestra.errors import CheckpointError
 from palaestra.recipe import load
 from palaestra.training.clones import Clones
+from palaestra.training.settings import Use
 from tests.training.conftest import ECHO, final_weights
 
 Run = Callable[..., Path]
@@ -53,3 +55,50 @@ def test_3_a_damaged_file_is_named(echo: Run, tmp_path: Path) -> None:
     path.write_bytes(b"nothing")
     with pytest.raises(CheckpointError, match=r"(?s)holds no clones.*Remove the file"):
         echo("run", SHORT, f"warm_start.keep={tmp_path / 'clones'}")
+
+
+OWN = """
+from palaestra.testing import EchoEnvironment
+
+
+class World(EchoEnvironment):
+    pass
+"""
+
+
+def test_4_a_changed_file_is_cloned_anew(echo: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, kept = tmp_path / "own.py", tmp_path / "clones"
+    file.write_text(OWN)
+    arguments = SHORT, f"warm_start.keep={kept}", "warm_start.epochs=1", f"environment={file}:World"
+    echo("first", *arguments)
+    with monkeypatch.context() as without:
+        without.setattr(start, "warm_start", None)  # an unchanged file: there is no need of it
+        echo("second", *arguments)
+    assert len(list(kept.iterdir())) == 1
+    file.write_text(OWN + "# changed\n")
+    echo("third", *arguments)
+    assert len(list(kept.iterdir())) == 2
+
+
+def test_4_whatever_names_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "model" / "below").mkdir(parents=True)
+    named = {
+        "context.py": "agents.*.context=context.py:Own",
+        "own_module.py": "agents.*.context=own_module:Own",
+        "data.json": "environment.echo.turns=2",
+        "model/config.json": "policies.main.policy.language.model=model",
+        "model/below/weights.bin": "policies.main.load=model",
+    }
+    own = "from palaestra.contexts import LatestOnly\nclass Own(LatestOnly): ...\n"
+    for name in named:
+        Path(name).write_text(own)
+    for name, override in named.items():
+        settings = load([ECHO], [override]).settings
+        if name == "data.json":
+            settings = settings.model_copy(update={"environment": Use(name="echo", options={"file": name})})
+        former = Clones("clones", settings).path
+        assert Clones("clones", settings).path == former
+        Path(name).write_text(own.replace("Own", "Now"))  # of the same size
+        assert Clones("clones", settings).path != former, name

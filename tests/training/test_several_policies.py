@@ -1,7 +1,7 @@
 """Several policies in one run: (1) each trainable one learns with its own optimizer and has its own metrics;
 (2) a frozen one does not change; (3) a run that is stopped and resumed is the same byte for byte; (4) scripted and
 random policies play beside a trained one; (5) all roles may share one policy, with metrics per agent; (6) two
-language policies share one engine.
+language policies share one engine; (7) one policy alone may have a reference.
 """
 
 from __future__ import annotations
@@ -120,3 +120,10 @@ def test_6_language_policies_share_an_engine(pair: Run) -> None:
         agents={"a": {"policy": "one"}, "b": {"policy": "two", **own}},
     )
     assert not changed(folder, "two")
+
+
+def test_7_a_reference_of_one_policy_alone(pair: Run) -> None:
+    own = "policies.one.regularizers=kl", "policies.one.reference=start"
+    folder = pair("run", *own)
+    assert (folder / "checkpoints" / "step-000003" / "one.reference.safetensors").exists()
+    assert not (folder / "checkpoints" / "step-000003" / "two.reference.safetensors").exists()

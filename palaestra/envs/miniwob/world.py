@@ -33,7 +33,7 @@ TYPED = ("field", "area", "list")
 Browsers = Annotated[int, pydantic.Field(ge=1, le=16)]
 
 
-@register("environment", "miniwob", source="arXiv 1802.08802", extra="web")
+@register("environment", "miniwob", source="arXiv 1802.08802", extra="web", modules=("miniwob", "selenium"))
 class MiniWoB:
     """Do what a small web page asks, in a real browser: click, choose, type, hand in.
 

@@ -157,11 +157,14 @@ def register(
 
 
 def _checked_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    where, owner = f"{function.__name__}(…)", f"`{function.__name__}`"
+    by_name = _given_by_name(function)
+
     @functools.wraps(function)
-    def call(*data: Any, **options: Any) -> Any:
-        if options:
-            options = check_options(schema(), options, where=f"{function.__name__}(…)", owner=f"`{function.__name__}`")
-        return function(*data, **options)
+    def call(*data: Any, **given: Any) -> Any:
+        if given:
+            given = _checked(schema(), given, by_name, where=where, owner=owner)
+        return function(*data, **given)
 
     @functools.cache
     def schema() -> type[pydantic.BaseModel]:
@@ -171,13 +174,13 @@ def _checked_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _checked_class(cls: Any) -> Any:
-    plain = cls.__init__
+    plain, by_name = cls.__init__, _given_by_name(cls)
 
     @functools.wraps(plain)
-    def __init__(self: Any, *data: Any, **options: Any) -> None:
-        if type(self) is cls and options:
-            options = check_options(schema(), options, where=f"{cls.__name__}(…)", owner=cls.__name__)
-        plain(self, *data, **options)
+    def __init__(self: Any, *data: Any, **given: Any) -> None:
+        if type(self) is cls and given:
+            given = _checked(schema(), given, by_name, where=f"{cls.__name__}(…)", owner=cls.__name__)
+        plain(self, *data, **given)
 
     @functools.cache
     def schema() -> type[pydantic.BaseModel]:
@@ -185,6 +188,20 @@ def _checked_class(cls: Any) -> Any:
 
     cls.__init__ = __init__
     return cls
+
+
+def _given_by_name(target: Callable[..., Any]) -> frozenset[str]:
+    """Data parameters that a call may name."""
+    return frozenset(p.name for p in _parameters(target) if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def _checked(
+    model: type[pydantic.BaseModel], given: Mapping[str, Any], by_name: frozenset[str], *, where: str, owner: str
+) -> dict[str, Any]:
+    """What a direct call gives by name: data as they are, options checked."""
+    data = {name: value for name, value in given.items() if name in by_name}
+    options = {name: value for name, value in given.items() if name not in by_name}
+    return data | (check_options(model, options, where=where, owner=owner) if options else {})
 
 
 class Section(pydantic.BaseModel):

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
-EXTRAS ?= dev,envs,web,tools,serve,adapters,lora
+EXTRAS ?= dev,envs,web,tools,serve,adapters,lora,bench
 
 CORE := $(VENV)/.core-installed
 DEV := $(VENV)/.dev-installed

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
-EXTRAS ?= dev,envs,web,tools,serve,adapters,lora
+EXTRAS ?= dev,envs,web,tools,serve,adapters,lora,bench
 
 CORE := $(VENV)/.core-installed
 DEV := $(VENV)/.dev-installed
@@ -15,6 +15,10 @@ STRICT := $(wildcard palaestra/errors.py palaestra/registry.py palaestra/recipe 
 	palaestra/policies palaestra/commands)
 CODE := $(wildcard palaestra tests benchmarks docs/one_file.py)
 
+# Parts that studies import, and benchmarks that have to be told of what.
+NOT_ALONE := machine arrivals credit_probe self_play spikes transfer worlds
+BENCHMARKS := $(filter-out $(NOT_ALONE:%=benchmarks/%.py),$(wildcard benchmarks/*.py))
+
 .PHONY: help install develop quickstart test test-all pins lint format docs bench clean
 
 help:
@@ -22,7 +26,7 @@ help:
 	@echo "develop     … with test tools and environments  test        fast tests          test-all   all tests"
 	@echo "lint        style, types, floors                format      rewrite style       docs       generated text and site"
 	@echo "pins        short runs whose every number is pinned"
-	@echo "bench       the benchmarks, one after another"
+	@echo "bench       the benchmarks that need no arguments, one after another"
 
 # torch comes first and by itself: the constraints name its version, pip's own settings name the build (CPU or CUDA).
 $(CORE): pyproject.toml constraints.txt
@@ -67,7 +71,7 @@ docs: $(DEV)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 bench: $(DEV)
-	@for file in $(wildcard benchmarks/*.py); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+	@for file in $(BENCHMARKS); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 clean:
 	rm -rf site build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

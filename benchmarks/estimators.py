@@ -27,6 +27,7 @@ from palaestra.data import StepTable
 
 RESULT = Path(__file__).parent / "results" / "estimators.json"
 SIZES = (10**3, 10**4, 10**5, 10**6)
+PLANNER = "planner"  # has the first turn of every trajectory
 LIMIT = 1.0  # seconds at the largest size
 
 
@@ -45,7 +46,7 @@ def columns(rows: int, *, seed: int = 0) -> dict[str, Any]:
         "group": group,
         "trajectory": trajectory,
         "turn": turn,
-        "agent": agent,
+        "agent": np.array([PLANNER, "worker"])[agent].tolist(),
         "reward": np.where(last, dice.integers(0, 2, size), 0).astype(np.float32),
         "outcome": np.repeat(dice.integers(0, 2, len(length)), length).astype(np.float32),
         "state_key": dice.integers(0, 20, size),
@@ -57,6 +58,9 @@ def columns(rows: int, *, seed: int = 0) -> dict[str, Any]:
         "process": dice.random(size, np.float32),
         "good": dice.integers(0, 2, size),
         "entropy": dice.random(size, np.float32),
+        "token_entropy": dice.random(tokens, np.float32),
+        "node": trajectory // 2 * 50 + turn,  # two trajectories each are branches of one
+        **{name: dice.random(size, np.float32) for name in ("format", "executed", "judged")},
         "parent": np.where(agent == 0, None, 0).tolist(),
         "token_count": count,
         "terminated": np.ones(size, bool),
@@ -99,6 +103,7 @@ def chosen_parts() -> dict[str, Callable[[StepTable], Any]]:
             found[part.part.name] = part
         else:
             found[f"{part.part.name} (filter)"] = lambda table, part=part: part(table, table["outcome"])
+    found["foresight"] = lambda table: advantages.foresight(table, planner=PLANNER, by=("group", "state_key"))
     found["ppo, level token"] = lambda table: advantages.ppo(table, level="token")
     found["gigpo, scale std, clock turn"] = lambda table: advantages.gigpo(table, scale="std", clock="turn")
     found["chain of gigpo, whiten; with report"] = lambda table: advantages.chain(

@@ -1,4 +1,4 @@
-"""One GRPO step (arXiv 2402.03300), ours and TRL's: `python benchmarks/vs_trl.py`; needs `pip install trl`.
+"""One GRPO step (arXiv 2402.03300), ours and TRL's: `python benchmarks/vs_trl.py`; needs the extra `bench`.
 
 Both sides start from the same lists of token ids and rewards and end with the optimizer's step: advantages, one
 forward pass with log-probabilities and entropies, clipped loss, backward pass, clipping by norm, AdamW. The model
@@ -20,8 +20,8 @@ import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -117,12 +117,23 @@ class Ours:
     updater: Updater
 
     def step(self, batch: Sequence[Episode]) -> float:
-        """From ids and rewards to the optimizer's step. Returns the gradient's norm."""
+        """From ids and rewards to the optimizer's step. Returns the gradient's norm before clipping."""
         played = [_trajectory(episode, sample) for sample, episode in enumerate(batch)]
         experience = prepare(
             played, self.parts, Seen({"main": self.policy}, 0, 0, 1.0, TOKEN_BUDGET), {}, proximal=False
         )
         return self.updater.update(experience, seed=0)["policy/grad_norm"]
+
+    @contextmanager
+    def clipped_gradient(self) -> Iterator[list[Tensor]]:
+        """Collects the gradient with which each step inside moves the weights; an update frees it afterwards."""
+        kept: list[Tensor] = []
+        inner = self.updater.optimizer.inner  # type: ignore[attr-defined]
+        hook = inner.register_step_pre_hook(lambda *_: kept.append(_gradient(self.policy.model)))
+        try:
+            yield kept
+        finally:
+            hook.remove()
 
 
 def ours(model: Any) -> Ours:
@@ -309,12 +320,15 @@ def _alternate(result: Race, mine: Ours, batches: Sequence[Sequence[Episode]]) -
 
         def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
             result.trl.end()
-            result.ours.begin()
-            norm = mine.step(batches[(state.global_step - 1) % len(batches)])
-            result.ours.end()
+            first = state.global_step == 1
+            with ExitStack() as stack:
+                gradient = stack.enter_context(mine.clipped_gradient()) if first else []
+                result.ours.begin()
+                norm = mine.step(batches[(state.global_step - 1) % len(batches)])
+                result.ours.end()
             result.norms.append((0.0, norm))
-            if state.global_step == 1:
-                result.gradient_difference = _difference(self.gradient, _gradient(mine.policy.model))
+            if first:
+                result.gradient_difference = _difference(self.gradient, gradient[0])
 
     return Alternate()
 

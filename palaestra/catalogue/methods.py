@@ -24,6 +24,7 @@ class Method(pydantic.BaseModel):
     title: str
     arxiv: Annotated[str, pydantic.Field(pattern=r"^\d{4}\.\d{4,5}$")] | None = None
     recipe: str | None = None  # below recipes/
+    run: list[str] = []  # files and overrides that train it, where no study does
     formula: str | list[str] = []  # LaTeX, one or several lines
     when: str = ""  # in which situation to take it, and when not
     slots: dict[str, list[str]]  # slot → names of parts; slots that are left out are neutral

@@ -7,15 +7,17 @@ are run.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
 import yaml
 
+from palaestra.catalogue.methods import Method
 from palaestra.errors import RecipeError
 
+DEFAULT_SETUP = "setups/rooms-tiny.yaml"
 STUDIES, RESULTS, IMAGES = "benchmarks/studies", "benchmarks/results", "docs/images/studies"
 
 
@@ -70,6 +72,26 @@ def studies(root: Path) -> list[Study]:
             )
         found.append(study)
     return found
+
+
+def trained_with(method: Method, studies: Sequence[Study]) -> list[str]:
+    """What follows `palaestra train` to train a method: files, then overrides. It is complete: it runs as it stands.
+
+    The row of the catalogue may say it. Else it is the simplest arm of the method's studies that takes its recipe, with
+    the setup and the overrides that all arms of the study share. Else the recipe is laid over the first study's setup
+    and overrides, and without a study over a small default setup.
+    """
+    if method.run or method.recipe is None:
+        return list(method.run)
+    arms = [(study, layers) for study in studies for layers in study.arms.values() if method.recipe in layers]
+    if arms:
+        study, layers = min(arms, key=lambda arm: len(arm[1]))
+    elif studies:
+        study, layers = studies[0], [method.recipe]
+    else:
+        return [DEFAULT_SETUP, method.recipe]
+    files = [layer for layer in layers if layer.endswith(".yaml")]
+    return [study.setup, *files, *study.overrides, *(layer for layer in layers if layer not in files)]
 
 
 def result(root: Path, study: Study) -> Mapping[str, Any] | None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+
+from rich.markup import escape
 from rich.table import Table
 
-from palaestra.catalogue import Declaration, declarations
+from palaestra.catalogue import Declaration, declarations, studies
 from palaestra.catalogue import methods as catalogue
+from palaestra.catalogue.places import CHECKOUT
+from palaestra.catalogue.studies import trained_with
 from palaestra.commands.tables import console
 from palaestra.errors import UnknownName, nearest
 from palaestra.recipe.feasibility import GIVEN_BY
@@ -28,10 +33,14 @@ def run(*, slot: str | None, without: str | None) -> None:
 
 
 def _methods() -> Table:
-    table = Table("method", "arXiv", "slot: parts", "recipe", "status", title="Methods", title_justify="left", box=None)
+    columns = ("method", "arXiv", "slot: parts", "palaestra train …", "status")
+    table = Table(*columns, title="Methods", title_justify="left", box=None)
+    known = studies(CHECKOUT)  # a wheel comes without them: then only the recipe is told
     for method in catalogue():
+        own = [study for study in known if method.name in study.methods]
+        words = trained_with(method, own) if known or method.run else [method.recipe or ""]
         parts = "\n".join(f"{slot}: {', '.join(names)}" for slot, names in method.slots.items())
-        table.add_row(method.title, method.arxiv or "", parts, method.recipe or "", method.status)
+        table.add_row(method.title, method.arxiv or "", parts, escape(shlex.join(filter(None, words))), method.status)
     return table
 
 

@@ -29,6 +29,11 @@ PARAMETERS = {
     "required": ["code"],
     "additionalProperties": False,
 }
+ENDINGS = {  # what became of the variables, by the state of a piece
+    "kept": "",
+    "before": "variables are as before this code; files keep what was written",
+    "lost": "Python starts anew: variables and files of this episode's Python are gone",
+}
 LINES = 10  # of a traceback
 REMEMBERED = 4096  # results
 
@@ -79,14 +84,17 @@ class PythonTool:
             changed = {path: content for path, content in files.items() if self._sent.get(path) != content}
             self._sent = files
         piece = self._session.run(code, timeout_s=self._timeout_s, files=changed)
-        kept_out = ""
+        kept_out, gone = "", False  # gone: the session died after the code, before its files were read
         if piece.state == "lost":
             self._sent = {}
         elif self._folder:
-            kept_out = self._take_files()
-        text = "\n".join(part for part in (self._shown(piece.execution), self._ending(piece), kept_out) if part)
-        if piece.execution.rc != 0:
-            died = piece.execution.killed_by in ("worker", "signal")
+            try:
+                kept_out = self._take_files()
+            except PalaestraError:
+                self._sent, gone = {}, True
+        text = "\n".join(part for part in (self._shown(piece.execution), self._ending(piece, gone), kept_out) if part)
+        if piece.execution.rc != 0 or gone:
+            died = gone or piece.execution.killed_by in ("worker", "signal")
             raise ToolError(text, fault="timeout" if piece.execution.timed_out else "died" if died else "raised")
         return text or "(no output)"
 
@@ -101,13 +109,12 @@ class PythonTool:
         self.close()
 
     def _take_files(self) -> str:
-        """Bring files that the code has made, changed or removed to the folder; says what does not fit."""
+        """Bring files that the code has made, changed or removed to the folder; says what does not fit.
+
+        Raises: PalaestraError, if the session does not answer; then it is lost.
+        """
         assert self._folder
-        try:
-            found = self._session.files()
-        except PalaestraError:
-            self._sent = {}
-            return "files could not be read; Python starts anew, without variables"
+        found = self._session.files()
         refused = []
         for path, content in found.items():
             if self._sent.get(path) != content:
@@ -124,20 +131,16 @@ class PythonTool:
         parts = [done.out.rstrip("\n"), short_traceback(done.err.rstrip("\n"))]
         return cut("\n".join(part for part in parts if part), self._max_chars)
 
-    def _ending(self, piece: Piece) -> str:
-        done = piece.execution
+    def _ending(self, piece: Piece, gone: bool) -> str:
+        done, state = piece.execution, "lost" if gone else piece.state
+        early = "files could not be read" if gone else "Python ended early" if state != "kept" else ""
         why = {
             "time": f"stopped after {self._timeout_s:g} s",
             "cpu": "stopped: no processor time is left",
             "memory": "stopped: no memory is left",
             "worker": "the machine that ran Python failed",
-        }.get(done.killed_by or "", "Python ended early" if piece.state != "kept" else "")
-        what = {
-            "kept": "",
-            "before": "variables are as before this code; files keep what was written",
-            "lost": "Python starts anew: variables and files of this episode's Python are gone",
-        }[piece.state]
-        return "; ".join(part for part in (why, what) if part)
+        }.get(done.killed_by or "", early)
+        return "; ".join(part for part in (why, ENDINGS[state]) if part)
 
 
 @register("tool", "python")

@@ -29,6 +29,9 @@ def _around_text(prompt: str) -> str:
     return prompt
 
 
+Prompt = Annotated[str, pydantic.AfterValidator(_around_text)]
+
+
 class ToolSettings(Section):
     """What one role alone may call, and how."""
 
@@ -45,9 +48,7 @@ class RoleSettings(Section):
 
     policy: str = "main"
     context: Use = Use(name="full_history")
-    prompt: Annotated[str, pydantic.AfterValidator(_around_text)] | None = (
-        None  # "{text}"; "{tools}" explains its tools
-    )
+    prompt: Prompt | None = None  # stands around whatever it is shown, "{text}"; "{tools}" explains its tools
     parser: Use | None = None  # what its responses mean, in place of the program's own
     tools: ToolSettings = ToolSettings()
     seat: str | None = None  # the environment's agent that it acts for; None: the only one

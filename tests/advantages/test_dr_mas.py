@@ -2,7 +2,8 @@
 unreadable acts changes nothing; (2) counted by calls, a price moves the call that pays it and its peers' baseline, and
 nobody of another agent; (3) counted by trajectories it is spread over the agent's calls there; (4) padding changes
 nothing, also padding that could not be read; (5) in one group the mean square advantage of an agent under one baseline
-is variance ratio + shift², what the pipeline reports, and under its own baseline 1.
+is variance ratio + shift², what the pipeline reports, and under its own baseline 1; (6) by trajectories under one
+baseline, each agent's own return counts once.
 """
 
 from __future__ import annotations
@@ -94,3 +95,10 @@ def test_5_mean_squares() -> None:
         varied = signal[name].variance_ratio > 0
         assert float(apart[own].square().mean()) == pytest.approx(float(varied), abs=1e-4)
     assert (signal["A"].shift, signal["S"].shift) == (pytest.approx(0.75, abs=1e-6), pytest.approx(-0.5, abs=1e-6))
+
+
+def test_6_own_returns_by_trajectories() -> None:
+    table = StepTable(group=["g"] * 5, trajectory=["a", "a", "a", "b", "b"], agent=["x", "y", "y", "x", "y"],
+                      turn=[0, 1, 2, 0, 1], reward=[1.0, 0.0, 0.0, 0.0, 0.0])  # fmt: skip
+    found = dr_mas(table, by=("group",), unit="trajectory", returns=("trajectory", "agent"), scale="none")
+    assert found.tolist() == [0.75, -0.25, -0.25, -0.25, -0.25]  # the mean over four returns, of which one is 1

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 import sys
 from collections.abc import Callable
@@ -32,7 +31,6 @@ def run(module: ModuleType, monkeypatch: pytest.MonkeyPatch, out: Path, *options
     return json.loads(out.read_text())  # type: ignore[no-any-return]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="trl is not installed: pip install trl")
 @pytest.mark.parametrize("kind", ["plain", "uneven", "turns"])
 def test_against_trl(load: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str) -> None:  # rule 1
     module = load("vs_trl")

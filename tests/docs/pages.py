@@ -1,4 +1,4 @@
-"""Pages: the written documentation, its code blocks and the commands it names.
+"""Pages: the documentation, its code blocks and the commands it names.
 
 Knows Markdown and which files are generated. Knows nothing of recipes or of the command line.
 """
@@ -8,7 +8,10 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+
+from palaestra.catalogue.generate import generated
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -59,12 +62,27 @@ class Page:
         """Words after `palaestra` of every command line, in blocks and in the text."""
         blocks = "\n".join(block.text for block in self.blocks(*SHELL)).replace("\\\n", " ")
         lines = re.findall(r"^(?:\$ )?palaestra +(\S.*)$", blocks, re.MULTILINE)
-        lines += re.findall(r"`palaestra ([^`]+)`", BLOCK.sub("", self.text))
+        text = BLOCK.sub("", self.text)
+        lines += re.findall(r"^    (?:\$ )?palaestra +(\S.*)$", text, re.MULTILINE)  # a block without a fence
+        lines += re.findall(r"`palaestra ([^`]+)`", text)
+        return [shlex.split(line, comments=True) for line in lines]
+
+    def scripts(self) -> list[list[str]]:
+        """Words after `python` of every command line that runs a benchmark."""
+        lines = re.findall(r"\bpython (benchmarks/[^`\n]+\.py[^`\n]*)", self.text)
         return [shlex.split(line, comments=True) for line in lines]
 
     def overrides(self) -> list[str]:
         """First cells of tables that are overrides, `rollout.group=16`."""
         return [shlex.split(cell)[0] for cell in re.findall(r"^\| `([^`(=]+=[^`]+)` \|", self.text, re.MULTILINE)]
+
+
+@cache
+def every_page() -> list[Page]:
+    """All pages that print commands: written ones, and generated ones as the generator writes them now."""
+    made = [Page(ROOT / path, text) for path, text in generated(ROOT).items() if path.endswith(".md")]
+    more = [ROOT / "benchmarks" / "README.md", ROOT / "CONTRIBUTING.md"]
+    return [*pages(), *(Page(path, path.read_text(encoding="utf-8")) for path in more), *made]
 
 
 def pages() -> list[Page]:

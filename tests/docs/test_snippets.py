@@ -1,11 +1,13 @@
 """What the documentation shows works: (1) the Python blocks of a page run, one after the other, beside the files that
 the page names; (2) its YAML blocks are recipes, complete or laid over the page's first one; (3) its tables of
-overrides are accepted; (4) its command lines fit the command line, and the recipes in them resolve; (5) every page can
-be reached.
+overrides are accepted; (4) every command line of any page, also of a generated one, fits the command line, and what it
+would start resolves in full; (5) every page can be reached; (6) the benchmarks that pages name take these arguments.
 """
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,17 +20,21 @@ import yaml
 from palaestra import registry
 from palaestra.cli import app
 from palaestra.recipe import load, split_arguments
-from tests.docs.pages import ROOT, Block, Page, pages
+from tests.docs.pages import ROOT, Block, Page, every_page, pages
 
 PAGES = {page.name: page for page in pages()}
 RECIPES = [(page, block) for page in PAGES.values() for block in page.blocks("yaml")]
 OVERRIDES = [(page, override) for page in PAGES.values() for override in page.overrides()]
-COMMANDS = [(page, words) for page in PAGES.values() for words in page.commands()]
+COMMANDS = [*{tuple(words): (page, words) for page in reversed(every_page()) for words in page.commands()}.values()]
+SCRIPTS = [*{tuple(words): (page, words) for page in reversed(every_page()) for words in page.scripts()}.values()]
 CLI: Any = typer.main.get_command(app)
 
 
 def ids(pairs: list[tuple[Page, Any]]) -> list[str]:
-    return [f"{page.name}:{getattr(what, 'line', what)}" for page, what in pairs]
+    return [
+        f"{page.name}:{' '.join(what) if isinstance(what, list) else getattr(what, 'line', what)}"
+        for page, what in pairs
+    ]
 
 
 @pytest.fixture
@@ -87,6 +93,7 @@ def test_overrides_are_accepted(page: Page, override: str, folder: Path) -> None
 @pytest.mark.parametrize(("page", "words"), COMMANDS, ids=ids(COMMANDS))
 def test_command_lines_fit(page: Page, words: list[str], folder: Path) -> None:  # rule 4
     page.write_files(folder)
+    (folder / "benchmarks").symlink_to(ROOT / "benchmarks")  # some recipes name parts in there
     name, *arguments = words
     if name.startswith("-"):
         assert name in ("--help", "--version")
@@ -100,7 +107,7 @@ def test_command_lines_fit(page: Page, words: list[str], folder: Path) -> None: 
     if name == "compare":
         methods, overrides = split_arguments(given["methods"])
         for method in methods:
-            load([given["setup"], method], overrides)
+            load([given["setup"], method], overrides).explain()
     elif name in ("play", "envs"):
         check_environment_arguments(given)
     else:
@@ -111,7 +118,7 @@ def check_recipe_arguments(arguments: list[str]) -> None:
     """Recipe files and overrides resolve. A run folder, which is not there yet, stands for any recipe."""
     files, overrides = split_arguments(arguments)
     if files:
-        load(["quickstart.yaml" if file.startswith("runs/") else file for file in files], overrides)
+        load(["quickstart.yaml" if file.startswith("runs/") else file for file in files], overrides).explain()
 
 
 def check_environment_arguments(given: dict[str, Any]) -> None:
@@ -122,8 +129,31 @@ def check_environment_arguments(given: dict[str, Any]) -> None:
         load([recipe], [f"environment.{name}.{override}" for override in given["overrides"] or ()])
 
 
+class Parsed(Exception):
+    """A benchmark has read its arguments."""
+
+
+@pytest.mark.parametrize(("page", "words"), SCRIPTS, ids=ids(SCRIPTS))
+def test_benchmarks_take_these_arguments(page: Page, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule 6."""
+    plain = argparse.ArgumentParser.parse_args
+
+    def parses(self: argparse.ArgumentParser, *args: Any) -> Any:
+        plain(self, *args)
+        raise Parsed
+
+    script, *arguments = words
+    assert (ROOT / script).exists()
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parses)
+    monkeypatch.setattr(sys, "argv", [script, *arguments])
+    with pytest.raises(Parsed):
+        importlib.import_module(Path(script).stem).main()
+
+
 def test_something_was_found() -> None:
-    assert len(PAGES) >= 10 and len(RECIPES) >= 12 and len(OVERRIDES) >= 8 and len(COMMANDS) >= 30
+    assert len(PAGES) >= 10 and len(RECIPES) >= 12 and len(OVERRIDES) >= 8
+    assert len(COMMANDS) >= 150 and len(SCRIPTS) >= 80
 
 
 def test_every_page_can_be_reached() -> None:  # rule 5

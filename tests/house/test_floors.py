@@ -1,5 +1,6 @@
 """Floors: (1) imports go only downwards and never between rooms of one floor (contracts in pyproject.toml);
-(2) no import inside a function, except of an optional extra; (3) an extra that a message names exists.
+(2) no import inside a function, except of an optional extra; (3) an extra that a message names exists; (4) something
+imports each extra, and `make develop` installs them all: a test that is skipped there runs nowhere.
 """
 
 from __future__ import annotations
@@ -50,6 +51,18 @@ def test_named_extras_exist() -> None:  # rule 3
     for path in python_files("palaestra"):
         for extra in re.findall(r'missing_extra\([^)]*extra="(\w+)"', path.read_text(encoding="utf-8")):
             assert extra in EXTRAS, f"{shown(path)} names the extra `{extra}`; pyproject.toml has {sorted(EXTRAS)}"
+
+
+def test_every_extra_is_used_and_installed() -> None:  # rule 4
+    (installed,) = re.findall(r"^EXTRAS \?= (\S+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(installed.split(",")) == set(EXTRAS)
+    code = "\n".join(
+        path.read_text(encoding="utf-8") for room in ("palaestra", "benchmarks") for path in python_files(room)
+    )
+    for extra in EXTRAS.keys() - {"dev"}:
+        packages = "|".join(re.split(r"[<>=\[; -]", line)[0] for line in EXTRAS[extra])
+        imported = rf"""^ *(import|from) ({packages})|import_module\("({packages})"""
+        assert re.search(imported, code, re.MULTILINE), f"nothing imports the extra `{extra}`"
 
 
 def test_late_imports_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

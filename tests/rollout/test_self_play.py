@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -154,6 +155,23 @@ def test_2_seats() -> None:
     assert {tuple(taken) for taken in seats.values()} <= {(0, 1, 0, 1), (1, 0, 1, 0)}
     against = sum(one.info["opponent"] != "self" for one in played)
     assert field.metrics["self_play/share"] == against / len(played)
+
+
+def test_2_further_groups() -> None:
+    class New:
+        async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]:
+            def supply(groups: int) -> list[Play]:
+                return [replace(play, group=f"further-{play.group}") for play in field.supply(groups)]
+
+            return await replace(field, supply=supply).collect(plays)
+
+    class Asks:
+        async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]:
+            return [*await field.collect(plays), *await field.collect(field.more(1))]
+
+    played, field = Arena(network()).run([New(), SelfPlay(self_share=0.0, every=1), Asks()])
+    assert any(one.group.startswith("further") for one in played)
+    assert {one.info["opponent"] for one in played} == {"main@0"} and field.metrics["self_play/share"] == 1.0
 
 
 def test_2_groups_of_one() -> None:

@@ -83,10 +83,12 @@ class _Slow:
         self.policy.ended.append(self.key)
 
 
-def run(program: Any, *, count: int = 1, roles: Any = None, plays: Any = None, **settings: Any) -> list[Trajectory]:
+def run(
+    program: Any, *, count: int = 1, turns: int = 1, roles: Any = None, plays: Any = None, **settings: Any
+) -> list[Trajectory]:
     stage = Stage(
         environment_name="echo",
-        make_environment=functools.partial(EchoEnvironment, turns=1),
+        make_environment=functools.partial(EchoEnvironment, turns=turns),
         roles=roles or {"*": Role(policy=Slow())},
         program=program,
         environment_options={},
@@ -277,18 +279,33 @@ async def proposals(episode: Episode) -> None:
 
 def test_13_cut_off() -> None:
     roles = {"solver": Role(policy=Slow(), prompt="you solve. {text}"), "judge": Role(policy=Slow())}
-    stage = Stage(
-        environment_name="echo",
-        make_environment=functools.partial(EchoEnvironment, turns=3),
-        roles=roles,
-        program=proposals,
-        environment_options={},
-    )
-    play = Play(task=EchoEnvironment().tasks("train", 1, seed=1)[0], group="g", sample=0, seed=1)
-    (played,) = EpisodeRunner(stage, RolloutSettings(max_turns=2)).collect([play])
+    (played,) = run(proposals, turns=3, roles=roles, max_turns=2)
     assert played.stop is StopReason.MAX_TURNS and [step.truncated for step in played.steps[-2:]] == [True, True]
     assert set(played.last) == {"solver"}  # nobody had asked the judge yet
     assert (played.last["solver"].text or "").startswith("you solve. say ")
+
+
+@pytest.mark.parametrize("asked_first", [True, False])
+def test_13_cut_off_by_another(asked_first: bool) -> None:
+    async def judged(episode: Episode) -> None:
+        solver, judge = episode.agents["solver"], episode.agents["judge"]
+        result = await episode.reset()
+        while True:
+            action = await solver.act(result.observations["player"])
+            await judge.act("x")
+            result = await episode.step({"solver": action})
+            if asked_first:
+                await solver.act(result.observations["player"])
+            await judge.act("y")
+            await judge.act("z")
+
+    roles = {"solver": Role(policy=Slow(), prompt="you solve. {text}"), "judge": Role(policy=Slow())}
+    (played,) = run(judged, turns=3, roles=roles, max_turns=2)
+    assert played.stop is StopReason.MAX_TURNS and played.last["judge"].text == "z"
+    if asked_first:  # it has answered, and nothing new was shown to it
+        assert set(played.last) == {"judge"}
+    else:
+        assert (played.last["solver"].text or "").startswith("you solve. say ")
 
 
 def test_13_a_call_is_cut_off() -> None:

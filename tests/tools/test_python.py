@@ -1,11 +1,13 @@
 """Rules: (1) variables last for an episode, prints and the last value are shown; (2) errors are short and are faults;
-(3) a time-out keeps the variables of before and says so; (4) a lost session starts anew and says so; (5) long output is
-cut visibly; (6) files are shared with the work folder both ways; (7) two episodes share nothing.
+(3) a time-out keeps the variables of before and says so; (4) a lost session starts anew and says so, whether the loss
+shows when code runs or when its files are read; (5) long output is cut visibly; (6) files are shared with the work
+folder both ways; (7) two episodes share nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,7 @@ from palaestra.data import ToolCall
 from palaestra.errors import PalaestraError
 from palaestra.tools import PythonTool, Toolbox, ToolError, ToolResult, WorkFolder
 from palaestra.tools.python import cut, short_traceback
-from palaestra.tools.sandbox import PythonPool
+from palaestra.tools.sandbox import PythonPool, Session
 from palaestra.tools.sandbox.bubblewrap import unavailable
 
 
@@ -39,6 +41,13 @@ def python(pool: PythonPool, folder: WorkFolder) -> Iterator[PythonTool]:
 
 def call(python: PythonTool, code: str) -> ToolResult:
     return Toolbox([python.tool]).call(ToolCall(name="python", arguments={"code": code}))
+
+
+def kill(pool: PythonPool) -> None:
+    """End the servers, as a fault of the machine would."""
+    for server in pool._servers:
+        server.process.kill()
+        server.process.wait()
 
 
 def test_1_variables_last(python: PythonTool) -> None:
@@ -80,16 +89,30 @@ def test_4_lost_sessions(pool: PythonPool, python: PythonTool) -> None:
     call(python, "x = 1")
     assert "variables are as before" in call(python, "import os\nos._exit(1)").text
     assert call(python, "x").text == "1"
-    if pool.backend == "subprocess":
-        pytest.skip("without name spaces a session outlives its server")
-    for server in pool._servers:
-        server.process.kill()  # what a fault of the machine would do
-        server.process.wait()
+    kill(pool)
     done = call(python, "x")
     assert done.fault == "died"
     assert "Python starts anew" in done.text
     assert "NameError" in call(python, "x").text
     assert call(python, "open('data.txt').read()").text == "'7'"  # files come back from the work folder
+
+
+def test_4_a_session_lost_before_its_files_are_read(
+    pool: PythonPool, python: PythonTool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Session.files
+
+    def files(session: Session, **options: Any) -> dict[str, bytes]:
+        kill(pool)
+        return plain(session, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Session, "files", files)
+        done = call(python, "x = 1\nprint('done')")
+    assert (done.ok, done.fault) == (False, "died")
+    assert done.text.startswith("error: done\n") and "Python starts anew" in done.text
+    assert "NameError" in call(python, "x").text
+    assert call(python, "open('data.txt').read()").text == "'7'"
 
 
 def test_5_long_output(python: PythonTool) -> None:

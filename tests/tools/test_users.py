@@ -269,7 +269,7 @@ def test_errors_are_tried_again(at):  # rule 8
 )
 def test_failures_are_those_of_the_environment(at, answer, what):  # rule 8
     with Endpoint(answer) as endpoint, pytest.raises(EpisodeFailure, match=what) as caught:
-        talk(at(endpoint) | {"timeout_s": 0.2})
+        talk(at(endpoint) | {"timeout_s": 0.2 if what == "Timeout" else 30.0})  # on a busy machine others take time too
     assert caught.value.boundary == "environment" and "$USER_URL" in caught.value.remedy
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from palaestra.recipe import load
 from palaestra.store.metrics import MetricsLog
+from palaestra.training.loop import Trainer
 from palaestra.training.start import train
 
 ECHO: dict[str, Any] = {
@@ -39,6 +41,21 @@ def echo(tmp_path: Path) -> Callable[..., Path]:
         return tmp_path / name
 
     return run
+
+
+@contextmanager
+def stopped_before(iteration: int) -> Iterator[None]:
+    """The run inside is ended by Ctrl-C when it comes to this iteration, counted from 0."""
+    plain = Trainer.iterate
+
+    def stops(self: Trainer) -> dict[str, float]:
+        if self.step == iteration:
+            raise KeyboardInterrupt
+        return plain(self)
+
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Trainer, "iterate", stops)
+        yield
 
 
 def curve(folder: Path) -> list[dict[str, float]]:

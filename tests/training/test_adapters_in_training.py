@@ -25,9 +25,9 @@ from palaestra.recipe import load
 from palaestra.store.metrics import MetricsLog
 from palaestra.training import warm_start
 from palaestra.training.build import World, build_world
-from palaestra.training.loop import Trainer
 from palaestra.training.start import train
 from palaestra.training.updates import Updater
+from tests.training.conftest import stopped_before
 
 TINY = {"language": {"hidden": 16, "layers": 1, "heads": 2, "context": 64, "vocabulary": 300}}
 TEAM: dict[str, Any] = {
@@ -91,17 +91,10 @@ def test_1_one_alone_learns(team: Run) -> None:
     assert changed(folder, "one") and not changed(folder, "two") and not changed(folder, "base")
 
 
-def test_2_resume(team: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_2_resume(team: Run) -> None:
     extra = ["reference=start", "regularizers=[{entropy: {coefficient: 0.1}}, {kl: {coefficient: 0.1}}]"]
-    whole, plain = team("whole", *extra), Trainer.iterate
-
-    def stops(self: Trainer) -> dict[str, float]:
-        if self.step == 2:
-            raise KeyboardInterrupt
-        return plain(self)
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Trainer, "iterate", stops)
+    whole = team("whole", *extra)
+    with stopped_before(2):
         team("parts", *extra)
     parts = team("parts", *extra, resume=True)
     files = ["base", "one", "two", "one.reference", "two.reference"]

@@ -21,8 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from palaestra.training.loop import Trainer
-from tests.training.conftest import ECHO, curve, final_weights, recorded
+from tests.training.conftest import ECHO, curve, final_weights, recorded, stopped_before
 
 Run = Callable[..., Path]
 COMPARED = ("reward/mean", "turns/mean", "policy/loss", "policy/entropy", "policy/grad_norm", "advantage/std")
@@ -41,17 +40,9 @@ def test_1_recorded_curve(echo: Run) -> None:
     assert_same_curve(curve(echo("a")), recorded("echo_curve"))
 
 
-def test_2_resume_is_bit_for_bit(echo: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_2_resume_is_bit_for_bit(echo: Run) -> None:
     whole = echo("whole")
-    plain = Trainer.iterate
-
-    def stops(self: Trainer) -> dict[str, float]:
-        if self.step == 3:
-            raise KeyboardInterrupt
-        return plain(self)
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Trainer, "iterate", stops)
+    with stopped_before(3):
         echo("parts")
     parts = echo("parts", resume=True)
     for name in ("metrics.jsonl", "evaluations.jsonl"):

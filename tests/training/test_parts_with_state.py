@@ -27,9 +27,8 @@ from palaestra.losses.ppo_clip import ppo_clip
 from palaestra.registry import register
 from palaestra.training.batches import micro_batches, mini_batches
 from palaestra.training.bound import bind
-from palaestra.training.loop import Trainer
 from palaestra.training.settings import Use
-from tests.training.conftest import curve, final_weights
+from tests.training.conftest import curve, final_weights, stopped_before
 
 Run = Callable[..., Path]
 HERE = f"{Path(__file__).resolve()}"
@@ -98,16 +97,9 @@ def test_1_made_once_and_called(echo: Run) -> None:
     assert lines[0]["counting/column"] == 64.0
 
 
-def test_2_resumes(echo: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, plain = echo("whole", layers=COUNTED), Trainer.iterate
-
-    def stops(self: Trainer) -> dict[str, float]:
-        if self.step == 3:
-            raise KeyboardInterrupt
-        return plain(self)
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Trainer, "iterate", stops)
+def test_2_resumes(echo: Run) -> None:
+    whole = echo("whole", layers=COUNTED)
+    with stopped_before(3):
         echo("parts", layers=COUNTED)
     parts = echo("parts", layers=COUNTED, resume=True)
     assert (parts / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()

@@ -16,8 +16,8 @@ import torch
 from palaestra.recipe import load
 from palaestra.rollout.self_play import SelfPlay
 from palaestra.store.metrics import MetricsLog
-from palaestra.training.loop import Trainer
 from palaestra.training.start import train
+from tests.training.conftest import stopped_before
 
 KUHN: dict[str, Any] = {
     "name": "kuhn",
@@ -46,16 +46,9 @@ def kuhn(tmp_path: Path) -> Run:
     return start
 
 
-def test_1_resume(kuhn: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, plain = kuhn("whole"), Trainer.iterate
-
-    def stops(self: Trainer) -> dict[str, float]:
-        if self.step == 2:
-            raise KeyboardInterrupt
-        return plain(self)
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Trainer, "iterate", stops)
+def test_1_resume(kuhn: Run) -> None:
+    whole = kuhn("whole")
+    with stopped_before(2):
         kuhn("parts")
     parts = kuhn("parts", resume=True)
     for name in ("metrics.jsonl", "evaluations.jsonl", "checkpoints/step-000004/main.safetensors"):
@@ -101,16 +94,9 @@ def test_5_asynchronous_supply(kuhn: Run) -> None:
 
 
 def test_5_resume_of_an_asynchronous_supply(kuhn: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    options, plain, met = ("training.max_staleness=2", "rollout.runner=episodes"), Trainer.iterate, []
+    options, met = ("training.max_staleness=2", "rollout.runner=episodes"), []
     put_back, call = SelfPlay.load_state_dict, SelfPlay.__call__
-
-    def stops(self: Trainer) -> dict[str, float]:
-        if self.step == 2:
-            raise KeyboardInterrupt
-        return plain(self)
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Trainer, "iterate", stops)
+    with stopped_before(2):
         kuhn("parts", *options)
     monkeypatch.setattr(
         SelfPlay, "load_state_dict", lambda self, state: (met.append("put back"), put_back(self, state))

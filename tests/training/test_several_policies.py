@@ -16,8 +16,8 @@ from torch import Tensor
 
 from palaestra.recipe import load
 from palaestra.store.metrics import MetricsLog
-from palaestra.training.loop import Trainer
 from palaestra.training.start import train
+from tests.training.conftest import stopped_before
 
 NETWORK = {"network": {"hidden": [8]}}
 TINY = {"language": {"hidden": 16, "layers": 1, "heads": 2, "context": 64, "vocabulary": 300}}
@@ -78,16 +78,9 @@ def test_2_frozen(pair: Run) -> None:
     assert "policy/lr" in line and not any(key.startswith("policy/two/") for key in line)
 
 
-def test_3_resume(pair: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, plain = pair("whole"), Trainer.iterate
-
-    def stops(self: Trainer) -> dict[str, float]:
-        if self.step == 2:
-            raise KeyboardInterrupt
-        return plain(self)
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Trainer, "iterate", stops)
+def test_3_resume(pair: Run) -> None:
+    whole = pair("whole")
+    with stopped_before(2):
         pair("parts")
     parts = pair("parts", resume=True)
     names = ["metrics.jsonl", "evaluations.jsonl"]

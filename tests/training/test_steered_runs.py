@@ -19,11 +19,10 @@ import torch
 from palaestra.errors import RecipeError
 from palaestra.recipe import load
 from palaestra.training.bound import bind
-from palaestra.training.loop import Trainer
 from palaestra.training.settings import Use
 from palaestra.training.updates import Updater
 from tests.losses.batches import filled
-from tests.training.conftest import ECHO, curve, final_weights
+from tests.training.conftest import ECHO, curve, final_weights, stopped_before
 
 Run = Callable[..., Path]
 TWICE = ("training.epochs=2", "training.minibatches=2")
@@ -47,17 +46,10 @@ SQUARED: dict[str, Any] = {
 MUON_CLIP: dict[str, Any] = {"optimizer": {"muon_clip": {"lr": 0.01, "tau": 2.0}}}
 
 
-def resumed(run: Run, monkeypatch: pytest.MonkeyPatch, *overrides: str, layers: dict[str, Any]) -> tuple[Path, Path]:
+def resumed(run: Run, *overrides: str, layers: dict[str, Any]) -> tuple[Path, Path]:
     """A whole run, and one that was stopped in its fourth iteration and resumed."""
-    whole, plain = run("whole", *overrides, layers=layers), Trainer.iterate
-
-    def stops(self: Trainer) -> dict[str, float]:
-        if self.step == 3:
-            raise KeyboardInterrupt
-        return plain(self)
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Trainer, "iterate", stops)
+    whole = run("whole", *overrides, layers=layers)
+    with stopped_before(3):
         run("parts", *overrides, layers=layers)
     return whole, run("parts", *overrides, layers=layers, resume=True)
 
@@ -76,8 +68,8 @@ def test_2_one_update(echo: Run) -> None:
     assert lines[0]["mismatch/kl"] < lines[1]["mismatch/kl"]  # sampled hotter and cooler than it is trained
 
 
-def test_3_resumes(echo: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, parts = resumed(echo, monkeypatch, *TWICE, layers=HAPO)
+def test_3_resumes(echo: Run) -> None:
+    whole, parts = resumed(echo, *TWICE, layers=HAPO)
     assert (parts / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
     assert final_weights(parts) == final_weights(whole)
 
@@ -100,8 +92,8 @@ def test_4_runs(echo: Run) -> None:
     assert all("policy/log_ratio" in line for line in lines if "policy/loss" in line)
 
 
-def test_5_muon_clip(echo: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, parts = resumed(echo, monkeypatch, layers=MUON_CLIP)
+def test_5_muon_clip(echo: Run) -> None:
+    whole, parts = resumed(echo, layers=MUON_CLIP)
     assert final_weights(parts) == final_weights(whole)
     lines = curve(parts)
     assert lines == curve(whole)

@@ -78,8 +78,8 @@ def test_4_resume(team: Run, tmp_path: Path) -> None:
     program.write_text(HALF)
     options = [f"program={program}:half", "training.max_empty=2", "training.checkpoint_every=1"]
     team(*options, "training.iterations=2")
-    folder = team(*options, "training.iterations=3", resume=True)
-    assert [line["agent/b/active"] for line in lines(folder)] == [1.0, 0.0, 0.0]
+    folder = team(*options, "training.iterations=4", resume=True)
+    assert [line["agent/b/active"] for line in lines(folder)] == [1.0, 0.0, 0.0, 0.0]
 
 
 HALF = '''

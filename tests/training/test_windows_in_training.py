@@ -23,7 +23,7 @@ from palaestra.training.loop import Trainer
 from palaestra.training.measure import spent
 from palaestra.training.start import train
 from palaestra.training.updates import Updater
-from tests.training.conftest import curve, final_weights
+from tests.training.conftest import curve, final_weights, stopped_before
 
 LONG: dict[str, Any] = {
     "name": "long",
@@ -76,17 +76,9 @@ def test_1_every_token_once(long: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert 10 < len(over) < len({name for name, _ in generated}), "some are still suspended"
 
 
-def test_2_resume_is_bit_for_bit(long: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_2_resume_is_bit_for_bit(long: Run) -> None:
     whole = long("whole")
-    plain = Trainer.iterate
-
-    def stops(self: Trainer) -> dict[str, float]:
-        if self.step == 5:
-            raise KeyboardInterrupt
-        return plain(self)
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Trainer, "iterate", stops)
+    with stopped_before(5):
         long("parts")
     parts = long("parts", resume=True)
     assert curve(parts)[5]["rollout/suspended"] > 0

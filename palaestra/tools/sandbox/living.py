@@ -97,7 +97,13 @@ class Living:
             watch.close()
 
     def send(self, request: Mapping[str, Any], fds: tuple[int, ...] = ()) -> None:
-        """Send a request, with descriptors."""
+        """Send a request, with descriptors.
+
+        Raises: OSError, if the session or its server is dead. A session may answer for a moment after its server is
+            killed, and without isolation for ever; but nothing can end it any more, so it counts as dead at once.
+        """
+        if self._orphaned():
+            raise BrokenPipeError("the server has ended")
         content = pickle.dumps(dict(request))
         self.link.settimeout(GRACE_S)
         socket.send_fds(self.link, [struct.pack("=Q", len(content))], list(fds))
@@ -117,10 +123,14 @@ class Living:
 
     def end(self) -> int | None:
         """Kill it with all that it started. Returns its status, None if its server died."""
+        orphaned = self._orphaned()  # without isolation a status may have been told long before
         self.server.kill(self.number)
         status = self.server.status(self.end_fd)
         self.kept.close()
-        return status
+        return None if orphaned else status
+
+    def _orphaned(self) -> bool:
+        return self.server.process.poll() is not None
 
     def _exactly(self, size: int, until: float) -> bytes | None:
         parts: list[bytes] = []

@@ -1,7 +1,7 @@
 """Warm Pythons: (1) a program runs as `python main.py` would; (2) calls share nothing, also many at once; (3) a dead
-server is replaced and whoever it served is told; (4) 200 sessions leave no process, descriptor or folder; (5) sessions
-keep variables, also after a killed piece, and are bounded; (6) cancelling kills; (7) wrong options are refused; (8) a
-session that lies is ended.
+server is replaced, whoever it served is told, and its sessions are lost at once; (4) 200 sessions leave no process,
+descriptor or folder; (5) sessions keep variables, also after a killed piece, and are bounded; (6) cancelling kills;
+(7) wrong options are refused; (8) a session that lies is ended.
 """
 
 from __future__ import annotations
@@ -102,6 +102,21 @@ def test_3_dead_servers(kind: str) -> None:
         pool._servers[0].process.kill()
         pool._servers[0].process.wait()
         assert pool.run("print(2)").out == "2\n"  # dead while idle: found out, replaced, run once
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_3_sessions_of_dead_servers(kind: str) -> None:
+    with make(kind, workers=1) as pool, Session(pool) as session, Session(pool) as other:
+        session.run("x = 1")
+        other.run("x = 1")
+        pool._servers[0].process.kill()
+        pool._servers[0].process.wait()  # its sessions may answer a moment longer, without name spaces for ever
+        gone = session.run("x")
+        assert (gone.state, gone.execution.killed_by) == ("lost", "worker")
+        with pytest.raises(PalaestraError, match="gave no list of its files"):
+            other.files()
+        assert "NameError" in session.run("x").execution.err
+        assert "NameError" in other.run("x").execution.err
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,0 +1,274 @@
+"""Every benchmark runs, at a size that measures nothing: (1) from its arguments to the file that it writes; (2) no
+script is left out; (3) `make bench` calls those that run without arguments; (4) parts of studies do what they say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from palaestra.data import StepTable
+from palaestra.errors import InvalidData
+from palaestra.launch.arms import ArmRun
+from palaestra.recipe import load, split_arguments
+from palaestra.tools.sandbox.bubblewrap import unavailable
+from palaestra.training.start import train
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "benchmarks"
+TINY = ["training.iterations=1", "rollout.tasks=2", "evaluation.tasks=2"]
+SHORT = ["warm_start.episodes=16", "warm_start.epochs=1"]
+PARTS = {"machine", "arrivals", "credit_probe"}  # imported by others; nothing of them runs
+
+
+class Folder:
+    """A benchmark whose results go to a folder of the test."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, out: Path) -> None:
+        self.out, self.patch = out, monkeypatch
+        monkeypatch.syspath_prepend(str(FOLDER))
+
+    def module(self, name: str, **replaced: Any) -> ModuleType:
+        """It, with some of its names replaced, for this test only."""
+        module = importlib.import_module(name)
+        for key, value in replaced.items():
+            self.patch.setattr(module, key, value)
+        return module
+
+    def run(self, module: ModuleType, *options: str) -> None:
+        """`python benchmarks/<name>.py *options`; an option may hold several words."""
+        self.patch.setattr(sys, "argv", [module.__name__, *(word for option in options for word in option.split(" "))])
+        module.main()
+
+    def read(self, path: str) -> Any:
+        """What it wrote."""
+        return json.loads((self.out / path).read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def smoke(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Folder:
+    return Folder(monkeypatch, tmp_path)
+
+
+def tiny_runs(*more: str) -> Callable[..., None]:
+    """In place of `run_all`: the same runs in this process, with overrides that make them tiny."""
+
+    def run_all(runs: Sequence[ArmRun], **_: Any) -> None:
+        for run in runs:
+            files, overrides = split_arguments([*run.arguments, *TINY, *more, *run.overrides])
+            if load(files, overrides).settings.warm_start is not None:
+                overrides += [one for one in SHORT if one.partition("=")[0] not in "".join(more)]
+            recipe = load(files, overrides)
+            train(recipe.settings, recipe=recipe.to_json(), quiet=True)
+
+    return run_all
+
+
+# ---- (1) machines and engines --------------------------------------------------------------------------------
+def test_1_estimators(smoke: Folder) -> None:
+    options = ("--sizes", "1000", "2000", "--repeats", "1", "--out", str(smoke.out / "out.json"))
+    smoke.run(smoke.module("estimators"), *options)
+    found = smoke.read("out.json")
+    assert {"table itself", "grpo", "gigpo"} <= set(found["seconds"]) and found["slowest"] > 0
+
+
+def test_1_engine_profile(smoke: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+    smoke.run(smoke.module("engine_profile"), "--sessions 2 --turns 2 --hidden 16 --layers 1 --repeats 1")
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["forward"] for line in lines] == ["llama", "transformers"]
+    assert all(line["tokens_per_second"] > 0 for line in lines)
+
+
+def test_1_sandbox(smoke: Folder) -> None:
+    if unavailable():
+        pytest.skip(unavailable())
+    module = smoke.module("sandbox", RESULT=smoke.out / "out.json")
+    smoke.run(module, "--rounds 1 --warm-calls 2 --cold-calls 1")
+    assert smoke.read("out.json")["ratios"]["bubblewrap: session over cold"] > 0
+
+
+def test_1_durations(smoke: Folder) -> None:
+    smoke.run(smoke.module("durations"), "--seeds", "1", "--updates", "5", "--out", str(smoke.out / "out.json"))
+    assert len(smoke.read("out.json")["probability of B at the end"]) == 8
+
+
+@pytest.mark.slow
+def test_1_asynchrony(smoke: Folder) -> None:
+    network = {"network": {"network": {"hidden": [8]}}}
+    smoke.run(smoke.module("asynchrony", RESULT=smoke.out / "out.json", POLICIES=network), "--iterations 6")
+    assert set(smoke.read("out.json")["network"]["arms"]) == {"lock step", "synchronous", "wait", "drop"}
+
+
+@pytest.mark.slow
+def test_1_browsers(smoke: Folder) -> None:
+    pytest.importorskip("miniwob")
+    if shutil.which("chromedriver") is None:
+        pytest.skip("chromedriver is not installed")
+    smoke.run(smoke.module("browsers", RESULT=smoke.out / "out.json"), "--episodes", "2", "--browsers", "1")
+    assert [row["policy"] for row in smoke.read("out.json")["rows"]] == [
+        "expert",
+        "random",
+        "expert, click-option alone",
+    ]
+
+
+# ---- (1) worlds ----------------------------------------------------------------------------------------------
+def test_1_worlds(smoke: Folder) -> None:
+    (smoke.out / "panels.json").write_text("{}", encoding="utf-8")
+    module = smoke.module("worlds", RESULTS=smoke.out, FILE=smoke.out / "panels.json")
+    smoke.run(module, "toolcalc --name tiny --option failure=0 --tasks 4 --panel 4")
+    found = smoke.read("tiny.json")
+    assert found["expert"]["success"][0] == 1.0 and found["random"]["tasks"] == 4
+    assert smoke.read("panels.json")["tiny"]["n"] == 4
+
+
+@pytest.mark.slow
+def test_1_text_games(smoke: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("textarena")
+    chosen = lambda: ["Nim-v0", "TicTacToe-v0"]  # noqa: E731
+    module = smoke.module("text_games", RESULT=smoke.out / "out.json", names=chosen)
+    smoke.run(module)
+    assert all(game["same"] for game in smoke.read("out.json").values())
+    assert "| `Nim-v0` |" in capsys.readouterr().out
+
+
+def test_1_curves(smoke: Folder) -> None:
+    module = smoke.module(
+        "curves", RESULTS=smoke.out, IMAGES=smoke.out, PAGE=smoke.out / "page.md", run_all=tiny_runs()
+    )
+    smoke.run(module, "shop", "--seeds", "2", "--runs", str(smoke.out / "runs"))
+    assert len(smoke.read("shop.json")["curves"]) == 2
+    assert "[shop](images/curves/shop.png)" in (smoke.out / "page.md").read_text() and (smoke.out / "shop.png").exists()
+
+
+# ---- (1) studies, teams and self-play ------------------------------------------------------------------------
+STUDY = """
+title: Row against trajectory
+method: grpo
+expected: no difference
+setup: setup.yaml
+reference: plain
+arms: {plain: [methods/grpo.yaml], row: [methods/grpo.yaml, advantage.grpo.unit=row]}
+"""
+SETUP = """
+environment: {echo: {turns: 1}}
+policies: {main: {policy: {network: {hidden: [8]}}}}
+rollout: {tasks: 2, group: 4, max_turns: 2}
+training: {iterations: 2, max_empty: 5}
+evaluation: {tasks: 8}
+"""
+
+
+@pytest.mark.slow
+def test_1_studies_and_spikes(smoke: Folder) -> None:
+    (smoke.out / "benchmarks" / "studies").mkdir(parents=True)
+    (smoke.out / "benchmarks" / "studies" / "tiny.yaml").write_text(STUDY, encoding="utf-8")
+    (smoke.out / "setup.yaml").write_text(SETUP, encoding="utf-8")
+    runs = ("tiny", "--runs", str(smoke.out / "runs"))
+    smoke.patch.setattr(
+        smoke.module("studies").run, "__kwdefaults__", {"root": smoke.out, "parallel": 1, "seeds": None}
+    )
+    smoke.run(smoke.module("studies", ROOT=smoke.out), *runs, "--seeds", "1")
+    assert set(smoke.read("benchmarks/results/tiny/comparison.json")["arms"]) == {"plain", "row"}
+    smoke.run(smoke.module("spikes", ROOT=smoke.out), *runs)
+    assert set(smoke.read("benchmarks/results/tiny/spikes.json")["norms"]["policy/grad_norm"]["largest"]) == {
+        "plain",
+        "row",
+    }
+
+
+def test_1_teams(smoke: Folder) -> None:
+    arms = {"chain": {"recipe": [], "longer": ["rollout.tasks=3"]}}
+    module = smoke.module("teams", ARMS=arms, RESULTS=smoke.out, run_all=tiny_runs())
+    smoke.run(module, "chain", "--seeds", "1", "2", "--runs", str(smoke.out / "runs"))
+    assert set(smoke.read("chain.json")["seeds"]) == {"recipe", "longer"}
+
+
+@pytest.mark.parametrize("game", ["kuhn", "tictactoe", "connect_four"])
+def test_1_self_play(smoke: Folder, game: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyspiel")
+    monkeypatch.chdir(ROOT)
+    module = smoke.module("self_play", RESULTS=smoke.out)
+    tiny = ["training.iterations=8", "rollout.tasks=4", "strategy.self_play.every=1", "evaluation.tasks=2"]
+    folder = ("--folder", str(smoke.out / "runs"))
+    smoke.run(module, game, "--seeds", "1", "2", "--games", "4", *folder, "--override", *tiny)
+    found = smoke.read(f"{game}.json")
+    assert set(found["seeds"]) == {"1", "2"}
+    assert "mean" in found if game == "kuhn" else found["seeds"]["1"]["temperature_1"]["games"] == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("subject", "file"),
+    [
+        ("kuhn", "language_self_play/kuhn"),
+        ("tictactoe", "language_self_play/tictactoe"),
+        ("textarena", "language_self_play/textarena_nim"),
+        ("suite", "mars_transfer/transfer"),
+    ],
+)
+def test_1_transfer(smoke: Folder, subject: str, file: str) -> None:
+    pytest.importorskip("textarena" if subject == "textarena" else "pyspiel")
+    more = ("training.checkpoint_every=1", "training.keep_checkpoints=5")
+    module = smoke.module("transfer", RUNS=smoke.out / "runs", RESULTS=smoke.out, run_all=tiny_runs(*more))
+    smoke.run(module, subject, "--seeds", "2", "--games", "2")
+    found = smoke.read(f"{file}.json")
+    assert found["recipe"].startswith("teams/") and found["machine"]
+
+
+# ---- (2) to (4) ----------------------------------------------------------------------------------------------
+SCRIPTS = {path.stem for path in FOLDER.glob("*.py")}
+
+
+def test_2_every_script_is_run_by_a_test() -> None:
+    tests = "\n".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py"))
+    assert not [name for name in SCRIPTS if not re.search(rf'"{name}"|benchmarks\.{name}\b', tests)]
+
+
+@pytest.mark.parametrize("name", sorted(SCRIPTS - PARTS))
+def test_3_make_bench(smoke: Folder, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"^NOT_ALONE := (.*)$", makefile, re.MULTILINE)
+    assert set(listed.split()) >= PARTS
+    plain = argparse.ArgumentParser.parse_args
+
+    class Parsed(Exception):
+        pass
+
+    def parses(self: argparse.ArgumentParser, *args: Any) -> Any:
+        plain(self, *args)
+        raise Parsed
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parses)
+    with pytest.raises(SystemExit if name in listed.split() else Parsed):
+        smoke.run(smoke.module(name))
+
+
+def test_4_arrivals() -> None:
+    from benchmarks.arrivals import Arrivals
+
+    rows = 4000
+    names = {"group": ["g"] * rows, "trajectory": list(range(rows)), "agent": ["x"] * rows, "turn": [0] * rows}
+    took = torch.tensor([1.0, 4.0]).repeat(rows // 2)
+
+    class Drawn:
+        seed = 1
+
+    look: Any = Drawn()
+    arrivals = Arrivals()
+    kept = arrivals(StepTable(**names, reward=[0.0] * rows, duration=took), look)
+    assert bool(kept[::2].all()) and float(kept[1::2].float().mean()) == pytest.approx(0.25, abs=0.03)
+    assert arrivals.learn(None, look)["arrivals/slow_played"] == 0.5  # type: ignore[arg-type]
+    with pytest.raises(InvalidData, match="less than `shortest`"):
+        Arrivals(shortest=2.0)(StepTable(**names, reward=[0.0] * rows, duration=took), look)

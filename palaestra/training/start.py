@@ -12,6 +12,7 @@ import torch
 
 from palaestra.evaluation.panels import form
 from palaestra.evaluation.report import write_report
+from palaestra.models.devices import run_device
 from palaestra.registry import part
 from palaestra.rollout.journal import Journal
 from palaestra.store.folder import RECIPE, RunFolder
@@ -47,6 +48,7 @@ def train(
     Returns: the closing line: `success 0.438 -> 0.945 on 256 held-out tasks`.
     Raises: RunFolderError, RecipeError, CheckpointError, NoSignal.
     """
+    run_device(settings.device)  # before a folder is made
     path = settings.run or f"runs/{settings.name}"
     folder = RunFolder.open(path) if resume else RunFolder.create(path, overwrite=overwrite)
     if not resume:

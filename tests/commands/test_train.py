@@ -1,6 +1,7 @@
 """`palaestra train`: (1) its last line; (2) what it leaves; (3) --dry-run and explain start nothing; (4) twice into one
 folder is refused; (5) --resume of a finished run prints its result; (6) --resume before the first checkpoint begins
-anew; (7) --resume with another value says so; (8) --quiet; (9) more iterations than before.
+anew; (7) --resume with another value says so; (8) --quiet; (9) more iterations than before; (10) a device that the
+machine lacks is refused before anything is started, by `eval` too.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from palaestra.models import devices
 from palaestra.training.loop import Trainer
 from tests.commands.conftest import Command
 
@@ -90,3 +92,16 @@ def test_9_fewer_iterations_end_with_an_evaluation(folder: Path, palaestra: Comm
     (folder / "evaluations.jsonl").write_text(lines[0] + "\n")  # as if it had been stopped before its last evaluation
     assert palaestra("train", folder, "--resume").code == 0
     assert (folder / "evaluations.jsonl").read_text().splitlines() == lines
+
+
+@pytest.mark.parametrize(
+    "arguments", [("train",), ("train", "--dry-run"), ("explain",), ("eval",), ("train", "--resume")]
+)
+def test_10_a_device_that_is_not_there(
+    recipe: Path, palaestra: Command, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "_count", lambda kind: 0)
+    done = palaestra(arguments[0], recipe, "device=cuda", *arguments[1:])
+    assert done.code == 2 and not done.out and not Path("runs").exists()
+    assert "device: cuda" in done.err and "has no CUDA device" in done.err and "device=cpu" in done.err
+    assert "Traceback" not in done.err

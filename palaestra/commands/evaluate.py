@@ -47,7 +47,7 @@ def run_folder(arguments: Sequence[str]) -> RunFolder | None:
 def open_run(path: str, checkpoint: int | None) -> tuple[Recipe, World]:
     """A run's recipe and its world with trained weights."""
     recipe = Recipe.from_json(RunFolder.open(path).read_json(RECIPE))
-    world = build_world(recipe.settings)
+    world = build_world(recipe.settings.model_copy(update={"device": "cpu"}))  # to be written, which any machine can
     load_weights(world, RunFolder.open(path), checkpoint)
     return recipe, world
 

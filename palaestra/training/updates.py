@@ -17,6 +17,7 @@ from torch import Tensor
 
 from palaestra.data import StepTable, TokenBatch, coefficients, derive
 from palaestra.errors import PalaestraError
+from palaestra.models.devices import device_of
 from palaestra.training.batches import micro_batches, mini_batches
 from palaestra.training.bound import Bound
 from palaestra.training.experience import Experience, token_index
@@ -163,6 +164,9 @@ class Updater:
         even = coefficients(batch.replace(counted=None), how="token-mean").float()
         policy_share = coefficients(batch, how=self.how, constant=self.constant).float() * batch.weight  # type: ignore[arg-type]
         value_share = _share(batch.value_weight, batch.weight)
+        device = device_of(self.policy.module)  # the loss is where the policy's outputs are
+        batch, even = batch.to(device), even.to(device)
+        policy_share, value_share = policy_share.to(device), value_share.to(device)
         norms = _AgentNorms(self.policy.module, batch.agent) if self.agent_gradients else None
         metrics: dict[str, float] = defaultdict(float)
         self.optimizer.zero()
@@ -172,7 +176,7 @@ class Updater:
         start = 0
         for micro in micros:
             length = int(sum(samples.token_start[i + 1] - samples.token_start[i] for i in micro))
-            cut = torch.arange(start, start + length)
+            cut = torch.arange(start, start + length, device=device)
             start += length
             tokens = self._forward(samples, micro, batch.take(cut), recorded=recorded)
             tokens = tokens if mini_batch is None else tokens.replace(mini=mini_batch, place=cut)
@@ -203,7 +207,7 @@ class Updater:
         for micro in micros:
             length = int(sum(samples.token_start[i + 1] - samples.token_start[i] for i in micro))
             with torch.no_grad():
-                cut = torch.arange(start, start + length)
+                cut = torch.arange(start, start + length, device=batch.row.device)
                 tokens = self._forward(samples, micro, batch.take(cut), recorded=recorded)
             start += length
             for name in ("logprob", "entropy", "proximal"):

@@ -49,9 +49,15 @@ def run() -> None:
 
 
 def _device() -> str:
-    if torch.cuda.is_available():
-        return f"cuda ({torch.cuda.get_device_name(0)})"
-    return "cpu"
+    """What `device` may name in a recipe, which device each is, and why there is no more."""
+    built = f"torch {torch.__version__} is built for CUDA {torch.version.cuda}"
+    if torch.version.cuda is None:
+        return f"cpu (torch {torch.__version__} is built without CUDA)"
+    if not torch.cuda.is_available():
+        return f"cpu ({built}, and finds no such device)"
+    found = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
+    named = [f"cuda:{number} ({one.name}, {one.total_memory / 2**30:.0f} GiB)" for number, one in enumerate(found)]
+    return f"{', '.join(named)}, cpu; {built}; a recipe computes on the cpu unless it says `device: cuda`"
 
 
 def _strongest(sandboxes: Sequence[Found]) -> str:

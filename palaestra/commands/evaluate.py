@@ -49,7 +49,7 @@ def run_folder(arguments: Sequence[str]) -> RunFolder | None:
 def open_run(path: str, checkpoint: int | None) -> tuple[Recipe, World]:
     """A run's recipe and its world with trained weights; the caller closes its runner."""
     recipe = Recipe.from_json(RunFolder.open(path).read_json(RECIPE))
-    world = build_world(recipe.settings)
+    world = build_world(recipe.settings.model_copy(update={"device": "cpu"}))  # to be written, which any machine can
     try:
         load_weights(world, RunFolder.open(path), checkpoint)
     except BaseException:

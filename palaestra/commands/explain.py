@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from palaestra.commands.train import resolve
+from palaestra.models.devices import run_device
 
 
 def run(*, recipe: Sequence[str]) -> None:
     """Print the resolved recipe after all checks."""
-    print(resolve(recipe).explain())
+    found = resolve(recipe)
+    run_device(found.settings.device)
+    print(found.explain())

@@ -195,7 +195,7 @@ class Policy(Protocol):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Current:
-    """What the policy under training says now about given samples.
+    """What the policy under training says now about given samples. All are where the policy's module is.
 
     Attributes:
         logprob: (tokens,) of the response tokens, in the order of the samples, with gradient.
@@ -306,7 +306,7 @@ class Setting:
         texts: gives transcripts of the environment (for a tokenizer); may be slow.
         demonstrate: lets the environment's expert solve tasks, each act recorded as the run's policies would have
             it, without log-probabilities; None, if there is no expert.
-        device: torch device.
+        device: name of the torch device that modules are moved to.
         policies: those of the run that are made already; one may stand on another.
     """
 

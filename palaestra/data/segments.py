@@ -34,7 +34,7 @@ class Key:
     def weights(self) -> Float[Tensor, " rows"]:
         """Row weights, ones if none were given: float64 (rows,)."""
         if self.weight is None:
-            return torch.ones(self.codes.shape, dtype=torch.float64)
+            return torch.ones(self.codes.shape, dtype=torch.float64, device=self.codes.device)
         return self.weight.double()
 
     def __and__(self, other: Key) -> Key:
@@ -58,13 +58,13 @@ def compact(codes: Shaped[Tensor, " rows"]) -> tuple[Int[Tensor, " rows"], int]:
 
 def segment_sum(values: Shaped[Tensor, " rows"], *, by: Key) -> Float[Tensor, " sets"]:
     """Weighted sum of each set: float64 (sets,)."""
-    total = torch.zeros(by.size, dtype=torch.float64)
+    total = torch.zeros(by.size, dtype=torch.float64, device=by.codes.device)
     return total.index_add_(0, by.codes, values.double() * by.weights)
 
 
 def segment_count(*, by: Key) -> Float[Tensor, " sets"]:
     """Total weight of each set: float64 (sets,)."""
-    return torch.zeros(by.size, dtype=torch.float64).index_add_(0, by.codes, by.weights)
+    return torch.zeros(by.size, dtype=torch.float64, device=by.codes.device).index_add_(0, by.codes, by.weights)
 
 
 def segment_mean(values: Shaped[Tensor, " rows"], *, by: Key) -> Float[Tensor, " sets"]:
@@ -84,8 +84,8 @@ def segment_range(values: Shaped[Tensor, " rows"], *, by: Key) -> Float[Tensor, 
     """Largest minus smallest value of each set over rows that weigh: float64 (sets,), 0 for empty sets."""
     counts = by.weights > 0
     values, codes = values.double()[counts], by.codes[counts]
-    high = torch.full((by.size,), -torch.inf, dtype=torch.float64).scatter_reduce(0, codes, values, "amax")
-    low = torch.full((by.size,), torch.inf, dtype=torch.float64).scatter_reduce(0, codes, values, "amin")
+    high = values.new_full((by.size,), -torch.inf).scatter_reduce(0, codes, values, "amax")
+    low = values.new_full((by.size,), torch.inf).scatter_reduce(0, codes, values, "amin")
     return torch.where(high >= low, high - low, 0.0)
 
 
@@ -114,7 +114,7 @@ def segment_rank(values: Shaped[Tensor, " rows"], *, by: Key) -> Int[Tensor, " r
     size = torch.bincount(by.codes, minlength=by.size)
     start = size.cumsum(0) - size
     rank = torch.empty_like(order)
-    rank[order] = torch.arange(len(order)) - start[by.codes[order]]
+    rank[order] = torch.arange(len(order), device=order.device) - start[by.codes[order]]
     return rank
 
 

@@ -96,6 +96,13 @@ class TokenBatch:
         picked["more"] = {name: values[index] for name, values in self.more.items()}
         return TokenBatch(**picked)
 
+    def to(self, device: torch.device) -> TokenBatch:
+        """The same tokens on a device: all columns, and the mini-batch that this is a cut of."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        moved = {n: v.to(device) for n, v in fields.items() if isinstance(v, Tensor)}
+        more = {name: values.to(device) for name, values in self.more.items()}
+        return self.replace(**moved, more=more, mini=None if self.mini is None else self.mini.to(device))
+
     def need(self, name: str, *, where: str) -> Tensor:
         """The column, or MissingColumn saying who reads it."""
         column = self.more.get(name, getattr(self, name, None))

@@ -91,7 +91,7 @@ def twins(batch: TokenBatch, whole: Tensor) -> tuple[Int[Tensor, " pairs"], Int[
     pair, pairs = compact(group * size + twin)
     order = torch.argsort(batch.row, stable=True)  # rows stand in the order of turns, tokens in that of a row
     order = order[torch.argsort(pair[order], stable=True)]
-    counted = torch.zeros(2, pairs, dtype=torch.int64).index_put(
+    counted = torch.zeros(2, pairs, dtype=torch.int64, device=pair.device).index_put(
         (whole.long(), pair), torch.ones_like(pair), accumulate=True
     )
     has = counted[1] > 0

@@ -61,10 +61,12 @@ def ppo_clip_cov(
     rho = _ratio(batch, counts)
     loss = -torch.minimum(rho * batch.advantage, rho.clamp(1 - low, 1 + high) * batch.advantage)
     risen, fallen = _clipped(rho, batch.advantage, low, high)
-    whole, place = (batch, torch.arange(len(batch))) if batch.mini is None else (batch.mini, batch.place)
+    whole, place = (
+        (batch, torch.arange(len(batch), device=rho.device)) if batch.mini is None else (batch.mini, batch.place)
+    )
     assert place is not None
     covariance = _covariance(whole)
-    cut = torch.zeros(len(batch), dtype=torch.bool)
+    cut = torch.zeros_like(counts)
     if share > 0:
         cut = _drawn(whole, covariance, low=low, high=high, share=share, bounds=(lower, upper), seed=batch.seed)[place]
     metrics = {
@@ -116,6 +118,7 @@ def _drawn(
     candidates = open_.nonzero()[:, 0]
     number = max(1, int(share * int(counts.sum())))
     draw = torch.Generator().manual_seed(derive(seed, "ppo_clip_cov"))
-    out = torch.zeros(len(batch), dtype=torch.bool)
-    out[candidates[torch.randperm(len(candidates), generator=draw)[:number]]] = True
+    chosen = torch.randperm(len(candidates), generator=draw)[:number].to(candidates.device)
+    out = torch.zeros_like(counts)
+    out[candidates[chosen]] = True
     return out

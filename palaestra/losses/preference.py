@@ -60,7 +60,7 @@ def preference(
     group = torch.zeros(own.size, dtype=torch.int64, device=outcome.device)
     score[own.codes[counts]] = outcome[counts]
     group[own.codes] = groups.codes
-    usable = torch.zeros(own.size, dtype=torch.float64).index_add(0, own.codes, counts.double())
+    usable = torch.zeros(own.size, dtype=torch.float64, device=outcome.device).index_add(0, own.codes, counts.double())
     found = preference_pairs(score, by=Key(group, groups.size, ("group",), usable), every=pairs == "all")
     values = preference_loss(beta * total[found.better], beta * total[found.worse])
     margin = (beta * (total[found.better] - total[found.worse])).detach()

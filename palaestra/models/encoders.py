@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from palaestra.models.devices import device_of
+
 # An episode as encoders read it: its inputs, and how many of them each step has: int64 (steps,). Inputs are
 # float32 (steps, size) for vectors, one a step, or int64 (tokens,) for ids.
 Episode = tuple[Tensor, Tensor]
@@ -39,7 +41,7 @@ class TokenReader(nn.Module):
     def forward(self, inputs: Int[Tensor, " tokens"], widths: Int[Tensor, " steps"]) -> Tensor:
         """(steps, hidden)."""
         seen = self.memory(padded(self.embedding(inputs), widths))[0]
-        return seen[torch.arange(len(widths)), widths - 1]
+        return seen[torch.arange(len(widths), device=widths.device), widths - 1]
 
 
 class StepEstimator(nn.Module):
@@ -68,9 +70,11 @@ class StepEstimator(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, episodes: Sequence[Episode]) -> Float[Tensor, " steps"]:
-        """c of all steps, episode after episode."""
-        turns = torch.tensor([len(widths) for _, widths in episodes])
-        read = self.reader(torch.cat([inputs for inputs, _ in episodes]), torch.cat([widths for _, widths in episodes]))
+        """c of all steps, episode after episode; episodes are tensors of the CPU."""
+        device = device_of(self)
+        turns = torch.tensor([len(widths) for _, widths in episodes], device=device)
+        inputs, widths = (torch.cat(parts).to(device) for parts in zip(*episodes, strict=True))
+        read = self.reader(inputs, widths)
         if self.memory is not None:
             row, column = places(turns)
             read = torch.cat([read, self.memory(padded(read, turns))[0][row, column]], 1)
@@ -87,5 +91,5 @@ def padded(values: Float[Tensor, "units hidden"], lengths: Int[Tensor, " rows"])
 
 def places(lengths: Int[Tensor, " rows"]) -> tuple[Tensor, Tensor]:
     """Row and place inside the row of each unit."""
-    row = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
-    return row, torch.arange(len(row)) - (lengths.cumsum(0) - lengths)[row]
+    row = torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
+    return row, torch.arange(len(row), device=row.device) - (lengths.cumsum(0) - lengths)[row]

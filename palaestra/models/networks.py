@@ -133,6 +133,15 @@ class RecurrentActorCritic(nn.Module):
         return self.actor(seen), value
 
 
+class Memory(nn.GRU):
+    """A GRU that stays in training mode: without dropout both modes compute the same, and on a GPU cuDNN gives
+    gradients in this one only."""
+
+    def train(self, mode: bool = True) -> Memory:
+        """Stay in training mode."""
+        return super().train(True)
+
+
 # ---- layers with weights from a generator of their own ----------------------------------------------------
 def _layers(widths: tuple[int, ...], activation: str, draw: torch.Generator) -> nn.Sequential:
     pairs = zip(widths, widths[1:], strict=False)
@@ -150,8 +159,8 @@ def _linear(inputs: int, outputs: int, gain: float, draw: torch.Generator) -> nn
     return layer
 
 
-def _gru(inputs: int, outputs: int, draw: torch.Generator) -> nn.GRU:
-    layer = nn.GRU(inputs, outputs, batch_first=True, device="meta").to_empty(device="cpu")
+def _gru(inputs: int, outputs: int, draw: torch.Generator) -> Memory:
+    layer = Memory(inputs, outputs, batch_first=True, device="meta").to_empty(device="cpu")
     for name, weight in layer.named_parameters():
         if name.startswith("bias"):
             nn.init.zeros_(weight)

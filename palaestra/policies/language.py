@@ -23,6 +23,7 @@ from palaestra.data.protocols import Acted, Current, Engine, Request, Sampling, 
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError
 from palaestra.models.attention import reading
 from palaestra.models.causal_lm import load_causal_lm, make_causal_lm
+from palaestra.models.devices import device_of
 from palaestra.models.heads import ValueHead
 from palaestra.models.tokenizer import load_tokenizer, train_tokenizer
 from palaestra.policies.responses import responses
@@ -177,7 +178,7 @@ class LanguagePolicy:
 
     def forward(self, samples: Sequences, which: Sequence[int], *, values: bool, entropy: bool) -> Current:
         """Log-probabilities (and values, entropies) of the response tokens of these samples, with gradient."""
-        batch = samples.batch(which)
+        batch = samples.batch(which, device=device_of(self.model))
         with reading(samples.cost[list(which)].tolist()):
             hidden = self._hidden(batch.ids)
         rows, places = batch.response
@@ -204,7 +205,7 @@ class LanguagePolicy:
         return logits if not cap else cap * torch.tanh(logits / cap)
 
     def _end_values(self, hidden: Tensor, ends: Tensor) -> Tensor:
-        rows = torch.arange(len(ends))
+        rows = torch.arange(len(ends), device=ends.device)
         values = self.module["value"](hidden[rows, ends.clamp_min(0)]).float()
         return torch.where(ends >= 0, values, torch.nan)
 

@@ -26,6 +26,7 @@ from palaestra.data import Action, Observation, Row
 from palaestra.data.entropy_signal import EntropyHeat
 from palaestra.data.protocols import Acted, Current, Sampling, Setting
 from palaestra.errors import CheckpointError, EpisodeFailure, RecipeError
+from palaestra.models.devices import device_of
 from palaestra.models.networks import Activation, ActorCritic, RecurrentActorCritic
 from palaestra.policies.drawing import Choice, draw, masked, stack_legal
 from palaestra.policies.vectors import VectorSamples, collate, refuse_instruction
@@ -67,7 +68,6 @@ class NetworkPolicy:
         _refuse_missing_sizes(name, setting)
         self.name, self.trainable, self.version = name, True, 0
         self.size, self.actions = int(setting.vector_size or 0), int(setting.action_count or 0)
-        self.device = setting.device
         options: dict[str, Any] = {
             "hidden": hidden,
             "body": body,
@@ -83,6 +83,11 @@ class NetworkPolicy:
             network.load_state_dict(load_file(Path(model) / WEIGHTS))
         self.module: Any = network.to(setting.device)
         self._batcher = TurnBatcher(self)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the module is."""
+        return device_of(self.module)
 
     @property
     def choices(self) -> int:

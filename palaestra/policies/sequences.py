@@ -48,17 +48,19 @@ class Sequences:
     def __post_init__(self) -> None:
         self.cost = np.array([len(ids) for ids in self.ids], np.int64)
 
-    def batch(self, which: Sequence[int]) -> Padded:
-        """These samples padded on the right (the model is causal, so padding there is never seen)."""
+    def batch(self, which: Sequence[int], *, device: str | torch.device = "cpu") -> Padded:
+        """These samples on a device, padded on the right (the model is causal, so padding there is never seen)."""
         length = max(len(self.ids[i]) for i in which)
         ids = np.zeros((len(which), length), np.int64)
         for place, i in enumerate(which):
             ids[place, : len(self.ids[i])] = self.ids[i]
         rows = np.repeat(np.arange(len(which)), [len(self.places[i]) for i in which])
         places = np.concatenate([self.places[i] for i in which]).astype(np.int64)
-        tensor = torch.from_numpy(ids)
-        row, column = torch.from_numpy(rows), torch.from_numpy(places)
-        return Padded(tensor, (row, column - 1), tensor[row, column], torch.from_numpy(self.ends[list(which)]))
+        targets, ends = ids[rows, places], self.ends[list(which)]
+        tensor, row, column, target, end = (
+            torch.from_numpy(array).to(device) for array in (ids, rows, places - 1, targets, ends)
+        )
+        return Padded(tensor, (row, column), target, end)
 
 
 @dataclass(slots=True, eq=False)

@@ -70,8 +70,8 @@ class VectorSamples:
     def __post_init__(self) -> None:
         self._input_start = np.cumsum([0, *self.cost])
 
-    def batch(self, which: Sequence[int], *, device: str = "cpu") -> Batch:
-        """These samples, in this order."""
+    def batch(self, which: Sequence[int], *, device: str | torch.device = "cpu") -> Batch:
+        """These samples, in this order, on a device."""
         chosen = np.asarray(which, np.int64)
         lengths = self.cost[chosen]
         counts = np.diff(self.token_start)[chosen]

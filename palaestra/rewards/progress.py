@@ -89,7 +89,7 @@ class Progress:
             hidden=self._hidden,
             memory=self._memory,
             seed=derive(setting.seed, "progress") % 2**31,
-        )
+        ).to(setting.device)
         self._learner = Learner(self._estimator.parameters(), lr=self._lr, clip=self._clip)
 
     def __call__(self, table: StepTable, look: Look) -> Tensor:
@@ -139,7 +139,7 @@ class Progress:
     def contributions(self, episodes: Sequence[Episode]) -> Tensor:
         """c of every step, episode after episode: float64 (steps,)."""
         with torch.no_grad():
-            return self._started()(episodes).double()  # type: ignore[no-any-return]
+            return self._started()(episodes).cpu().double()  # type: ignore[no-any-return]
 
     def fit(self, episodes: Sequence[Episode], outcome: Sequence[float], *, seed: int) -> float:
         """Fit the estimator, `epochs` passes. Returns the mean loss of the last pass.
@@ -164,7 +164,8 @@ class Progress:
             for cut in np.array_split(order, max(len(order) // self._batch, 1)):
                 which = [episodes[i] for i in cut]
                 turns = torch.tensor([len(widths) for _, widths in which])
-                loss = progress_loss(estimator(which), turns, torch.tensor([outcome[i] for i in cut])).mean()
+                aim = torch.tensor([outcome[i] for i in cut])
+                loss = progress_loss(estimator(which).cpu(), turns, aim).mean()
                 learner.zero()
                 torch.autograd.backward(loss)
                 learner.step()

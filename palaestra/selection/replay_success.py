@@ -132,7 +132,7 @@ def _judged(trajectory: Trajectory, look: Look) -> Trajectory:
         with torch.no_grad():
             now = policy.forward(samples, range(len(samples.cost)), values=False, entropy=False)
         flat = np.full(rows[-1].start + max(len(rows[-1].step.action.tokens), 1), np.nan, np.float32)
-        flat[samples.token_index] = now.logprob.numpy()
+        flat[samples.token_index] = now.logprob.cpu().numpy()
         for row in own:
             row.step.action.logprobs = flat[row.start : row.start + len(row.step.action.tokens)].copy()
     return trajectory

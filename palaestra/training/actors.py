@@ -31,7 +31,7 @@ class Actors:
     def __init__(self, settings: RunSettings, world: World) -> None:
         self._learners = {name: policy for name, policy in world.policies.items() if hasattr(policy, "module")}
         self.policies: dict[str, Any] = {**world.policies, **{n: p.twin() for n, p in self._learners.items()}}
-        connect_engine(self.policies, settings.device)
+        connect_engine(self.policies, world.setting.device)
         roles = {
             name: dataclasses.replace(role, policy=self.policies[role.policy.name])
             for name, role in world.stage.roles.items()
@@ -51,7 +51,7 @@ class Actors:
             with torch.no_grad():
                 for p in module.parameters():
                     if p.numel() > 1:
-                        p += share * p.std() * torch.randn(p.shape, generator=draw)
+                        p += share * p.std() * torch.randn(p.shape, generator=draw).to(p.device)
             self.policies[name].weights_changed(self.policies[name].version)
 
     def follow(self, weights: Weights | None = None, *, again: bool = False) -> None:

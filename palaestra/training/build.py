@@ -14,6 +14,7 @@ from palaestra.data import StopReason, Task, Trajectory, derive
 from palaestra.data.protocols import Setting
 from palaestra.engines import InProcessEngine
 from palaestra.errors import ContractError, RecipeError, nearest
+from palaestra.models.devices import run_device
 from palaestra.registry import part
 from palaestra.rollout.programs import demonstration_of, roles_of
 from palaestra.rollout.role_tools import phrases_of
@@ -67,6 +68,7 @@ def build_world(settings: RunSettings) -> World:
 
     Raises: RecipeError, ContractError.
     """
+    device = run_device(settings.device)
     use = settings.environment
     environment = bind("environment", use)
     make = functools.partial(make_environment, use.name, environment.options)
@@ -82,10 +84,10 @@ def build_world(settings: RunSettings) -> World:
         vector_size=getattr(source, "vector_size", None),
         action_count=getattr(source, "action_count", None),
         texts=lambda: [*transcripts(use, make, source, settings.rollout, settings.seed), *phrases(settings, source)],
-        device=settings.device,
+        device=str(device),
     )
     policies = make_policies(settings, setting)
-    connect_engine(policies, settings.device)
+    connect_engine(policies, setting.device)
     program = bind("program", settings.program)
     declared = roles_of(program)
     roles = make_roles(settings, source.agents, declared, policies)

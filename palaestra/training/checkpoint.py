@@ -1,6 +1,7 @@
 """Checkpoints: weights, optimizer state and counters, written all at once and read back bit for bit.
 
-Random draws derive from the iteration's number, so there is no generator to keep.
+What is written is on the CPU, wherever the run computes, so a run can go on on another device. Random draws derive from
+the iteration's number, so there is no generator to keep.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from palaestra.errors import CheckpointError
+from palaestra.models.devices import on_cpu
 from palaestra.store.folder import RunFolder
 from palaestra.training.updates import Updater
 
@@ -53,14 +55,14 @@ def save_checkpoint(folder: RunFolder, step: int, state: RunState, *, counters: 
             if name in state.references:
                 save_file(_tensors(state.references[name].module), place / f"{name}.reference.safetensors")
             if name in state.updaters:
-                torch.save(state.updaters[name].optimizer.state_dict(), place / f"{name}.optimizer.pt")
+                torch.save(on_cpu(state.updaters[name].optimizer.state_dict()), place / f"{name}.optimizer.pt")
             described[name] = {
                 "version": policy.version,
                 "architecture": policy.architecture(),
                 "spoiled": state.updaters[name].spoiled if name in state.updaters else 0,
             }
         for name, other in state.others.items():
-            torch.save(other.state_dict(), place / f"{name}.state.pt")
+            torch.save(on_cpu(other.state_dict()), place / f"{name}.state.pt")
         content = {"step": step, "counters": dict(counters), "policies": described}
         if state.guard is not None:
             content["guard"] = state.guard.state_dict()
@@ -135,9 +137,9 @@ def _read(load: Callable[[Path], Any], path: Path) -> Any:
 
 
 def _load_safely(path: Path) -> Any:
-    return torch.load(path, weights_only=True)
+    return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """The state as separate contiguous tensors: tied weights are written twice, which loads the same."""
-    return {name: tensor.detach().clone().contiguous() for name, tensor in module.state_dict().items()}
+    """The state as separate contiguous tensors of the CPU: tied weights are written twice, which loads the same."""
+    return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in module.state_dict().items()}

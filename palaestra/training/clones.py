@@ -18,6 +18,7 @@ import torch
 
 import palaestra
 from palaestra.errors import CheckpointError
+from palaestra.models.devices import on_cpu
 from palaestra.store.atomic import write_atomic
 from palaestra.training.settings import RunSettings
 
@@ -50,7 +51,7 @@ class Clones:
         if not self.path.exists():
             return False
         try:
-            kept = torch.load(self.path, weights_only=True)
+            kept = torch.load(self.path, map_location="cpu", weights_only=True)
             for name, policy in _learners(policies).items():
                 policy.module.load_state_dict(kept[name]["weights"])
                 policy.weights_changed(int(kept[name]["version"]))
@@ -65,7 +66,7 @@ class Clones:
     def keep(self, policies: Mapping[str, Any]) -> None:
         """Write the weights of all policies, all at once."""
         content = {
-            name: {"weights": policy.module.state_dict(), "version": policy.version}
+            name: {"weights": on_cpu(policy.module.state_dict()), "version": policy.version}
             for name, policy in _learners(policies).items()
         }
         write_atomic(self.path, lambda file: torch.save(content, file))

@@ -130,7 +130,7 @@ class Seen:
         for which, places in self.batches(policy):
             with torch.no_grad():
                 now = model.forward(self.samples(policy), which, values=False, entropy=False)
-            out[places] = now.logprob
+            out[places] = now.logprob.cpu()
         return out
 
 
@@ -195,7 +195,7 @@ def _consult(
     columns: dict[str, Tensor] = {}
 
     def put(name: str, index: np.ndarray, values: Tensor, size: int) -> None:
-        columns.setdefault(name, torch.full((size,), torch.nan))[torch.from_numpy(index)] = values
+        columns.setdefault(name, torch.full((size,), torch.nan))[torch.from_numpy(index)] = values.cpu()
 
     for name, policy in seen.policies.items():
         if not experience.of(name):
@@ -214,7 +214,7 @@ def _consult(
                     put("token_entropy", index, now.entropy, table.tokens)
                 if now.end_value is not None:
                     ends = samples.end_row[which]
-                    put("value_end", ends[ends >= 0], now.end_value[torch.from_numpy(ends >= 0)], len(table))
+                    put("value_end", ends[ends >= 0], now.end_value.cpu()[torch.from_numpy(ends >= 0)], len(table))
         if name in references:
             then = seen.logprob(references[name], name)
             put("token_reference", np.flatnonzero(~then.isnan().numpy()), then[~then.isnan()], table.tokens)

@@ -13,6 +13,7 @@ import torch
 
 from palaestra.evaluation.panels import form
 from palaestra.evaluation.report import write_report
+from palaestra.models.devices import run_device
 from palaestra.registry import part
 from palaestra.rollout.journal import Journal
 from palaestra.store.folder import RECIPE, RunFolder
@@ -49,6 +50,7 @@ def train(
     Returns: the closing line: `success 0.438 -> 0.945 on 256 held-out tasks`.
     Raises: RunFolderError, RecipeError, CheckpointError, NoSignal.
     """
+    run_device(settings.device)  # before a folder is made
     if settings.training.max_staleness:
         refuse_strategies(settings)
     path = settings.run or f"runs/{settings.name}"

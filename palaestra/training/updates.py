@@ -18,6 +18,7 @@ from torch import Tensor
 
 from palaestra.data import StepTable, TokenBatch, coefficients, derive, kl_estimate
 from palaestra.errors import PalaestraError
+from palaestra.models.devices import device_of
 from palaestra.training.batches import micro_batches, mini_batches
 from palaestra.training.bound import Bound
 from palaestra.training.experience import Experience, token_index
@@ -192,6 +193,10 @@ class Updater:
         even = coefficients(batch.replace(counted=_counted(batch) * seen), how="token-mean").float()
         policy_share = coefficients(batch, how=self.how, constant=self.constant).float() * batch.weight  # type: ignore[arg-type]
         value_share, value_even = (_share(batch.value_weight, of) for of in (torch.ones_like(seen), seen))
+        device = device_of(self.policy.module)  # the loss is where the policy's outputs are
+        batch, even, value_even = batch.to(device), even.to(device), value_even.to(device)
+        policy_share, value_share = policy_share.to(device), value_share.to(device)
+        cuts = [cut.to(device) for cut in cuts]
         norms = _AgentNorms(self.policy.module, batch.agent) if self.agent_gradients else None
         metrics: dict[str, float] = defaultdict(float)
         self.optimizer.zero()
@@ -229,7 +234,7 @@ class Updater:
         for micro in micros:
             length = int(sum(samples.token_start[i + 1] - samples.token_start[i] for i in micro))
             with torch.no_grad():
-                cut = torch.arange(start, start + length)
+                cut = torch.arange(start, start + length, device=batch.row.device)
                 tokens = self._forward(samples, micro, batch.take(cut), recorded=recorded)
             start += length
             for name in ("logprob", "entropy", "proximal"):

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from palaestra.commands import docs, extras
+from palaestra.commands import docs, doctor, extras
 from palaestra.registry import names
 from tests.commands.conftest import Command
 
@@ -72,6 +73,24 @@ def test_4_check(palaestra: Command, tmp_path: Path) -> None:
 def test_5_doctor(palaestra: Command) -> None:
     text = "\n".join(palaestra("doctor").out)
     assert all(word in text for word in ("palaestra", "device: ", "sandbox: ", "torch", "lora", "bwrap", "java"))
+
+
+def test_5_the_device(palaestra: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def told() -> str:
+        words = " ".join(palaestra("doctor").out).split()
+        return " ".join(words[words.index("device:") : words.index("cores,") - 1])
+
+    monkeypatch.setattr(doctor.torch.version, "cuda", None)
+    assert told() == f"device: cpu (torch {doctor.torch.__version__} is built without CUDA);"
+    monkeypatch.setattr(doctor.torch.version, "cuda", "12.8")
+    monkeypatch.setattr(doctor.torch.cuda, "is_available", lambda: False)
+    assert told().endswith("is built for CUDA 12.8, and finds no such device);")
+    card = SimpleNamespace(name="H100", total_memory=80 * 2**30)
+    monkeypatch.setattr(doctor.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(doctor.torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(doctor.torch.cuda, "get_device_properties", lambda number: card)
+    assert told().startswith("device: cuda:0 (H100, 80 GiB), cuda:1 (H100, 80 GiB), cpu; ")
+    assert "a recipe computes on the cpu unless it says `device: cuda`" in told()
 
 
 def test_5_what_is_missing_comes_with_its_command(palaestra: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
 """`palaestra train`: (1) its last line; (2) what it leaves; (3) --dry-run and explain start nothing; (4) twice into one
 folder is refused; (5) --resume of a finished run prints its result; (6) --resume before the first checkpoint begins
 anew; (7) --resume with another value says so; (8) --quiet; (9) more iterations than before; (10) a folder that another
-process trains into is refused, whoever asks, and may be evaluated; after that process was killed it is free at once.
+process trains into is refused, whoever asks, and may be evaluated; after that process was killed it is free at once;
+(11) a device that the machine lacks is refused before anything is started, by `eval` too.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from palaestra.models import devices
 from palaestra.training.loop import Trainer
 from tests.commands.conftest import Command
 
@@ -127,3 +129,16 @@ def test_10_one_process_a_folder(recipe: Path, palaestra: Command) -> None:
 
 def json_lines(path: Path) -> list[object]:
     return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+@pytest.mark.parametrize(
+    "arguments", [("train",), ("train", "--dry-run"), ("explain",), ("eval",), ("train", "--resume")]
+)
+def test_11_a_device_that_is_not_there(
+    recipe: Path, palaestra: Command, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "_count", lambda kind: 0)
+    done = palaestra(arguments[0], recipe, "device=cuda", *arguments[1:])
+    assert done.code == 2 and not done.out and not Path("runs").exists()
+    assert "device: cuda" in done.err and "has no CUDA device" in done.err and "device=cpu" in done.err
+    assert "Traceback" not in done.err

@@ -1,6 +1,7 @@
 """What every loss and regularizer must hold, found by their registration: (1) the contract of `check_loss` on tokens,
 (2) and with one token a row, as network policies give; (3) under every aggregation; (4) the checker itself refuses
-a loss that breaks a rule.
+a loss that breaks a rule; (5) where the batch is on another device than the CPU, loss, metrics and gradient are the
+same numbers there.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch import Tensor
 from palaestra import losses
 from palaestra.data import Aggregation, TokenBatch
 from palaestra.errors import ContractError
-from palaestra.testing import check_loss
+from palaestra.testing import FakeDevice, check_loss
 from tests.losses.batches import batches, filled, quick
 
 PARTS = [o for o in vars(losses).values() if hasattr(o, "part")]
@@ -69,6 +70,26 @@ def test_one_token_a_row(loss: Any, options: dict[str, Any], batch: TokenBatch) 
 @pytest.mark.parametrize("loss", PARTS, ids=lambda o: o.part.name)
 def test_aggregations(loss: Any, how: Aggregation) -> None:  # rule 3
     check_loss(loss, filled([[2, 1], [3], [1, 1, 2], [2, 2]], 7), how=how, exact_gradient=exact(loss, {}))
+
+
+@pytest.mark.parametrize("uses_mini", [False, True], ids=["alone", "in a mini-batch"])
+@pytest.mark.parametrize(("loss", "options"), EVERY)
+def test_another_device(loss: Any, options: dict[str, Any], uses_mini: bool) -> None:  # rule 5
+    batch = filled([[2, 1], [3], [1, 1, 2], [2, 2]], 7)
+    batch = batch.replace(mini=batch, place=torch.arange(len(batch))) if uses_mini else batch
+
+    def found(device: str) -> list[Tensor]:
+        leaves = [getattr(batch, name).detach().clone().requires_grad_() for name in ("logprob", "entropy", "value")]
+        cut = batch.replace(**dict(zip(("logprob", "entropy", "value"), leaves, strict=True)))
+        values, metrics = loss(cut.to(torch.device(device)), **options)
+        assert all(one.device.type == torch.device(device).type for one in (values, *metrics.values()))
+        values.sum().backward()
+        return [values.detach().cpu(), *(one.cpu() for one in metrics.values()), *(one.grad for one in leaves)]
+
+    with FakeDevice() as device:
+        there = found(device)
+    for one, other in zip(found("cpu"), there, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 
 
 def _plain(batch: TokenBatch) -> Tensor:

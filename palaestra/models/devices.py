@@ -1,0 +1,78 @@
+"""Where a run computes: the one place that turns the setting `device` into a device of torch.
+
+Tables, the columns of token batches and what a checkpoint holds are tensors of the CPU. A module is moved once, when
+its policy or part is made; from then on the module says where it is, and whoever calls it brings inputs there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from palaestra.errors import RecipeError
+
+
+def run_device(name: str) -> torch.device:
+    """The device that a recipe names: `cpu`, `cuda`, `cuda:1`, or another one that this build of torch can use.
+
+    Raises: RecipeError, for a name that torch does not know, and for a device that this machine does not have.
+    """
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise _refused(name, f"torch knows no device `{name}`.") from None
+    if device.type == "cpu":
+        return device
+    if device.type == "meta":
+        raise _refused(name, "tensors on `meta` have no numbers.")
+    if device.type == "mps":
+        raise _refused(name, "`mps` has no float64, in which sums are made.")
+    count = _count(device.type)
+    if not count:
+        shown = "CUDA" if device.type == "cuda" else device.type
+        raise _refused(name, f"this machine, or its build of torch ({torch.__version__}), has no {shown} device.")
+    if device.index is not None and device.index >= count:
+        raise _refused(name, f"this machine has {count} such device{'s' if count > 1 else ''}, counted from 0.")
+    return device
+
+
+def _count(kind: str) -> int:
+    """How many devices of this kind can be used; 0 without a build of torch for it."""
+    try:
+        module = torch.get_device_module(kind)
+    except RuntimeError:
+        return 0
+    return int(module.device_count()) if module.is_available() else 0
+
+
+def _refused(name: str, what: str) -> RecipeError:
+    kind = name.partition(":")[0]
+    better = f", or install a build of torch for {kind} on a machine that has one" if kind in ("cuda", "xpu") else ""
+    return RecipeError(where=f"device: {name}", what=what, options=usable(), remedy=f"Set device=cpu{better}.")
+
+
+def usable() -> list[str]:
+    """The devices that `device` may name on this machine."""
+    return ["cpu", *(kind for kind in ("cuda", "xpu") if _count(kind))]
+
+
+def device_of(module: nn.Module) -> torch.device:
+    """Where a module is; the CPU, if it has no parameters."""
+    parameter = next(module.parameters(), None)
+    return torch.device("cpu") if parameter is None else parameter.device
+
+
+def on_cpu(state: Any) -> Any:
+    """A state of nested dicts, lists and tuples with every tensor on the CPU, so that any machine can read it.
+
+    What is there already is the very same object.
+    """
+    if isinstance(state, Tensor):
+        return state.cpu()
+    parts = state.values() if isinstance(state, dict) else state if isinstance(state, list | tuple) else ()
+    moved = [on_cpu(part) for part in parts]
+    if all(one is other for one, other in zip(moved, parts, strict=True)):
+        return state
+    return dict(zip(state, moved, strict=True)) if isinstance(state, dict) else type(state)(moved)

@@ -1,0 +1,94 @@
+"""The device of a run: (1) on another device than the CPU every kind of run has the metrics and weights that it has on
+the CPU; (2) what a run writes is on the CPU, so one device goes on where another stopped, to the same end; (3) clones
+are kept and taken in the same way; (4) an exported policy is read on the CPU, wherever it was trained.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from palaestra.commands import export
+from palaestra.data.protocols import Setting
+from palaestra.policies.language import LanguagePolicy
+from palaestra.testing import FakeDevice
+from palaestra.training import start
+from palaestra.training.loop import Trainer
+from tests.training.devices import RUNS, log, newest, played
+
+STOPPED = ["language", "gru", "adapters", "implicit", "progress", "archer", "muon"]
+
+
+def weights(folder: Path) -> dict[str, bytes]:
+    """The files of all weights in the last checkpoint."""
+    return {path.name: path.read_bytes() for path in sorted(newest(folder).glob("*.safetensors"))}
+
+
+def assert_same(one: Path, other: Path) -> None:
+    assert log(one) == log(other)
+    assert weights(one) == weights(other)
+
+
+@pytest.mark.parametrize("name", list(RUNS))
+def test_1_a_run_is_the_same_on_another_device(name: str, tmp_path: Path) -> None:
+    with FakeDevice() as device:
+        there = played(name, tmp_path / "there", f"device={device}")
+    assert_same(played(name, tmp_path / "here"), there)
+
+
+@pytest.mark.parametrize("first", ["cpu", "device"])
+@pytest.mark.parametrize("name", STOPPED)
+def test_2_resume_on_another_device(name: str, first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    every = ("training.checkpoint_every=1", "training.iterations=2")
+    whole, plain = played(name, tmp_path / "whole", *every), Trainer.iterate
+
+    def stops(self: Trainer) -> dict[str, float]:
+        if self.step == 1:
+            raise KeyboardInterrupt
+        return plain(self)
+
+    with FakeDevice() as device:
+        one, other = ("cpu", device) if first == "cpu" else (device, "cpu")
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(Trainer, "iterate", stops)
+            played(name, tmp_path / "parts", *every, f"device={one}")
+        for path in newest(tmp_path / "parts").glob("*.pt"):
+            torch.load(path, weights_only=True)  # without the device
+        played(name, tmp_path / "parts", *every, f"device={other}", resume=True)
+    assert_same(whole, tmp_path / "parts")
+
+
+def test_3_clones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep = f"warm_start.keep={tmp_path / 'clones'}"
+    with FakeDevice() as device:
+        first = played("grouped", tmp_path / "first", keep, f"device={device}")
+        (kept,) = (tmp_path / "clones").iterdir()
+        assert torch.load(kept, weights_only=True)["main"]["weights"]["model.lm_head.weight"].device.type == "cpu"
+        monkeypatch.setattr(start, "warm_start", None)  # a second run has no need of it
+        second = played("grouped", tmp_path / "second", keep, f"device={device}")
+    assert_same(first, second)
+
+
+@pytest.mark.parametrize(("name", "policy"), [("language", "main"), ("adapters", "one"), ("mlp", "main")])
+def test_4_export(name: str, policy: str, tmp_path: Path) -> None:
+    with FakeDevice() as device:
+        folder = played(name, tmp_path / "run", f"device={device}")
+    export.run(folder=str(folder), out=str(tmp_path / "out"), policy=policy, checkpoint=None)  # the device is gone
+    assert any((tmp_path / "out").glob("*.safetensors"))
+
+
+def test_4_a_policy_is_saved_where_it_is(tmp_path: Path) -> None:
+    here = LanguagePolicy(
+        "main", Setting(seed=0, texts=lambda: ["say red"]), hidden=16, layers=1, heads=2, context=64, value_head=True
+    )
+    with FakeDevice() as device:
+        there = here.twin()
+        there.module.to(device)
+        there.save(str(tmp_path / "there"))
+    here.save(str(tmp_path / "here"))
+    for name in ("model.safetensors", "value_head.safetensors"):
+        one, other = (load_file(tmp_path / place / name) for place in ("here", "there"))
+        assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)

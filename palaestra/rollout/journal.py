@@ -53,6 +53,11 @@ class Journal:
         self.finished[name_of(play)] = trajectory
         self._lines.append(_ended(name_of(play), trajectory), sort=False)
 
+    @property
+    def groups(self) -> set[str]:
+        """Names of the groups that are planned or have finished episodes."""
+        return {play.group for plays in self.plans.values() for play in plays} | {name[0] for name in self.finished}
+
     def keep(self, groups: Collection[str]) -> None:
         """Forget all but the plans and episodes of these groups, in the file too; all at once."""
         self.finished = {name: found for name, found in self.finished.items() if name[0] in groups}

@@ -107,6 +107,8 @@ class Asynchronous:
         self._journal = journal
         self._bound, self._drops = settings.training.max_staleness, settings.training.stale == "drop"
         self._groups: dict[str, Group] = {}  # begun and not yet taken, by name
+        self._taken: set[str] = set()  # groups taken since the last checkpoint
+        self._obsolete: set[str] | None = None  # groups taken before it; None: there is none, so all are another run's
         self._planned = self._begun = self._done = self._replaced = 0
         self._changed = threading.Condition(threading.RLock())
         self._fault: BaseException | None = None
@@ -192,15 +194,22 @@ class Asynchronous:
         self.actors.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Which groups of the plan are still to be learned from; their episodes stand in the journal."""
+        """Which groups of the plan are still to be learned from; their episodes stand in the journal.
+
+        The journal forgets only what the checkpoint before this one needs no more: a kill may leave that as the newest.
+        """
         with self._changed:
-            self._journal.keep([group.name for group in self._groups.values()])
+            obsolete = self._journal.groups if self._obsolete is None else self._obsolete
+            self._journal.keep(self._journal.groups - (obsolete - self._groups.keys()))
+            self._obsolete, self._taken = self._taken, set()
             return {"planned": self._planned, "groups": {g.name: g.batch for g in self._groups.values()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Begin again what was under way; what the journal holds is not played twice."""
         self._start()
         self._planned = int(state["planned"])
+        before = {play.group for batch, plays in self._journal.plans.items() if batch < self._planned for play in plays}
+        self._obsolete = before - state["groups"].keys()
         for name, batch in state["groups"].items():
             plays = [play for play in self._journal.plans.get(batch, []) if play.group == name]
             if plays:
@@ -252,6 +261,7 @@ class Asynchronous:
 
     def _forget(self, group: Group) -> None:
         del self._groups[group.name]
+        self._taken.add(group.name)
 
     # ---- how old --------------------------------------------------------------------------------------------
     def _lags(self, trajectories: Sequence[Trajectory]) -> np.ndarray:

@@ -5,7 +5,8 @@ strategy raises ends the run, and so does an interrupt, without a thread left be
 is waited for, or not; (7) weights change in the middle of a response, and every token knows by which it was drawn;
 (8) weights that are old on purpose are exactly as old as asked, also after a resume; (9) what cannot be is refused;
 (10) a strategy that must be called once an iteration is refused before anything is written; every registered strategy
-says which it is; (11) a strategy's state is read and put back on the thread that calls it, and is a copy.
+says which it is; (11) a strategy's state is read and put back on the thread that calls it, and is a copy;
+(12) a run that is killed while it writes a checkpoint goes on from the one before, with all that this one lists.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from palaestra.models.causal_lm import make_causal_lm
 from palaestra.recipe import load
 from palaestra.registry import names, part
 from palaestra.rollout.journal import Journal
+from palaestra.store import atomic
 from palaestra.training.asynchronous import Asynchronous
 from palaestra.training.start import train
 from palaestra.training.supply import Plans
@@ -337,6 +339,34 @@ def test_11_state_is_of_one_thread(echo: Run, tmp_path: Path, monkeypatch: pytes
     echo("run", *given, "training.iterations=5", layers=NETWORK, resume=True)
     assert counts.threads[0][0] == "load" and {name for _, name in counts.threads[1:]} == {"rollouts"}
     assert len(counts.states[-1]) == 20
+
+
+@pytest.mark.parametrize("stale", ["wait", "drop"])
+def test_12_killed_inside_a_checkpoint(echo: Run, monkeypatch: pytest.MonkeyPatch, stale: str) -> None:
+    options = ["training.max_staleness=2", f"training.stale={stale}", "training.checkpoint_every=2"]
+    plain = atomic._swap
+
+    def killed(temporary: Path, target: Path) -> None:
+        if target.name == "step-000006":
+            raise KeyboardInterrupt
+        plain(temporary, target)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(atomic, "_swap", killed)
+        echo("run", *options, "training.iterations=12", layers=NETWORK)
+    taken: list[list[str]] = []
+    take = Asynchronous.take
+
+    def watched(self: Asynchronous, step: int) -> Any:
+        harvest = take(self, step)
+        taken.append(sorted({trajectory.group for trajectory in harvest.kept}))
+        return harvest
+
+    monkeypatch.setattr(Asynchronous, "take", watched)
+    folder = echo("run", *options, "training.iterations=12", layers=NETWORK, resume=True)
+    assert [line["step"] for line in curve(folder)] == list(range(1, 13))
+    assert [len(groups) for groups in taken] == [4] * 8 and len({g for groups in taken for g in groups}) == 32
+    assert len(_lines(folder / "ahead.jsonl")) < 200, "what no checkpoint needs is forgotten"
 
 
 def to_compare(trajectory: Any) -> list[Any]:

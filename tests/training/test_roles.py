@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from torch import equal
 
 from palaestra.data import Action, Observation, Step, Task, Trajectory
+from palaestra.data.trajectory import noted
 from palaestra.errors import NoSignal, RecipeError
 from palaestra.recipe import load
 from palaestra.rollout.programs import acted_by, play, roles_of
@@ -184,7 +185,7 @@ def test_5_own_updates(run: Callable[..., Path]) -> None:
 
 def act(agent: str, turn: int, tokens: int = 1, **info: float) -> Step:
     action = Action(text="x", tokens=[0] * tokens)
-    return Step(agent=agent, turn=turn, action=action, observation=Observation(text="o"), info=info)
+    return noted(Step(agent=agent, turn=turn, action=action, observation=Observation(text="o")), **info)
 
 
 def test_6_silence() -> None:

@@ -1,4 +1,4 @@
-"""Sizes: (1) a file has at most 400 lines; (2) a function at most 80; (3) the list of exceptions only shrinks.
+"""Sizes: (1) a file has at most 600 lines; (2) a function at most 80; (3) the list of exceptions only shrinks.
 
 The list stands in exceptions.yaml beside this file.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.house.source_text import document, functions, python_files, shown
 
-FILE_CAP, FUNCTION_CAP = 400, 80
+FILE_CAP, FUNCTION_CAP = 600, 80
 EXCEPTIONS = document(Path(__file__).with_name("exceptions.yaml"))
 FILES = python_files("palaestra", "tests", "benchmarks", "docs")
 

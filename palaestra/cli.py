@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
+import traceback
 from typing import Annotated, Any
 
 import typer
@@ -29,6 +31,8 @@ Layers = Annotated[
 ]
 Where = Annotated[str, typer.Argument(help="A run folder, or recipe files and overrides.")]
 STOPPED, MISSING = 130, 1  # exit codes after Ctrl-C, and where an optional package is not installed
+OWN_MODULE = "palaestra_user_"  # how modules of the user's own files are called
+PACKAGE = os.path.dirname(os.path.abspath(palaestra.__file__)) + os.sep
 GO_ON = {
     "train": "the same command with `--resume` goes on from the newest checkpoint, if one was written",
     "compare": "the same command goes on where it stopped",
@@ -175,9 +179,10 @@ def _run() -> int:
     except (KeyboardInterrupt, typer.Abort):
         code = STOPPED
     except Exception as error:
-        if os.environ.get("PALAESTRA_TRACEBACK") or not _mendable(error):
+        message = _message(error) if _mendable(error) else _own_fault(error)
+        if os.environ.get("PALAESTRA_TRACEBACK") or message is None:
             raise
-        print(f"\n{_message(error)}\n", file=sys.stderr)
+        print(f"\n{message}\n", file=sys.stderr)
         return MISSING if isinstance(error, MissingExtra) else 2
     if code == STOPPED:
         print("\n" + "; ".join(["stopped", *(GO_ON[word] for word in sys.argv[1:2] if word in GO_ON)]), file=sys.stderr)
@@ -193,6 +198,25 @@ def _message(error: Any) -> str:
         return error.render()
     path = getattr(getattr(error, "ctx", None), "command_path", "palaestra")
     return f"{error.format_message()}\n\n  `{path} --help` shows how it is used."
+
+
+def _own_fault(error: Exception) -> str | None:
+    """What a file of the user's own did wrong; None if it is not at fault.
+
+    It is where the last of its frames is below all of ours, and where one of its functions cannot be called so.
+    """
+    own = {module.__file__: module for name, module in list(sys.modules.items()) if name.startswith(OWN_MODULE)}
+    frames = traceback.extract_tb(error.__traceback__)
+    last = max((place for place, frame in enumerate(frames) if frame.filename in own), default=None)
+    called = re.match(r"(\w+)[\w.<>]*\(\)", str(error)) if isinstance(error, TypeError) else None
+    if last is not None and not any(frame.filename.startswith(PACKAGE) for frame in frames[last:]):
+        where = f"{os.path.relpath(frames[last].filename)}, line {frames[last].lineno}"
+    elif called and any(hasattr(module, called[1]) for module in own.values()):
+        where = next(os.path.relpath(file) for file, module in own.items() if hasattr(module, called[1]))
+    else:
+        return None
+    what = f"{type(error).__name__}: {error}"
+    return f"{where}\n\n  {what}\n\n  Mend the file. PALAESTRA_TRACEBACK=1 shows the whole traceback."
 
 
 def version(show: bool) -> None:

@@ -28,7 +28,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
 
-from palaestra.errors import MissingExtra, RecipeError, UnknownName, missing_extra, nearest
+from palaestra.errors import ContractError, MissingExtra, RecipeError, UnknownName, missing_extra, nearest
 
 # ---- kinds of options that many parts share ---------------------------------------------------------------
 Discount = Annotated[float, pydantic.Field(gt=0, le=1)]
@@ -223,8 +223,16 @@ def _called(cls: Any) -> list[inspect.Parameter]:
 
 @functools.cache
 def _schema(target: Callable[..., Any], title: str) -> type[pydantic.BaseModel]:
-    options = [p for p in _parameters(target) if p.kind is inspect.Parameter.KEYWORD_ONLY]
-    hints = _hints(inspect.unwrap(target.__init__ if inspect.isclass(target) else target), [p.name for p in options])
+    try:
+        options = [p for p in _parameters(target) if p.kind is inspect.Parameter.KEYWORD_ONLY]
+        made = inspect.unwrap(target.__init__ if inspect.isclass(target) else target)
+        hints = _hints(made, [p.name for p in options])
+    except Exception as error:  # an annotation can be any text
+        raise ContractError(
+            where=title,
+            what=f"its options cannot be read from its signature: {type(error).__name__}: {error}.",
+            remedy="Annotate keyword-only parameters with kinds that can be found in the module of the part.",
+        ) from error
     fields: dict[str, Any] = {}
     for p in options:
         default = ... if p.default is inspect.Parameter.empty else p.default
@@ -318,6 +326,10 @@ def part(slot: str, name: str, *, where: str = "") -> Part:
         )
     found = _load(target or name, where=where)
     declared = vars(found).get("part") if hasattr(found, "__dict__") else None  # never a parent's
+    if declared is None and not callable(found):
+        raise UnknownName(
+            where=where, what=f"`{name}` is neither a function nor a class, but a {type(found).__name__}."
+        )
     if declared is None:
         return Part(slot=slot, name=name, target=found)
     if declared.slot != slot:

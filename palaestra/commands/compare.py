@@ -76,7 +76,10 @@ def _arms(files: Sequence[str], arms: Sequence[str]) -> dict[str, tuple[list[str
     found: list[tuple[str, list[str], list[str]]] = [(Path(file).stem, [file], []) for file in files]
     for text in arms:
         name, colon, rest = text.partition(":")
-        layers, own = split_arguments(shlex.split(rest))
+        try:
+            layers, own = split_arguments(shlex.split(rest))
+        except ValueError:  # a quotation without its end
+            layers, own = [], []
         if not (colon and name.strip() and layers):
             raise RecipeError(
                 where=f"palaestra compare --arm {text!r}",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from palaestra.commands.evaluate import open_run
-from palaestra.errors import UnknownName, nearest
+from palaestra.errors import RunFolderError, UnknownName, nearest
 
 
 def run(*, folder: str, out: str, policy: str | None, checkpoint: int | None) -> None:
     """Write the policy. A language policy becomes a Hugging Face folder.
 
-    Raises: UnknownName, if the run has no such policy or several and none was named.
+    Raises: UnknownName, if the run has no such policy or several and none was named; RunFolderError.
     """
     _, world = open_run(folder, checkpoint)
     world.runner.close()
@@ -22,5 +22,9 @@ def run(*, folder: str, out: str, policy: str | None, checkpoint: int | None) ->
             options=nearest(name, learned) or learned,
             remedy="Name one with --policy.",
         )
-    world.policies[name].save(out)
+    try:
+        world.policies[name].save(out)
+    except OSError as error:
+        what = f"it cannot be written: {error.strerror or error}."
+        raise RunFolderError(where=out, what=what, remedy="Name a folder that can be made or written.") from error
     print(f"wrote policy {name} to {out}")

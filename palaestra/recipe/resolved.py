@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from palaestra.errors import UnknownName, nearest
+from palaestra.errors import RecipeError, UnknownName, nearest
 from palaestra.recipe.feasibility import check
 from palaestra.recipe.layers import default_mark, merge, override, slot_at
 from palaestra.recipe.origins import Mark, Node, node_of, read_override
@@ -93,8 +93,15 @@ class Recipe:
     def from_json(cls, entries: Mapping[str, Mapping[str, Any]]) -> Recipe:
         """The recipe that `to_json` described, checked anew; defaults keep the values that they had then.
 
-        Raises: RecipeError or UnknownName, if this version knows a key or part no more.
+        Raises: RecipeError or UnknownName, if this version knows a key or part no more, or it is no such description.
         """
+        known = isinstance(entries, Mapping) and all(_is_entry(entry) for entry in entries.values())
+        if not known:
+            raise RecipeError(
+                where="recipe.json",
+                what="it is no resolved recipe: each key has a `value` and an `origin`.",
+                remedy="Name a folder that `palaestra train` has written.",
+            )
         tree = Node({}, Mark("recipe.json"))
         for key in sorted(entries):  # a part before its options
             value, origin = entries[key]["value"], entries[key]["origin"]
@@ -113,6 +120,10 @@ class Recipe:
             options=nearest(path, self.rows),
             remedy="`palaestra explain` lists all.",
         )
+
+
+def _is_entry(entry: object) -> bool:
+    return isinstance(entry, Mapping) and "value" in entry and isinstance(entry.get("origin"), str)
 
 
 def _override(tree: Node, overrides: Sequence[str]) -> Node:

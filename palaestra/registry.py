@@ -135,13 +135,19 @@ def register(
     Args:
         slot: a key of `SLOTS`.
         name: lower case, unique in its slot.
-        reads: columns of the table that must be there; checked before a run starts.
-        uses: abilities that must be there, such as "critic" or "reference".
+        reads: columns of the table (of a loss or regularizer: of the token batch) that must exist, such as "state_key".
+            A recipe is refused before the run where nothing gives them.
+        uses: abilities that the setup must have, such as "critic", "reference", "group", "expert" or "fork". A recipe
+            is refused where the policy, the environment, the runner or a setting lacks them.
         source: "arXiv 2505.10978", or where the formula comes from.
         extra: the optional dependencies that it needs, as in `pip install 'palaestra[extra]'`.
         modules: of the extra, those that it imports whatever its options are; a recipe is refused where one is absent.
 
-    Options given to a direct call are checked as in a recipe.
+    The signature says the rest. Positional parameters are *data*: whoever calls the part hands them over, by position
+    or by name (an estimator gets the table, a loss the batch, a policy its name and setting). Keyword-only parameters
+    are *options*: a recipe sets them, and a direct call's are checked as a recipe's are. `reads` and `uses` are
+    neither: they say what must be true of the data and of the setup, so that a recipe can be checked without running.
+    What a part does not declare is unknown and never refused.
     """
     if slot not in SLOTS:
         raise UnknownName(where=f"register({slot!r}, {name!r})", what=f"no slot `{slot}`.", options=SLOTS)

@@ -8,12 +8,11 @@ EXTRAS ?= dev,envs,web,tools,serve,adapters,lora,bench
 CORE := $(VENV)/.core-installed
 DEV := $(VENV)/.dev-installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-STRICT := $(wildcard palaestra/errors.py palaestra/registry.py palaestra/recipe palaestra/catalogue palaestra/data \
-	palaestra/advantages palaestra/weights palaestra/losses palaestra/rewards palaestra/selection \
-	palaestra/curriculum palaestra/replay palaestra/optim palaestra/teams palaestra/rollout palaestra/training \
-	palaestra/evaluation palaestra/store palaestra/launch palaestra/engines palaestra/models palaestra/contexts \
-	palaestra/policies palaestra/commands)
-CODE := $(wildcard palaestra tests benchmarks docs/one_file.py)
+STRICT := $(wildcard palaestra/errors.py palaestra/index.py palaestra/registry.py palaestra/recipe palaestra/catalogue \
+	palaestra/data palaestra/algebra palaestra/parts palaestra/replay palaestra/systems palaestra/teams palaestra/rollout \
+	palaestra/training palaestra/evaluation palaestra/store palaestra/launch palaestra/engines palaestra/models \
+	palaestra/chat palaestra/policies palaestra/commands)
+CODE := $(wildcard palaestra tests benchmarks conftest.py build_index.py docs/one_file.py docs/made_pages.py)
 
 # Parts that studies import, and benchmarks that have to be told of what.
 NOT_ALONE := machine arrivals credit_probe self_play spikes transfer worlds
@@ -24,7 +23,7 @@ BENCHMARKS := $(filter-out $(NOT_ALONE:%=benchmarks/%.py),$(wildcard benchmarks/
 help:
 	@echo "install     the package into $(VENV)            quickstart  train a language policy, with success before and after"
 	@echo "develop     … with test tools and environments  test        fast tests          test-all   all tests"
-	@echo "lint        style, types, floors                format      rewrite style       docs       generated text and site"
+	@echo "lint        style, types, layers               format      rewrite style       docs       the site"
 	@echo "pins        short runs whose every number is pinned"
 	@echo "bench       the benchmarks that need no arguments, one after another"
 
@@ -67,7 +66,6 @@ format: $(DEV)
 	$(BIN)/ruff format $(CODE)
 
 docs: $(DEV)
-	$(BIN)/palaestra docs --check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 bench: $(DEV)

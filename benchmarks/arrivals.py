@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from palaestra.data import StepTable, row_draws
+from palaestra.algebra import row_draws
+from palaestra.data import StepTable
 from palaestra.data.protocols import Look
 from palaestra.errors import InvalidData
 from palaestra.registry import Positive, register

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 from machine import describe
 
-from palaestra.contexts import FullHistory
+from palaestra.chat import FullHistory
 from palaestra.data import Action, StepResult, Task, Trajectory, derive
 from palaestra.data.protocols import Setting
 from palaestra.engines import InProcessEngine
-from palaestra.envs.toolcalc import ToolCalc
+from palaestra.envs.probes.toolcalc import ToolCalc
 from palaestra.policies.language import LanguagePolicy
 from palaestra.registry import part
 from palaestra.rollout.runner import EpisodeRunner

@@ -18,8 +18,8 @@ from pathlib import Path
 import machine
 
 from palaestra.data import Action, Task
-from palaestra.envs.miniwob.pool import BROWSERS
-from palaestra.envs.miniwob.world import AGENT, MiniWoB
+from palaestra.envs.adapters.miniwob.pool import BROWSERS
+from palaestra.envs.adapters.miniwob.world import AGENT, MiniWoB
 
 RESULT = Path(__file__).parent / "results" / "miniwob" / "episodes.json"
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from palaestra.data import StepTable, derive
-from palaestra.weights import duration
+from palaestra.systems.duration_aware.duration import duration
 
 RESULT = Path(__file__).parent / "results" / "durations.json"
 TOOK, REWARD = np.array([1.0, 10.0]), np.array([0.5, 1.0])

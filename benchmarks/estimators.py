@@ -22,8 +22,13 @@ import numpy as np
 import torch
 from machine import describe
 
-from palaestra import advantages
 from palaestra.data import StepTable
+from palaestra.parts.critics import ppo
+from palaestra.parts.filters import whiten
+from palaestra.registry import names, part
+from palaestra.systems.gigpo import gigpo
+from palaestra.systems.hi_agent.advantage import foresight
+from palaestra.training.credit import chain
 
 RESULT = Path(__file__).parent / "results" / "estimators.json"
 SIZES = (10**3, 10**4, 10**5, 10**6)
@@ -96,19 +101,19 @@ def exponent(times: dict[str, float]) -> float | None:
 
 def chosen_parts() -> dict[str, Callable[[StepTable], Any]]:
     """Every estimator and filter without a learned model, and some settings that cost more."""
-    parts = [o for o in vars(advantages).values() if hasattr(o, "part") and not o.part.holds_state]
     found: dict[str, Callable[[StepTable], Any]] = {}
-    for part in sorted(parts, key=lambda o: o.part.name):
-        if len(part.part.data) == 1:
-            found[part.part.name] = part
+    for name in names("advantage"):
+        chosen = part("advantage", name)
+        if chosen.holds_state:
+            continue
+        if len(chosen.data) == 1:
+            found[name] = chosen.target
         else:
-            found[f"{part.part.name} (filter)"] = lambda table, part=part: part(table, table["outcome"])
-    found["foresight"] = lambda table: advantages.foresight(table, planner=PLANNER, by=("group", "state_key"))
-    found["ppo, level token"] = lambda table: advantages.ppo(table, level="token")
-    found["gigpo, scale std, clock turn"] = lambda table: advantages.gigpo(table, scale="std", clock="turn")
-    found["chain of gigpo, whiten; with report"] = lambda table: advantages.chain(
-        [advantages.gigpo, advantages.whiten], table
-    )
+            found[f"{name} (filter)"] = lambda table, own=chosen.target: own(table, table["outcome"])
+    found["foresight"] = lambda table: foresight(table, planner=PLANNER, by=("group", "state_key"))
+    found["ppo, level token"] = lambda table: ppo(table, level="token")
+    found["gigpo, scale std, clock turn"] = lambda table: gigpo(table, scale="std", clock="turn")
+    found["chain of gigpo, whiten; with report"] = lambda table: chain([gigpo, whiten], table)
     return found
 
 

@@ -1,11 +1,11 @@
-"""Runs studies: the comparisons that are evidence for methods, one file each in `studies/`.
+"""Runs studies: the comparisons that are evidence for systems, one file each in a system's `studies/` or in this one.
 
     python benchmarks/studies.py srgpo salt      # these; all that have no result yet, if none is named
     python benchmarks/studies.py --parallel 2    # two runs at a time
 
 Runs lie in runs/studies/<name>; a study that was stopped goes on where it stood. Results: comparison.json,
-comparison.txt and measures.json in results/<name>, the plot in docs/images/studies. `palaestra docs` then writes the
-pages.
+comparison.txt and measures.json in `results/<name>` beside the study's folder. Then write seen.md there: what was seen,
+in one plain paragraph. The site draws plots and pages from these files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from palaestra.catalogue import Study, studies
-from palaestra.catalogue.studies import IMAGES, RESULTS
+from palaestra.catalogue.studies import results_of
 from palaestra.evaluation.statistics import bootstrap_interval
 from palaestra.store.metrics import MetricsLog
 
@@ -56,14 +56,12 @@ def run(study: Study, *, runs: Path, root: Path = ROOT, parallel: int = 1, seeds
     """Run one study to its end and keep its results; wall seconds."""
     started, out = time.perf_counter(), runs / study.name
     subprocess.run(command(study, out, parallel=parallel, seeds=seeds), cwd=root, check=True)
-    kept, images = root / RESULTS / study.name, root / IMAGES
+    kept = results_of(root, study)
     kept.mkdir(parents=True, exist_ok=True)
-    images.mkdir(parents=True, exist_ok=True)
     for name in ("comparison.json", "comparison.txt"):
         shutil.copyfile(out / name, kept / name)
     text = json.dumps(measures(study, out), indent=1, sort_keys=True) + "\n"
     (kept / "measures.json").write_text(text, encoding="utf-8")
-    shutil.copyfile(out / "comparison.png", images / f"{study.name}.png")
     return time.perf_counter() - started
 
 
@@ -78,7 +76,7 @@ def main() -> None:
     unknown = set(chosen.names) - set(known)
     if unknown:
         parser.error(f"no study is called {', '.join(sorted(unknown))}; there are {', '.join(known)}")
-    done = [name for name in known if (ROOT / RESULTS / name / "comparison.json").exists()]
+    done = [name for name, study in known.items() if (results_of(ROOT, study) / "comparison.json").exists()]
     for name in chosen.names or [name for name in known if name not in done]:
         seconds = run(known[name], runs=chosen.runs, parallel=chosen.parallel, seeds=chosen.seeds)
         print(f"{name}: {seconds:.0f} s", flush=True)

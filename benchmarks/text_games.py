@@ -21,9 +21,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from palaestra.envs.textarena.games import rules_of
-from palaestra.envs.textarena.match import Match
-from palaestra.envs.textarena.package import build, fewest_players, names, refusal
+from palaestra.envs.adapters.textarena.games import rules_of
+from palaestra.envs.adapters.textarena.match import Match
+from palaestra.envs.adapters.textarena.package import build, fewest_players, names, refusal
 from palaestra.errors import PalaestraError
 
 RESULT = Path(__file__).parent / "results" / "worlds" / "textarena_games.json"

@@ -2,7 +2,7 @@
 
     python benchmarks/transfer.py kuhn              # teams/kuhn_language.yaml: NashConv, from its start on
     python benchmarks/transfer.py tictactoe         # teams/tictactoe_language.yaml: losses to a perfect player
-    python benchmarks/transfer.py suite             # teams/mars_suite.yaml and two arms, on games never trained on
+    python benchmarks/transfer.py suite             # mars/recipe.yaml and two arms, on games never trained on
     python benchmarks/transfer.py textarena         # teams/textarena_*.yaml: against scripted opponents
     python benchmarks/transfer.py suite --seeds 5
 
@@ -173,7 +173,7 @@ def suite(seeds: Sequence[int], *, games: int) -> dict[str, Any]:
             found.setdefault(arm, {})[str(seed)] = on_all(folder, own, world, trained, held_out, games)
             world.runner.close()
     return {
-        "recipe": "teams/mars_suite.yaml",
+        "recipe": "mars/recipe.yaml",
         "games": games,
         "trained": trained,
         "held_out": held_out,

@@ -25,7 +25,7 @@ import numpy as np
 from machine import describe
 from matplotlib.figure import Figure
 
-from palaestra.contexts import FullHistory
+from palaestra.chat import FullHistory
 from palaestra.data import Step, Trajectory, derive
 from palaestra.data.protocols import Generation, Request, Setting
 from palaestra.engines import InProcessEngine

@@ -22,7 +22,7 @@ import machine
 import yaml
 
 from palaestra.data import Trajectory
-from palaestra.envs.panels import FILE, Panel, evaluation_tasks, measure, panels
+from palaestra.envs.kit.panels import FILE, Panel, evaluation_tasks, measure, panels
 from palaestra.evaluation.panels import summarize
 from palaestra.evaluation.scripted import play_scripted, played_hash
 from palaestra.registry import part

@@ -121,23 +121,27 @@ def export(
 
 @app.command()
 def methods(
+    name: Annotated[str | None, typer.Argument(help="A system or variant; default all.")] = None,
     slot: Annotated[str | None, typer.Option(help="Only this slot.")] = None,
     without: Annotated[str | None, typer.Option(help="Leave out parts that need this column or ability.")] = None,
 ) -> None:
-    """List methods and parts: slot, name, what they read, source, recipe, status."""
-    _command("methods", slot=slot, without=without)
+    """List systems and parts, or describe one system: formula, parts, status, commands."""
+    _command("methods", name=name, slot=slot, without=without)
 
 
 @app.command()
 def envs(
-    check: Annotated[str | None, typer.Option(help="Run the validity check of this environment.")] = None,
+    name: Annotated[str | None, typer.Argument(help="An environment; default all.")] = None,
     overrides: Annotated[list[str] | None, typer.Argument(help="Options for the check.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Run the validity check of this environment.")] = False,
 ) -> None:
-    """List environments; check one."""
-    if check is None:
-        _command("environments")
-    else:
-        _command("check", environment=check, overrides=overrides or [])
+    """List environments, describe one, or check one."""
+    if not check:
+        _command("environments", name=name)
+        return
+    if name is None:
+        raise typer.BadParameter("--check needs the name of an environment: palaestra envs NAME --check")
+    _command("check", environment=name, overrides=overrides or [])
 
 
 @app.command()
@@ -153,14 +157,6 @@ def explain(recipe: Layers) -> None:
 def doctor() -> None:
     """What is installed, what each missing extra would give, device, sandbox level."""
     _command("doctor")
-
-
-@app.command()
-def docs(
-    check: Annotated[bool, typer.Option("--check", help="Only say what is stale; exit 1 if anything is.")] = False,
-) -> None:
-    """Write the generated files: part index, part pages, command help, method table."""
-    _command("docs", check=check, command=typer.main.get_command(app))
 
 
 def main() -> None:

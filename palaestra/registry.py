@@ -1,8 +1,7 @@
 """The registry: names of parts and the functions or classes behind them.
 
-Knows names, signatures and what a part declares. Knows nothing of what a part computes, and imports
-neither torch nor any room of the package: `parts.json` maps each name to `module:attribute`, so that
-listing parts is free and loading one imports just its module.
+Names are found in the source text, so listing parts imports neither torch nor any room of the package, and loading one
+imports just its module.
 
 A *part* is a function or a class. Its positional parameters are data; its keyword-only parameters are
 the schema that recipes are checked against, and direct calls too.
@@ -16,7 +15,6 @@ import importlib
 import importlib.abc
 import importlib.util
 import inspect
-import json
 import re
 import sys
 import typing
@@ -29,6 +27,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import pydantic
 
 from palaestra.errors import ContractError, MissingExtra, RecipeError, UnknownName, missing_extra, nearest
+from palaestra.index import add, known_parts
 
 # ---- kinds of options that many parts share ---------------------------------------------------------------
 Discount = Annotated[float, pydantic.Field(gt=0, le=1)]
@@ -63,6 +62,10 @@ SLOTS: dict[str, str] = {
 }
 
 STAGES = frozenset({"reward", "selection", "advantage", "weights"})  # slots between rollout and loss
+# Columns that come from an ability rather than from the environment.
+GIVEN_BY = dict.fromkeys(("reference", "token_reference"), "reference") | dict.fromkeys(
+    ("value", "value_end", "token_value", "value_old", "value_target", "value_weight"), "critic"
+)
 MAY_HOLD_STATE = STAGES | {"sampler", "strategy"}
 
 P = TypeVar("P", bound=Callable[..., Any])
@@ -293,16 +296,22 @@ def _readable(
 # ---- names ------------------------------------------------------------------------------------------------
 @functools.cache
 def index() -> dict[str, dict[str, str]]:
-    """slot → name → `module:attribute`, from `parts.json` and from installed packages' entry points.
+    """slot → name → `module:attribute`, of this package and of installed packages' entry points.
 
     An outside package adds parts with the entry-point group `palaestra.parts`, each named `slot.name`.
+
+    Raises: ContractError, if two parts of a slot share a name, or a slot does not exist.
     """
     found: dict[str, dict[str, str]] = {slot: {} for slot in SLOTS}
-    for slot, names in json.loads((Path(__file__).parent / "parts.json").read_text()).items():
-        found[slot].update(names)
+    for slot, parts in known_parts().items():
+        if slot not in SLOTS:
+            raise ContractError(
+                where=", ".join(parts.values()), what=f"no slot is called `{slot}`.", options=nearest(slot, SLOTS)
+            )
+        found[slot].update(parts)
     for entry in metadata.entry_points(group="palaestra.parts"):
         slot, _, name = entry.name.partition(".")
-        found.setdefault(slot, {})[name] = entry.value
+        add(found, slot, name, entry.value)
     return found
 
 

@@ -131,7 +131,7 @@ def test_unknown_part() -> None:
 
 
 def test_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in [name for name in sys.modules if name.startswith("palaestra.envs.textworld")]:
+    for module in [name for name in sys.modules if name.startswith("palaestra.envs.adapters.textworld.world")]:
         monkeypatch.delitem(sys.modules, module)
     for module in ["textworld", *(name for name in sys.modules if name.startswith("textworld."))]:
         monkeypatch.setitem(sys.modules, module, None)

@@ -7,10 +7,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from palaestra.advantages import gigpo, grpo
 from palaestra.data import StepTable
 from palaestra.errors import RecipeError
+from palaestra.parts.estimators import grpo
 from palaestra.registry import PositiveInt, names, part, register
+from palaestra.systems.gigpo import gigpo
 
 TABLE = StepTable(
     group=["g", "g"], trajectory=[0, 1], agent=["x", "x"], turn=[0, 0], reward=[1.0, 0.0], state_key=["a", "b"]

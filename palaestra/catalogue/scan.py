@@ -1,7 +1,6 @@
 """Parts, read from the source text of the package.
 
-Knows the form of `@register("slot", "name", …)` above a function or class, and of the docstring below it.
-Imports nothing of what it reads, so that a part whose optional packages are missing is listed all the same.
+Nothing of what is read is imported, so that a part whose optional packages are missing is listed all the same.
 """
 
 from __future__ import annotations
@@ -9,12 +8,11 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from palaestra.catalogue.places import PACKAGE
-from palaestra.errors import ContractError
+from palaestra.index import PACKAGE, module_of, registrations
 from palaestra.registry import SLOTS
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -48,34 +46,51 @@ class Declaration:
     options: tuple[Option, ...]
 
 
-def build_index(package: Path = PACKAGE) -> dict[str, dict[str, str]]:
-    """slot → name → `module:attribute`, both sorted: the content of `parts.json`.
+def declarations(package: Path = PACKAGE, *, only: str = "") -> list[Declaration]:
+    """Every part of the package with its options, in the order of slots and then of names.
 
-    Raises: ContractError, if two parts of a slot share a name, or a slot does not exist.
+    Args:
+        only: a `module:attribute`: the parts of its module alone.
     """
-    index: dict[str, dict[str, str]] = {slot: {} for slot in SLOTS}
-    for part in declarations(package):
-        if part.slot not in index:
-            raise ContractError(where=part.target, what=f"no slot `{part.slot}`.", options=SLOTS)
-        other = index[part.slot].setdefault(part.name, part.target)
-        if other != part.target:
-            raise ContractError(where=part.target, what=f"{other} already is the {part.slot} `{part.name}`.")
-    return {slot: dict(sorted(names.items())) for slot, names in index.items() if names}
+    files = dict.fromkeys(path for path, _ in registrations(package))
+    texts = {
+        path: path.read_text(encoding="utf-8")
+        for path in files
+        if module_of(path, package) == (only.partition(":")[0] or module_of(path, package))
+    }
+    return _sorted(part for path, text in texts.items() for part in _parts_of(text, module_of(path, package)))
 
 
-def declarations(package: Path = PACKAGE) -> list[Declaration]:
-    """Every part of the package, in the order of slots and then of names."""
+def heads(*slots: str, package: Path = PACKAGE) -> list[Declaration]:
+    """The parts of these slots, or all, without their options: what a list shows, in a tenth of the time.
+
+    Only a part's decorator, signature and docstring are read.
+    """
+    found = []
+    for path, match in registrations(package):
+        if not slots or match["slot"] in slots:
+            read = _parts_of(_head(match), module_of(path, package))
+            found += [part for part in read if (part.slot, part.name) == (match["slot"], match["name"])]
+    return _sorted(found)
+
+
+def _sorted(found: Iterable[Declaration]) -> list[Declaration]:
     order = list(SLOTS)
-    found = [part for path in sorted(package.rglob("*.py")) for part in _parts_of(path, package)]
     return sorted(found, key=lambda part: (order.index(part.slot) if part.slot in order else -1, part.name))
 
 
-def _parts_of(path: Path, package: Path) -> Iterator[Declaration]:
-    source = path.read_text(encoding="utf-8")
-    if "register(" not in source:
-        return
-    module = ".".join((package.name, *path.relative_to(package).with_suffix("").parts)).removesuffix(".__init__")
-    for node in ast.parse(source).body:
+def _head(match: re.Match[str]) -> str:
+    """Source text of a registration up to the end of its docstring; the whole file where it has none."""
+    text, opening = match.string, match.string.find('"""', match.end())
+    closing = text.find('"""', opening + 3)
+    between = text[match.end() : opening]
+    if opening < 0 or closing < 0 or re.search(r"^(?:@|async def|def|class)\b", between, re.MULTILINE):
+        return text
+    return text[match.start() : closing + 3] + "\n"
+
+
+def _parts_of(text: str, module: str) -> Iterator[Declaration]:
+    for node in ast.parse(text).body:
         if isinstance(node, Definition):
             for decorator in node.decorator_list:
                 if is_registration(decorator):

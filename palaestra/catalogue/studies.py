@@ -1,7 +1,7 @@
 """Studies: which comparison is evidence for which method, what was expected of it and what was seen.
 
-Knows the form of `benchmarks/studies/*.yaml` and of what `benchmarks/studies.py` writes. Knows nothing of how arms
-are run.
+A study about one system lies in that system's folder, one about several in `benchmarks/`. `benchmarks/studies.py` runs
+them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import Annotated, Any, Literal
 import pydantic
 import yaml
 
-from palaestra.catalogue.methods import Method
+from palaestra.catalogue.systems import System
 from palaestra.errors import RecipeError
 
 DEFAULT_SETUP = "setups/rooms-tiny.yaml"
-STUDIES, RESULTS, IMAGES = "benchmarks/studies", "benchmarks/results", "docs/images/studies"
+STUDIES, RESULTS, SEEN = "studies", "results", "seen.md"
+SYSTEMS, SHARED = "palaestra/systems", "benchmarks"
 
 
 class Study(pydantic.BaseModel):
@@ -27,10 +28,11 @@ class Study(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     name: str  # stem of its file
+    folder: str = SHARED  # where its `studies` and `results` lie, from the root: a system's folder, or benchmarks
     title: str
-    method: str | list[str]  # rows of the catalogue that it is evidence for
+    method: str | list[str]  # systems and variants that it is evidence for
     expected: str  # the relation that the method's authors or its formula promise
-    setup: str  # below recipes/
+    setup: str  # a recipe
     arms: dict[str, list[str]]  # name → method file, then overrides of this arm
     reference: str
     seeds: Annotated[int, pydantic.Field(ge=1)] = 5
@@ -38,11 +40,10 @@ class Study(pydantic.BaseModel):
     metric: Literal["success", "return"] = "success"
     axis: Literal["environment_steps", "tokens", "updates", "step"] = "environment_steps"  # what arms have as much of
     also: list[str] = []  # further logged metrics
-    seen: str = ""  # in words, after the run; with the reason where the relation failed
 
     @property
     def methods(self) -> list[str]:
-        """The rows of the catalogue, as a list."""
+        """The systems and variants, as a list."""
         return [self.method] if isinstance(self.method, str) else list(self.method)
 
     @property
@@ -54,51 +55,70 @@ class Study(pydantic.BaseModel):
 def studies(root: Path) -> list[Study]:
     """All studies of a source checkout, by name.
 
-    Raises: RecipeError, for an unknown or missing key, or a reference that is no arm.
+    Raises: RecipeError, for an unknown or missing key, a reference that is no arm, or two studies of one name.
     """
-    found = []
-    for path in sorted((root / STUDIES).glob("*.yaml")):
-        try:
-            study = Study(name=path.stem, **yaml.safe_load(path.read_text(encoding="utf-8")))
-        except pydantic.ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(str(piece) for piece in first["loc"])
-            raise RecipeError(
-                where=f"{path.name}  {key}", what=f"{first['msg'].lower()}.", options=Study.model_fields
-            ) from None
-        if study.reference not in study.arms:
-            raise RecipeError(
-                where=f"{path.name}  reference", what=f"no arm is called `{study.reference}`.", options=study.arms
-            )
-        found.append(study)
-    return found
+    folders = [root / SHARED, *sorted((root / SYSTEMS).glob("*"))]
+    found = [_read(path, root) for folder in folders for path in sorted((folder / STUDIES).glob("*.yaml"))]
+    names = [study.name for study in found]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise RecipeError(where="studies", what=f"several studies are called {', '.join(twice)}.")
+    return sorted(found, key=lambda study: study.name)
 
 
-def trained_with(method: Method, studies: Sequence[Study]) -> list[str]:
-    """What follows `palaestra train` to train a method: files, then overrides. It is complete: it runs as it stands.
+def _read(path: Path, root: Path) -> Study:
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    try:
+        study = Study(name=path.stem, folder=path.parents[1].relative_to(root).as_posix(), **content)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(piece) for piece in first["loc"])
+        raise RecipeError(
+            where=f"{path.name}  {key}", what=f"{first['msg'].lower()}.", options=Study.model_fields
+        ) from None
+    if study.reference not in study.arms:
+        raise RecipeError(
+            where=f"{path.name}  reference", what=f"no arm is called `{study.reference}`.", options=study.arms
+        )
+    return study
 
-    The row of the catalogue may say it. Else it is the simplest arm of the method's studies that takes its recipe, with
-    the setup and the overrides that all arms of the study share. Else the recipe is laid over the first study's setup
-    and overrides, and without a study over a small default setup.
+
+def results_of(root: Path, study: Study) -> Path:
+    """The folder of what a study gave: comparison.json, measures.json and seen.md."""
+    return root / study.folder / RESULTS / study.name
+
+
+def trained_with(system: System, studies: Sequence[Study]) -> list[str]:
+    """What follows `palaestra train` to train a system or a variant: it is complete, and runs as it stands.
+
+    The system's own recipe, if it has one. Else the simplest arm of its studies that takes its overlay, with the setup
+    and the overrides that all arms of the study share. Else the overlay over the first study's setup and overrides, and
+    without a study over a small default setup. Empty for what is not trained.
     """
-    if method.run or method.recipe is None:
-        return list(method.run)
-    arms = [(study, layers) for study in studies for layers in study.arms.values() if method.recipe in layers]
+    if system.recipe or system.overlay is None:
+        return [system.recipe] if system.recipe else []
+    arms = [(study, layers) for study in studies for layers in study.arms.values() if system.overlay in layers]
     if arms:
         study, layers = min(arms, key=lambda arm: len(arm[1]))
     elif studies:
-        study, layers = studies[0], [method.recipe]
+        study, layers = studies[0], [system.overlay]
     else:
-        return [DEFAULT_SETUP, method.recipe]
+        return [DEFAULT_SETUP, system.overlay]
     files = [layer for layer in layers if layer.endswith(".yaml")]
     return [study.setup, *files, *study.overrides, *(layer for layer in layers if layer not in files)]
 
 
 def result(root: Path, study: Study) -> Mapping[str, Any] | None:
     """What the study's last run gave: the comparison, with `measures`; None if it never ran."""
-    path = root / RESULTS / study.name / "comparison.json"
+    path = results_of(root, study) / "comparison.json"
     if not path.exists():
         return None
     measures = path.with_name("measures.json")
     more = json.loads(measures.read_text(encoding="utf-8")) if measures.exists() else {}
     return {**json.loads(path.read_text(encoding="utf-8")), "measures": more}
+
+
+def seen(root: Path, study: Study) -> str:
+    """What was seen, in words written after the run, with the reason where the relation failed; "" before."""
+    path = results_of(root, study) / SEEN
+    return path.read_text(encoding="utf-8").strip() if path.exists() else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from palaestra.envs.panels import panels
+from palaestra.envs.kit.panels import panels
 from palaestra.evaluation.scripted import verify_played
 from palaestra.recipe import load
 from palaestra.testing import check_environment

@@ -11,7 +11,8 @@ from rich.console import Console
 
 from palaestra.commands import tables
 from palaestra.errors import RecipeError, RunFolderError
-from palaestra.evaluation.comparison import Arm, compare, load_arm, plot
+from palaestra.evaluation.comparison import compare, plot
+from palaestra.evaluation.runs import Arm, load_arm
 from palaestra.launch.arms import ArmRun, run_all
 from palaestra.recipe import Recipe, load, split_arguments
 from palaestra.store.atomic import write_atomic
@@ -84,7 +85,7 @@ def _arms(files: Sequence[str], arms: Sequence[str]) -> dict[str, tuple[list[str
             raise RecipeError(
                 where=f"palaestra compare --arm {text!r}",
                 what="an arm has a name and at least one method file.",
-                remedy='Write --arm "half: methods/gigpo.yaml advantage.gigpo.step_weight=0.5".',
+                remedy='Write --arm "half: gigpo/method.yaml advantage.gigpo.step_weight=0.5".',
             )
         found.append((name.strip(), layers, own))
     names = [name for name, _, _ in found]
@@ -92,7 +93,7 @@ def _arms(files: Sequence[str], arms: Sequence[str]) -> dict[str, tuple[list[str
         raise RecipeError(
             where="palaestra compare",
             what="no method file is given.",
-            remedy="Name at least one after the setup, such as methods/grpo.yaml.",
+            remedy="Name at least one after the setup, such as grpo/method.yaml.",
         )
     if len(set(names)) < len(names):
         raise RecipeError(

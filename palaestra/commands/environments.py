@@ -1,33 +1,86 @@
-"""`palaestra envs`: list environments, read from source text: none is imported."""
+"""`palaestra envs`: list environments, or describe one, read from source text: none is imported."""
 
 from __future__ import annotations
 
 import json
+import textwrap
 
 from rich.table import Table
 
-from palaestra.catalogue import declarations, resource
+from palaestra.catalogue import Declaration, declarations, heads
 from palaestra.commands.extras import installed_bytes, requirements, version, way_out
 from palaestra.commands.tables import console
+from palaestra.errors import UnknownName, nearest
+from palaestra.index import PACKAGE
 from palaestra.registry import index
 
+KINDS = {  # where an environment's module lies → what that says of it
+    "palaestra.envs.worlds": "Worlds, built in",
+    "palaestra.envs.adapters": "Adapters to other libraries",
+    "palaestra.envs.probes": "Probes, small worlds for studies",
+    "palaestra.systems": "Worlds of single systems",
+    "palaestra": "For tests",
+    "": "Of other packages",
+}
+WIDTH = 100
 
-def run() -> None:
-    """Print a line an environment, then one for each extra that any of them needs."""
-    table = Table("environment", "what it is", "panel", "extra", box=None)
-    known = {part.name: part for part in declarations() if part.slot == "environment"}
-    for name, target in sorted(index()["environment"].items()):
-        part = known.get(name)
-        table.add_row(name, part.summary if part else target, panel_sizes(name), (part.extra if part else "") or "–")
-    out = console()
-    out.print(table)
+
+def run(*, name: str | None) -> None:
+    """Print one environment; or a line each, by kind, then one for each extra that any of them needs.
+
+    Raises: UnknownName, if there is no such environment.
+    """
+    if name is not None:
+        print(_described(name))
+        return
+    out, known = console(), {part.name: part for part in heads("environment")}
+    for kind, title in KINDS.items():
+        chosen = {name: target for name, target in index()["environment"].items() if _kind(target) == kind}
+        if chosen:
+            out.print(_table(title, chosen, known))
     for extra in sorted({part.extra for part in known.values() if part.extra}):
         out.print(f"\nextra {extra}: {packages(extra)}", markup=False, soft_wrap=True)
 
 
+def _kind(target: str) -> str:
+    return next(kind for kind in KINDS if target.startswith(kind))
+
+
+def _table(title: str, chosen: dict[str, str], known: dict[str, Declaration]) -> Table:
+    table = Table("environment", "what it is", "panel", "extra", title=f"\n{title}", title_justify="left", box=None)
+    for name, target in sorted(chosen.items()):
+        part = known.get(name)
+        table.add_row(name, part.summary if part else target, panel_sizes(name), (part.extra if part else "") or "–")
+    return table
+
+
+def _described(name: str) -> str:
+    """What an environment is, its panel and extra, and its options."""
+    targets = index()["environment"]
+    if name not in targets:
+        raise UnknownName(
+            where=f"palaestra envs {name}",
+            what=f"no environment is called `{name}`.",
+            options=nearest(name, targets),
+            remedy="`palaestra envs` lists all.",
+        )
+    part = next((part for part in declarations(only=targets[name]) if part.name == name), None)
+    if part is None:
+        return f"{name}: {targets[name]}"
+    lines = [f"{name}: {part.summary}", "", *([part.body, ""] if part.body else []), f"code: {part.target}"]
+    lines += [f"panel: {panel_sizes(name)}"] if panel_sizes(name) != "–" else []
+    lines += [f"extra {part.extra}: {packages(part.extra)}"] if part.extra else []
+    lines += ["", "options"] if part.options else []
+    for option in part.options:
+        default = "required" if option.default is None else option.default
+        lines.append(f"  {option.name} = {default}")
+        lines += textwrap.wrap(option.text, WIDTH, initial_indent="      ", subsequent_indent="      ")
+    return "\n".join([*lines, "", f"play it: palaestra play {name} --policy expert"])
+
+
 def panel_sizes(environment: str) -> str:
     """How many held-out tasks its committed panels have."""
-    panels = json.loads(resource("envs/panels.json").read_text(encoding="utf-8"))
+    panels = json.loads((PACKAGE / "envs/kit/panels.json").read_text(encoding="utf-8"))
     sizes = [str(entry["n"]) for entry in panels.values() if entry["environment"] == environment]
     return f"{' + '.join(sizes)} tasks" if sizes else "–"
 

@@ -1,52 +1,71 @@
-"""`palaestra methods`: the catalogue and the parts, read from source text: no part is imported."""
+"""`palaestra methods`: the systems and the parts, read from text: no part is imported."""
 
 from __future__ import annotations
 
 import shlex
+import textwrap
 
-from rich.markup import escape
 from rich.table import Table
 
-from palaestra.catalogue import Declaration, declarations, studies
-from palaestra.catalogue import methods as catalogue
-from palaestra.catalogue.places import CHECKOUT
+from palaestra.catalogue import Declaration, System, heads, studies, system, systems
 from palaestra.catalogue.studies import trained_with
 from palaestra.commands.tables import console
 from palaestra.errors import UnknownName, nearest
-from palaestra.recipe.feasibility import GIVEN_BY
-from palaestra.registry import SLOTS, index
+from palaestra.index import PACKAGE
+from palaestra.registry import GIVEN_BY, SLOTS, index
+
+WIDTH = 100
 
 
-def run(*, slot: str | None, without: str | None) -> None:
-    """Print the methods, then the parts of each slot, outside packages' too.
+def run(*, name: str | None, slot: str | None, without: str | None) -> None:
+    """Print one system; or all of them, then the parts of each slot, outside packages' too.
 
     Args:
         without: leave out the parts that read this column or use this ability.
 
-    Raises: UnknownName, if there is no such slot.
+    Raises: UnknownName, if there is no such system or slot.
     """
     if slot is not None and slot not in SLOTS:
         raise UnknownName(where="--slot", what=f"no slot is called `{slot}`.", options=nearest(slot, SLOTS) or SLOTS)
+    if name is not None:
+        print(_described(system(name)))
+        return
     if slot is None and without is None:
-        console().print(_methods())
+        console().print(_systems())
     console().print(_parts([slot] if slot else list(SLOTS), without))
 
 
-def _methods() -> Table:
-    columns = ("method", "arXiv", "slot: parts", "palaestra train …", "status")
-    table = Table(*columns, title="Methods", title_justify="left", box=None)
-    known = studies(CHECKOUT)  # a wheel comes without them: then only the recipe is told
-    for method in catalogue():
-        own = [study for study in known if method.name in study.methods]
-        words = trained_with(method, own) if known or method.run else [method.recipe or ""]
-        parts = "\n".join(f"{slot}: {', '.join(names)}" for slot, names in method.slots.items())
-        table.add_row(method.title, method.arxiv or "", parts, escape(shlex.join(filter(None, words))), method.status)
+def _systems() -> Table:
+    table = Table("name", "system", "arXiv", "slot: parts", "status", title="Systems", title_justify="left", box=None)
+    for each in systems():
+        parts = "\n".join(f"{slot}: {', '.join(names)}" for slot, names in each.parts.items())
+        table.add_row(f"  {each.name}" if each.variant else each.name, each.title, each.arxiv or "", parts, each.status)
     return table
+
+
+def _described(each: System) -> str:
+    """What a system is, its formula, its parts, and the commands that run it."""
+    lines = [each.title + (f" (arXiv {each.arxiv})" if each.arxiv else "")]
+    lines += ["", *(f"    {formula}" for formula in each.formulas)] if each.formulas else []
+    lines += ["", *textwrap.wrap(each.when, WIDTH)] if each.when else []
+    known = {(part.slot, part.name): part for part in heads(*each.parts)}
+    lines += ["", "parts"]
+    for slot, names in each.parts.items():
+        for name in names:
+            part = known.get((slot, name))
+            lines.append(f"  {slot}: {name}" + (f"  {part.summary}" if part else ""))
+    others = [other.name for other in systems() if other.folder == each.folder and other.name != each.name]
+    lines += ["", f"related: {', '.join(others)}"] if others else []
+    lines += ["", f"status: {each.status}"]
+    words = trained_with(each, [study for study in studies(PACKAGE.parent) if each.name in study.methods])
+    lines += ["", f"run it:     palaestra train {shlex.join(words)}"] if words else []
+    lines += [f"compare it: palaestra compare SETUP.yaml grpo/method.yaml {each.overlay}"] if each.overlay else []
+    return "\n".join(lines)
 
 
 def _parts(slots: list[str], without: str | None) -> Table:
     table = Table("slot", "part", "reads", "uses", "source", "", title="Parts", title_justify="left", box=None)
-    known = {(part.slot, part.name): part for part in declarations()}
+    known = {(part.slot, part.name): part for part in heads(*slots)}
     for slot in slots:
         for name, target in sorted(index()[slot].items()):
             part = known.get((slot, name))

@@ -31,7 +31,7 @@ from palaestra.data.columns import (
     pick,
     places,
 )
-from palaestra.data.segments import Key, compact
+from palaestra.data.keys import Key, compact
 from palaestra.data.trajectory import MARKS, Step, Trajectory
 from palaestra.errors import InvalidData, MissingColumn, nearest
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.envs.openspiel_games import load
+from palaestra.envs.adapters.openspiel.games import load
 from palaestra.errors import InvalidData
 from palaestra.evaluation.exploitability import Game, Moves
 

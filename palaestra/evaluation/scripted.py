@@ -15,7 +15,7 @@ import numpy as np
 
 from palaestra.data import Observation, Task, Trajectory, derive
 from palaestra.data.protocols import Setting
-from palaestra.envs.panels import Panel, panels, verified
+from palaestra.envs.kit.panels import Panel, panels, verified
 from palaestra.errors import InvalidData
 from palaestra.registry import part
 from palaestra.rollout.settings import RolloutSettings

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from palaestra.contexts import Context, ContextFull, Conversation, FullHistory, Prompt, renderer_for
+from palaestra.chat import Context, ContextFull, Conversation, FullHistory, Prompt, renderer_for
 from palaestra.data import Action, Observation, Row, Tail
 from palaestra.data.protocols import Acted, Current, Engine, Request, Sampling, Setting
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError

@@ -15,6 +15,7 @@ from palaestra.recipe.layers import slot_at
 from palaestra.recipe.origins import Node
 from palaestra.recipe.parts import Row, UsedPart
 from palaestra.recipe.together import refuse_together
+from palaestra.registry import GIVEN_BY
 from palaestra.training.settings import RunSettings
 
 AGGREGATIONS = (  # palaestra.data.Aggregation, which cannot be asked without torch; a test holds them equal
@@ -36,10 +37,6 @@ ALWAYS = frozenset(
     {"group", "trajectory", "agent", "turn", "reward", "action_key", "token_count", "weight", "policy", "version"}
     | {"segment", "invocation", "parent", "terminated", "truncated", "token_logprob", "token_proximal"}
     | {"token_entropy", "entropy", "advantage", "logprob", "proximal", "behavior", "row", "sequence"}
-)
-# Columns that come from an ability rather than from the environment.
-GIVEN_BY = dict.fromkeys(("reference", "token_reference"), "reference") | dict.fromkeys(
-    ("value", "value_end", "token_value", "value_old", "value_target", "value_weight"), "critic"
 )
 # What parts ask of the updates, which always give it: no ability of a policy or an environment.
 DEMANDS = frozenset({"whole_trajectory", "whole_group", "mini_batch", "mini_columns", "every_token", "rejection"})

@@ -18,7 +18,7 @@ from palaestra.recipe.feasibility import check
 from palaestra.recipe.layers import default_mark, merge, override, slot_at
 from palaestra.recipe.origins import Mark, Node, node_of, read_override
 from palaestra.recipe.parts import Row, UsedPart, used_parts
-from palaestra.recipe.sources import Source, read_source
+from palaestra.recipe.sources import Source, read_layers
 from palaestra.recipe.validation import leaves, validate
 from palaestra.training.settings import RunSettings, Use
 
@@ -29,12 +29,13 @@ def load(sources: Sequence[Source], overrides: Sequence[str] = ()) -> Recipe:
     """Layer sources from left to right, then overrides, and check everything that can be known now.
 
     Args:
-        sources: paths, names of packaged recipes (`methods/gigpo.yaml`) or mappings; later ones win.
+        sources: paths, names of packaged recipes (`gigpo`, `gigpo/method.yaml`) or mappings; later ones win, and a
+            source wins over those that its key `extends` names.
         overrides: `rollout.group=16`, the value as YAML.
 
     Raises: RecipeError or UnknownName, with file and line of the offending value; MissingExtra.
     """
-    trees = [read_source(source) for source in sources]
+    trees = [tree for source in sources for tree in read_layers(source)]
     top = Mark(" + ".join(tree.mark.source for tree in trees) or "recipe")
     return _resolve(_override(Node(reduce(merge, trees, Node({}, top)).value, top), overrides))
 

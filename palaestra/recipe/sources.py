@@ -10,59 +10,95 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from palaestra.catalogue.places import CHECKOUT, PACKAGE
 from palaestra.errors import RecipeError, UnknownName, nearest
+from palaestra.index import PACKAGE
 from palaestra.recipe.origins import Mark, Node, node_of, read_yaml
 
 Source = str | Path | Mapping[str, Any]
 FOLDER = "recipes"
+NO_RECIPES = ("system.yaml", "golden.yaml")  # of a system's folder
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Files and overrides of a command line, each in their order: an override is `key=value`.
 
-    >>> split_arguments(["methods/gigpo.yaml", "rollout.group=16", "setups/rooms-tiny.yaml"])
-    (['methods/gigpo.yaml', 'setups/rooms-tiny.yaml'], ['rollout.group=16'])
+    >>> split_arguments(["gigpo/method.yaml", "rollout.group=16", "setups/rooms-tiny.yaml"])
+    (['gigpo/method.yaml', 'setups/rooms-tiny.yaml'], ['rollout.group=16'])
     """
     files = [text for text in arguments if "=" not in text or os.path.isfile(text)]
     return files, [text for text in arguments if text not in files]
 
 
 def packaged() -> dict[str, Path]:
-    """The recipes that come with Palaestra: `methods/gigpo.yaml` → where it lies."""
-    root = next((folder / FOLDER for folder in (PACKAGE, CHECKOUT) if (folder / FOLDER).is_dir()), None)
+    """The recipes that come with Palaestra: `gigpo/method.yaml`, `setups/rooms-tiny.yaml` → where it lies.
+
+    A system's recipe and overlays are named after its folder, all others by their place below `recipes/`.
+    """
+    root = next((folder / FOLDER for folder in (PACKAGE, PACKAGE.parent) if (folder / FOLDER).is_dir()), None)
     found = sorted(root.rglob("*.yaml")) if root is not None else []
-    return {path.relative_to(root).as_posix(): path for path in found if root is not None}
+    known = {path.relative_to(root).as_posix(): path for path in found if root is not None}
+    own = [path for path in sorted((PACKAGE / "systems").glob("*/*.yaml")) if path.name not in NO_RECIPES]
+    return known | {f"{path.parent.name}/{path.name}": path for path in own}
 
 
-def read_source(source: Source) -> Node:
-    """The tree of one source.
+def read_layers(source: Source) -> list[Node]:
+    """The trees of one source, left to right: those that its `extends` names, then its own.
 
-    Raises: UnknownName, if there is no such file, with the nearest names; RecipeError, if it cannot be read.
+    Raises: UnknownName, if there is no such file, with the nearest names; RecipeError, if one cannot be read or
+        extends itself.
     """
     if isinstance(source, Mapping):
-        return node_of(source, Mark("argument"), texts=True)
-    path, shown = _find(Path(source))
+        return [node_of(source, Mark("argument"), texts=True)]
+    return _layers(Path(source), Path(), ())
+
+
+def _layers(source: Path, folder: Path, above: tuple[Path, ...]) -> list[Node]:
+    """The layers of a file that is named from `folder`; `above`: the files that extend it."""
+    path, shown = _find(source, folder)
+    if path in above:
+        chain = " → ".join(other.name for other in (*above, path))
+        raise RecipeError(where=shown, what=f"it extends itself: {chain}.", remedy="Leave one of them out.")
     try:
-        return read_yaml(path.read_text(encoding="utf-8"), source=shown)
+        tree = read_yaml(path.read_text(encoding="utf-8"), source=shown)
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(where=shown, what=f"it cannot be read: {error}.", remedy="Give a YAML file.") from None
+    if not isinstance(tree.value, dict) or "extends" not in tree.value:
+        return [tree]
+    named = tree.value["extends"]
+    names = named.value if isinstance(named.value, list) else [named]
+    if not all(isinstance(name.value, str) for name in names):
+        raise RecipeError(
+            where=named.mark.where,
+            what=f"`extends` takes names of recipes, found `{named.plain()}`.",
+            remedy="Write `extends: [setups/rooms-tiny.yaml, method.yaml]`.",
+        )
+    own = Node({key: node for key, node in tree.value.items() if key != "extends"}, tree.mark)
+    return [*(n for name in names for n in _layers(Path(name.value), path.parent, (*above, path))), own]
 
 
-def _find(path: Path) -> tuple[Path, str]:
-    """Where a source lies, and how messages call it."""
-    if path.is_file():
-        relative = os.path.relpath(path)
-        return path, path.as_posix() if relative.startswith("..") else Path(relative).as_posix()
+def _find(path: Path, folder: Path = Path()) -> tuple[Path, str]:
+    """Where a source lies, and how messages call it: a file beside the one that names it, or one of Palaestra's.
+
+    `gigpo` is the recipe of the system `gigpo`; an existing file of that name wins.
+    """
     known = packaged()
+    if (folder / path).is_file():
+        own = next((name for name, place in known.items() if place == (folder / path).resolve()), None)
+        relative = os.path.relpath(folder / path)
+        return folder / path, own or (
+            (folder / path).as_posix() if relative.startswith("..") else Path(relative).as_posix()
+        )
     name = path.as_posix().removeprefix(f"{FOLDER}/")
-    if name in known:
-        return known[name], f"{FOLDER}/{name}"
+    for candidate in (name, f"{name}/recipe.yaml"):
+        if candidate in known:
+            return known[candidate], candidate
     siblings = [other.as_posix() for other in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
     names = {other.removesuffix(".yaml"): other for other in [*known, *siblings]}
+    moved = [other for other in known if path.stem in (other.removesuffix("/method.yaml"), Path(other).stem)]
     raise UnknownName(
         where=path.as_posix(),
         what="it is a folder; a recipe is a YAML file." if path.is_dir() else "no recipe file is called so.",
-        options=[names[close] for close in nearest(name.removesuffix(".yaml"), names)],
-        remedy=f"Give a path, or a name below the packaged folder `{FOLDER}/`, such as quickstart.yaml.",
+        options=moved or [names[close] for close in nearest(name.removesuffix(".yaml"), names)],
+        remedy="Give a path, the name of a system, or a name such as quickstart.yaml or gigpo/method.yaml "
+        "(`palaestra methods` lists the systems).",
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from palaestra.contexts import ContextFull
+from palaestra.chat import ContextFull
 from palaestra.data import Action, Observation, Step, StopReason, derive
 from palaestra.data.protocols import Acted, Session
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, nearest

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any
 
-from palaestra.contexts import ContextFull
+from palaestra.chat import ContextFull
 from palaestra.data import Observation, Step, Tail, Trajectory
 from palaestra.data.protocols import Sampling, Session
 from palaestra.data.trajectory import noted

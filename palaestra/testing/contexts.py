@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.contexts import Context, Renderer
+from palaestra.chat import Context, Renderer
 from palaestra.data import Observation
 from palaestra.errors import ContractError
 

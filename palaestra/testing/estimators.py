@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from palaestra.data import Estimate, StepTable
+from palaestra.algebra import Estimate
+from palaestra.data import StepTable
 from palaestra.errors import ContractError, InvalidData
 
 TOLERANCE = 1e-4  # of |difference| / (1 + |value|), for sums in another order

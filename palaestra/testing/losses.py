@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from palaestra.data import Aggregation, TokenBatch, coefficients
+from palaestra.algebra import Aggregation, coefficients
+from palaestra.data import TokenBatch
 from palaestra.errors import ContractError
 
 LEAVES = ("logprob", "entropy", "value")  # what carries gradient

@@ -3,8 +3,9 @@
 A function becomes a tool by `tool`; a Toolbox holds those of an episode, reads calls and runs them.
 """
 
+from palaestra.tools.calls import Parsed
 from palaestra.tools.files import WorkFolder, file_tools
-from palaestra.tools.formats import CallFormat, Parsed
+from palaestra.tools.formats import CallFormat
 from palaestra.tools.python import PythonTool
 from palaestra.tools.tool import Tool, ToolError, tool
 from palaestra.tools.toolbox import Toolbox, ToolResult

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palaestra.data import Task, Trajectory, derive
-from palaestra.envs.panels import evaluation_tasks
+from palaestra.envs.kit.panels import evaluation_tasks
 from palaestra.evaluation.panels import Evaluation, summarize
 from palaestra.registry import part
 from palaestra.rollout.stage import Play, Stage

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palaestra.advantages.pipeline import Credit, chain
 from palaestra.data import Row, StepTable, Trajectory, rows_of
 from palaestra.data.protocols import Samples
 from palaestra.data.table import tokens_of
 from palaestra.training.batches import micro_batches
 from palaestra.training.bound import Bound
-from palaestra.weights import combine
+from palaestra.training.credit import Credit, chain
+from palaestra.training.factors import combine
 
 
 @dataclass(slots=True, kw_only=True)

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palaestra.data import StepTable, TokenBatch, coefficients, derive, kl_estimate
+from palaestra.algebra import coefficients, kl_estimate
+from palaestra.data import StepTable, TokenBatch, derive
 from palaestra.errors import PalaestraError
 from palaestra.models.devices import device_of
 from palaestra.training.batches import micro_batches, mini_batches

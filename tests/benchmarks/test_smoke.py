@@ -159,7 +159,7 @@ method: grpo
 expected: no difference
 setup: setup.yaml
 reference: plain
-arms: {plain: [methods/grpo.yaml], row: [methods/grpo.yaml, advantage.grpo.unit=row]}
+arms: {plain: [grpo/method.yaml], row: [grpo/method.yaml, advantage.grpo.unit=row]}
 """
 SETUP = """
 environment: {echo: {turns: 1}}

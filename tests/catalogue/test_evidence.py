@@ -1,6 +1,7 @@
-"""Evidence: (1) a study's form is checked and every committed study names arms, recipes and methods that exist;
-(2) a method's page shows formula, needs, use and numbers; (3) the table of studies says expectation and verdict;
-(4) `benchmarks/studies.py` runs a study to its end and keeps numbers, measures and plot; (5) formulas become MathML.
+"""Evidence: (1) a study's form is checked and every committed study names arms, recipes and systems that exist;
+(2) a system's page shows formula, needs, use and numbers; (3) the table of studies says expectation and verdict;
+(4) `benchmarks/studies.py` runs a study to its end and keeps
+numbers and measures, from which the site draws the plot; (5) formulas become MathML.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from palaestra.catalogue import Study, declarations, methods, studies
-from palaestra.catalogue.evidence import method_page, studies_page
-from palaestra.catalogue.studies import result
+from palaestra.catalogue import Study, declarations, studies, system, systems
+from palaestra.catalogue.evidence import Evidence, studies_page, system_page
+from palaestra.catalogue.generate import plots
+from palaestra.catalogue.studies import result, results_of, seen
 from palaestra.errors import RecipeError
 from palaestra.recipe import load
 from tests.house.source_text import ROOT
@@ -28,7 +30,7 @@ TINY: dict[str, Any] = {
     "seeds": 1,
     "metric": "success",
     "reference": "plain",
-    "arms": {"plain": ["methods/grpo.yaml"], "row": ["methods/grpo.yaml", "advantage.grpo.unit=row"]},
+    "arms": {"plain": ["grpo/method.yaml"], "row": ["grpo/method.yaml", "advantage.grpo.unit=row"]},
     "also": ["policy/grad_norm", "no/such"],
 }
 SETUP = """
@@ -57,14 +59,14 @@ FOUND = {
 
 @pytest.mark.parametrize("study", STUDIES, ids=[study.name for study in STUDIES])
 def test_1_committed_studies(study: Study) -> None:
-    assert set(study.methods) <= {row.name for row in methods()}
+    assert set(study.methods) <= {each.name for each in systems()}
     for name, layers in study.arms.items():
         files = [layer for layer in layers if layer.endswith(".yaml")]
         assert files, name
         load([study.setup, *files], [*study.overrides, *(layer for layer in layers if layer not in files)])
     found = result(ROOT, study)
     assert found is None or set(found["arms"]) == set(study.arms), "its results are of other arms"
-    assert found is None or study.seen, "say what was seen"
+    assert found is None or seen(ROOT, study), "say what was seen"
 
 
 def test_1_form(tmp_path: Path) -> None:
@@ -78,12 +80,20 @@ def test_1_form(tmp_path: Path) -> None:
         studies(tmp_path)
 
 
-def test_2_a_methods_page() -> None:
-    grpo = next(row for row in methods() if row.name == "grpo").model_copy(
-        update={"formula": "A = R - b", "when": "Always."}
-    )
-    study = Study(name="tiny", seen="None.", **TINY)
-    page = method_page(grpo, declarations(), [(study, FOUND)])
+def test_1_studies_lie_with_their_system() -> None:
+    for study in STUDIES:
+        owners = {system(name).folder for name in study.methods}
+        if study.folder == "benchmarks":
+            assert study.name not in {each.folder for each in systems()}
+            assert len(owners) > 1 or study.methods == ["grpo"], study.name
+        else:
+            assert study.folder.rpartition("/")[2] in owners, study.name
+
+
+def test_2_a_systems_page() -> None:
+    grpo = system("grpo").model_copy(update={"formula": "A = R - b", "when": "Always."})
+    study = Study(name="tiny", **TINY)
+    page = system_page(grpo, declarations(), [Evidence(study, FOUND, "None.")])
     for text in (
         "$$\nA = R - b\n$$",
         "Always.",
@@ -92,11 +102,11 @@ def test_2_a_methods_page() -> None:
         "studies/tiny.png",
     ):
         assert text in page
-    assert "It has not been run yet." in method_page(grpo, declarations(), [(study, None)])
+    assert "It has not been run yet." in system_page(grpo, declarations(), [Evidence(study, None, "")])
 
 
 def test_3_the_table() -> None:
-    page = studies_page([(Study(name="tiny", seen="None.", **TINY), FOUND)])
+    page = studies_page([Evidence(Study(name="tiny", **TINY), FOUND, "None.")])
     assert "no difference seen" in page and "python benchmarks/studies.py tiny" in page and "None." in page
 
 
@@ -112,7 +122,14 @@ def test_4_a_study_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert set(found["measures"]) == {"policy/grad_norm"} and set(found["measures"]["policy/grad_norm"]) == set(
         found["arms"]
     )
-    assert (tmp_path / "docs/images/studies/tiny.png").read_bytes().startswith(b"\x89PNG")
+    assert results_of(tmp_path, study) == tmp_path / "benchmarks/results/tiny"
+
+
+def test_4_plots_are_drawn_from_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    module = importlib.import_module("made_pages")
+    comparison = plots(ROOT)["images/studies/gspo.png"]
+    assert module.plotted(comparison, tmp_path / "plot.png").startswith(b"\x89PNG")
 
 
 def test_5_formulas(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,6 +137,6 @@ def test_5_formulas(monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.import_module("formulas")
     page = module.rendered("Text.\n\n$$\n\\frac{a}{b} + \\sum_{i=1}^n x_i\n$$\n\nMore $5 and $6.")
     assert "<mfrac>" in page and "$$" not in page and "More $5 and $6." in page
-    for row in methods():
-        for formula in row.formulas:
-            assert "<math" in module.rendered(f"$$\n{formula}\n$$"), row.name
+    for each in systems():
+        for formula in each.formulas:
+            assert "<math" in module.rendered(f"$$\n{formula}\n$$"), each.name

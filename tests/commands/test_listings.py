@@ -1,5 +1,5 @@
-"""Listings: (1) `methods`; (2) its `--slot` and `--without`, for columns and abilities; (3) `envs`; (4) `envs --check`;
-(5) `doctor`; (6) `docs --check`.
+"""Listings: (1) `methods`, and one system; (2) its `--slot` and `--without`, for columns and abilities; (3) `envs`, by
+kind, and one environment; (4) `envs --check`; (5) `doctor`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from palaestra.commands import docs, doctor, extras
+from palaestra.commands import doctor, extras
 from palaestra.registry import names
 from tests.commands.conftest import Command
 
@@ -23,6 +23,17 @@ def test_1_methods(palaestra: Command) -> None:
     done = palaestra("methods")
     assert done.code == 0 and any("GiGPO" in line and "2505.10978" in line for line in done.out)
     assert parts(done.out, "advantage") == set(names("advantage"))
+
+
+def test_1_one_system(palaestra: Command) -> None:
+    text = "\n".join(palaestra("methods", "gigpo").out)
+    assert "GiGPO (arXiv 2505.10978)" in text and "A_k = E_i" in text and "palaestra train gigpo" in text
+    assert "related: gigpo_similar" in text
+    assert "palaestra train setups/rooms-tiny.yaml gigpo/gigpo_similar.yaml" in "\n".join(
+        palaestra("methods", "gigpo_similar").out
+    )
+    done = palaestra("methods", "gigop")
+    assert done.code == 2 and "gigpo" in done.err
 
 
 def test_2_without_a_column(palaestra: Command) -> None:
@@ -53,6 +64,24 @@ def test_3_environments(palaestra: Command) -> None:
     assert rows["rooms"][1:3] == ["Find", "the"]
     sizes = next(line for line in done.out if line.startswith("extra envs: "))
     assert re.search(r"open.spiel \(\d+ MB\)", sizes) and "Install with" not in sizes
+
+
+def test_3_by_kind(palaestra: Command) -> None:
+    lines = [line.strip() for line in palaestra("envs").out]
+    places = [lines.index(title) for title in ("Worlds, built in", "Adapters to other libraries")]
+    places.append(lines.index("Probes, small worlds for studies"))
+    assert places == sorted(places)
+    shop, babyai, rooms = (
+        next(place for place, line in enumerate(lines) if line.startswith(f"{name} "))
+        for name in ("shop", "babyai", "rooms")
+    )
+    assert places[0] < shop < places[1] < babyai < places[2] < rooms
+
+
+def test_3_one_environment(palaestra: Command) -> None:
+    text = "\n".join(palaestra("envs", "shop").out)
+    assert "Search a shop" in text and "panel: 256 tasks" in text and "palaestra play shop" in text
+    assert palaestra("envs", "shpo").code == 2
 
 
 def test_3_an_extra_that_is_missing(palaestra: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,12 +129,3 @@ def test_5_what_is_missing_comes_with_its_command(palaestra: Command, monkeypatc
     (web,) = [line for line in lines if line[:1] == ["web"]]
     assert web[1:3] == ["no", "(nowhere)"] and " ".join(web[-3:]) == "pip install 'palaestra[web]'"
     assert ["apt", "install", "chromium-driver"] in [line[-3:] for line in lines]
-
-
-def test_6_docs(palaestra: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr(docs, "write", lambda check, command: asked.append((check, command.name)) or ["docs/x.md"])
-    done = palaestra("docs", "--check")
-    assert (done.code, done.out) == (1, ["stale docs/x.md"]) and "run `palaestra docs`" in done.err
-    assert palaestra("docs").out == ["wrote docs/x.md"]
-    assert asked == [(True, "palaestra"), (False, "palaestra")]

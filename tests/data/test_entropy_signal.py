@@ -14,7 +14,7 @@ from torch import Tensor
 
 from palaestra.data.entropy_signal import EntropyHeat, EntropyScale, entropy_scale, factors
 from palaestra.errors import InvalidData
-from tests.advantages.tables import close, quick
+from tests.parts.tables import close, quick
 
 FIVE = torch.tensor([0.01, 0.1, 0.5, 1.0, 2.0])
 Entropies = st.lists(st.floats(0, 5, width=16), min_size=1, max_size=20)

@@ -13,12 +13,12 @@ import pytest
 import torch
 from hypothesis import given
 
-from palaestra.advantages import dr_grpo, grpo, reinforce
 from palaestra.data import Action, Marks, Observation, Step, StepTable, Task, Trajectory, rows_of
 from palaestra.data.columns import COMPUTED
 from palaestra.data.trajectory import MARKS, noted
 from palaestra.errors import InvalidData, MissingColumn
-from tests.advantages.tables import quick, shuffled, tables
+from palaestra.parts.estimators import dr_grpo, grpo, reinforce
+from tests.parts.tables import quick, shuffled, tables
 
 BASE: dict[str, Any] = {
     "group": ["g", "g", "h"],

@@ -14,9 +14,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palaestra.data import Aggregation, TokenBatch, aggregate, coefficients, kl_estimate
+from palaestra.algebra import Aggregation, aggregate, coefficients, kl_estimate
+from palaestra.data import TokenBatch
 from palaestra.errors import InvalidData, MissingColumn
-from tests.losses.batches import batches, filled, quick
+from tests.parts.batches import batches, filled, quick
 
 MODES = typing.get_args(Aggregation)
 LEVELS = {

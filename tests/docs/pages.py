@@ -1,6 +1,6 @@
 """Pages: the documentation, its code blocks and the commands it names.
 
-Knows Markdown and which files are generated. Knows nothing of recipes or of the command line.
+Pages that are made from the code when the site is built are made here too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from palaestra.catalogue.generate import generated
+import typer.main
+
+from palaestra import cli
+from palaestra.catalogue.generate import pages as made_pages
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -79,14 +82,14 @@ class Page:
 
 @cache
 def every_page() -> list[Page]:
-    """All pages that print commands: written ones, and generated ones as the generator writes them now."""
-    made = [Page(ROOT / path, text) for path, text in generated(ROOT).items() if path.endswith(".md")]
+    """All pages that print commands: written ones, and those that are made when the site is built."""
+    texts = made_pages(ROOT, typer.main.get_command(cli.app))
+    made = [Page(ROOT / "docs" / path, text) for path, text in texts.items()]
     more = [ROOT / "benchmarks" / "README.md", ROOT / "CONTRIBUTING.md"]
     return [*pages(), *(Page(path, path.read_text(encoding="utf-8")) for path in more), *made]
 
 
 def pages() -> list[Page]:
-    """The README and every page of docs/ that is not generated."""
+    """The README and every page of docs/."""
     paths = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    found = [Page(path, path.read_text(encoding="utf-8")) for path in paths]
-    return [page for page in found if not page.text.startswith("<!-- generated")]
+    return [Page(path, path.read_text(encoding="utf-8")) for path in paths]

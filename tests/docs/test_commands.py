@@ -1,5 +1,5 @@
-"""What the documentation tells to train can be trained: (1) the command that a method's page prints is complete:
-recipes that stand alone are named alone, and a study's overrides are part of it; (2) every training command of any
+"""What the documentation tells to train can be trained: (1) the command that a system's page prints is complete:
+a recipe of its own is named alone, and a study's overrides are part of it; (2) every training command of any
 page, and every arm of a comparison, runs one iteration.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import typer
 
-from palaestra.catalogue import Study, methods
+from palaestra.catalogue import Study, system, systems
 from palaestra.catalogue.studies import DEFAULT_SETUP, trained_with
 from palaestra.cli import app
 from palaestra.recipe import load, split_arguments
@@ -26,9 +26,9 @@ ONE = ["training.iterations=1", "evaluation.tasks=2"]
 TINY = [*ONE, "rollout.tasks=2"]
 SHORT = ["warm_start.episodes=16", "warm_start.epochs=1"]
 LARGER = {  # what one iteration needs so that there is something to learn from
-    "methods/archer.yaml": [*ONE, *SHORT],  # draws 32 transitions
-    "methods/empg.yaml": ONE,  # a group whose outcomes differ: a policy that can do something
-    "methods/dapo_filtered.yaml": TINY,  # two of them
+    "archer": [*ONE, *SHORT],  # draws 32 transitions
+    "empg": ONE,  # a group whose outcomes differ: a policy that can do something
+    "dapo/dapo_filtered.yaml": TINY,  # two of them
 }
 PROGRAMS = {"worlds/miniwob.yaml": "chromedriver"}
 
@@ -55,10 +55,6 @@ def trainings() -> Iterator[tuple[Page, list[str]]]:
 TRAININGS = list(trainings())
 
 
-def row(name: str) -> Any:
-    return next(row for row in methods() if row.name == name)
-
-
 def study(**fields: Any) -> Study:
     return Study(name="s", title="s", method="grpo", expected="", setup="a.yaml", reference="plain", **fields)
 
@@ -66,32 +62,36 @@ def study(**fields: Any) -> Study:
 @pytest.mark.parametrize(
     ("studies", "words"),
     [
-        ([], [DEFAULT_SETUP, "methods/grpo.yaml"]),
-        ([study(arms={"plain": ["methods/rloo.yaml"]}, overrides=["x=1"])], ["a.yaml", "methods/grpo.yaml", "x=1"]),
+        ([], [DEFAULT_SETUP, "gigpo/gigpo_similar.yaml"]),
+        (
+            [study(arms={"plain": ["rloo/method.yaml"]}, overrides=["x=1"])],
+            ["a.yaml", "gigpo/gigpo_similar.yaml", "x=1"],
+        ),
         (
             [
-                study(arms={"plain": ["methods/grpo.yaml", "y=1", "z=1"]}, overrides=["v=[1, 2]"]),
-                study(arms={"plain": ["methods/rloo.yaml"], "other": ["methods/grpo.yaml", "y=2"]}, overrides=["x=1"]),
+                study(arms={"plain": ["gigpo/gigpo_similar.yaml", "y=1", "z=1"]}, overrides=["v=[1, 2]"]),
+                study(
+                    arms={"plain": ["rloo/method.yaml"], "other": ["gigpo/gigpo_similar.yaml", "y=2"]},
+                    overrides=["x=1"],
+                ),
             ],
-            ["a.yaml", "methods/grpo.yaml", "x=1", "y=2"],
+            ["a.yaml", "gigpo/gigpo_similar.yaml", "x=1", "y=2"],
         ),
     ],
 )
-def test_1_what_trains_a_method(studies: list[Study], words: list[str]) -> None:
-    assert trained_with(row("grpo"), studies) == words
+def test_1_what_trains_a_variant(studies: list[Study], words: list[str]) -> None:
+    assert trained_with(system("gigpo_similar"), studies) == words
 
 
 def test_1_recipes_that_stand_alone() -> None:
-    assert trained_with(row("mact"), []) == ["teams/mact.yaml"]
-    printed = [shlex.join(words) for page, words in TRAININGS if page.name == "docs/methods/multi_turn_guide.md"]
-    assert len(printed) == 1 and "environment.rooms.reward=milestones" in printed[0]
+    assert trained_with(system("mact"), []) == ["mact"]
+    assert "reward: milestones" in (ROOT / "palaestra/systems/multi_turn_guide/recipe.yaml").read_text(encoding="utf-8")
 
 
-def test_1_every_method_is_trained_by_its_page() -> None:
+def test_1_every_system_is_trained_by_its_page() -> None:
     printed = {page.name: page.text for page in every_page()}
-    for method in (method for method in methods() if method.recipe):
-        assert "    palaestra train " in printed[f"docs/methods/{method.name}.md"], method.name
-        assert method.recipe in trained_with(method, []), method.name
+    for each in (each for each in systems() if each.overlay or each.recipe):
+        assert "    palaestra train " in printed[f"docs/methods/{each.name}.md"], each.name
 
 
 @pytest.mark.slow

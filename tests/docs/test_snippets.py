@@ -99,7 +99,7 @@ def test_command_lines_fit(page: Page, words: list[str], folder: Path) -> None: 
         assert name in ("--help", "--version")
         return
     command = CLI.commands[name]
-    if not arguments or "…" in words:  # a mention, not a call
+    if not arguments or "…" in words or any(word.isupper() for word in arguments):  # a mention, not a call
         known = {option for parameter in command.params for option in parameter.opts}
         assert {word for word in arguments if word.startswith("--")} <= known
         return
@@ -123,7 +123,7 @@ def check_recipe_arguments(arguments: list[str]) -> None:
 
 def check_environment_arguments(given: dict[str, Any]) -> None:
     """The environment has these options."""
-    name = given["environment"] if "environment" in given else given["check"]
+    name = given["environment"] if "environment" in given else given["name"]
     if name and not name.startswith("runs/"):
         recipe = {"environment": {name: {}}, "policies": {"main": {"policy": "random", "trainable": False}}}
         load([recipe], [f"environment.{name}.{override}" for override in given["overrides"] or ()])

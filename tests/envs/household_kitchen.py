@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from palaestra.data import Action
-from palaestra.envs.household.house import Goal, House, Place
-from palaestra.envs.household.plan import shortest
-from palaestra.envs.household.words import vocabulary
-from palaestra.envs.household.world import Household
+from palaestra.envs.worlds.household.house import Goal, House, Place
+from palaestra.envs.worlds.household.plan import shortest
+from palaestra.envs.worlds.household.words import vocabulary
+from palaestra.envs.worlds.household.world import Household
 
 PLAYER = "player"
 

@@ -21,7 +21,8 @@ import pytest
 from PIL import Image
 
 from palaestra.errors import RunFolderError, UnknownName
-from palaestra.evaluation.comparison import SCHEMA, Arm, Comparison, Run, compare, difference, load_arm, plot
+from palaestra.evaluation.comparison import SCHEMA, Comparison, compare, difference, plot
+from palaestra.evaluation.runs import Arm, Run, load_arm
 from palaestra.store.folder import RunFolder
 from palaestra.store.metrics import MetricsLog
 

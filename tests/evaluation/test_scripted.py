@@ -15,8 +15,8 @@ from dataclasses import replace
 import pytest
 
 from palaestra.data import Action, Failure, Observation, Step, StopReason, Task, Trajectory
-from palaestra.envs.panels import panels
-from palaestra.envs.toolcalc import ToolCalc
+from palaestra.envs.kit.panels import panels
+from palaestra.envs.probes.toolcalc import ToolCalc
 from palaestra.errors import InvalidData
 from palaestra.evaluation.scripted import episodes_hash, play_scripted, verify_played
 from palaestra.rollout.settings import RolloutSettings

@@ -13,6 +13,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "palaestra"
+SYSTEMS = PACKAGE / "systems"
 FOLDERS = ("palaestra", "recipes", "docs", "tests", "benchmarks", "changelog")
 TEXTS = (".py", ".md", ".yaml", ".yml", ".toml", ".txt")
 
@@ -21,6 +22,12 @@ TEXTS = (".py", ".md", ".yaml", ".yml", ".toml", ".txt")
 def python_files(*folders: str) -> tuple[Path, ...]:
     """Python files below these folders, sorted."""
     return tuple(path for folder in folders for path in sorted((ROOT / folder).rglob("*.py")))
+
+
+@cache
+def package_files() -> tuple[Path, ...]:
+    """Python files of the package that are no tests."""
+    return tuple(path for path in python_files("palaestra") if not path.name.startswith("test_"))
 
 
 def text_files() -> Iterator[Path]:
@@ -69,6 +76,19 @@ def project() -> dict[str, Any]:
 def recipes(folder: str = "") -> list[Path]:
     """Recipe files below recipes/."""
     return sorted((ROOT / "recipes" / folder).rglob("*.yaml"))
+
+
+def overlays() -> list[Path]:
+    """The overlays of systems and of their variants."""
+    folders = [path.parent for path in sorted(SYSTEMS.glob("*/system.yaml"))]
+    variants = {folder: document(folder / "system.yaml").get("variants", {}) for folder in folders}
+    found = [folder / f"{stem}.yaml" for folder in folders for stem in ("method", *variants[folder])]
+    return [path for path in found if path.exists()]
+
+
+def of_systems() -> list[Path]:
+    """Every recipe file of a system: overlays, complete recipes, and setups that it alone uses."""
+    return [path for path in sorted(SYSTEMS.glob("*/*.yaml")) if path.name not in ("system.yaml", "golden.yaml")]
 
 
 def strings(value: Any) -> Iterator[str]:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.source_text import module_of, python_files, shown, tree
+from tests.house.source_text import module_of, package_files, shown, tree
 
-FILES = python_files("palaestra")
+FILES = package_files()
 EXPORTING = [path for path in FILES if re.search("^__all__", path.read_text(encoding="utf-8"), re.M)]
 OWN_ROOTS = {"PalaestraError", "Section"}  # an exception, and the pydantic model that refuses unknown keys
 

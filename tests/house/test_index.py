@@ -1,29 +1,64 @@
-"""Generated texts: (1) parts.json is fresh, (2) so are the pages of parts, methods and commands; (3) every
-registration in the package is found by reading, which needs it above a function or class of a module.
+"""The index: (1) the search of the source text finds every registration, which stands above a function or class of a
+module, with literal slot and name; (2) two parts of one name in a slot are refused; (3) a wheel's index is what the
+search finds; (4) the heads of parts say the same as their whole declarations.
 """
 
 from __future__ import annotations
 
 import ast
 import json
+import sys
+from pathlib import Path
 
-import typer.main
+import pytest
 
-from palaestra import cli
-from palaestra.catalogue import build_index, declarations, write
+from palaestra import index
+from palaestra.catalogue import declarations, heads
 from palaestra.catalogue.scan import is_registration
-from tests.house.source_text import PACKAGE, python_files, tree
+from palaestra.errors import ContractError
+from tests.house.source_text import PACKAGE, ROOT, package_files, tree
 
 
-def test_the_index_is_fresh() -> None:  # rule 1
-    stored = json.loads((PACKAGE / "parts.json").read_text(encoding="utf-8"))
-    assert stored == build_index(), "run `palaestra docs`"
+def test_1_every_registration_is_found() -> None:
+    files = package_files()
+    calls = [node for path in files for node in ast.walk(tree(path)) if is_registration(node)]
+    found = {(slot, name): target for slot, names in index.search(PACKAGE).items() for name, target in names.items()}
+    assert len(calls) == len(found) == len(declarations())
+    assert found == {(part.slot, part.name): part.target for part in declarations()}
 
 
-def test_pages_are_fresh() -> None:  # rule 2
-    assert write(check=True, command=typer.main.get_command(cli.app)) == [], "run `palaestra docs`"
+def test_1_no_registration_hides() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in package_files()]
+    decorators = sum(1 for text in texts for line in text.splitlines() if line.startswith("@register("))
+    assert decorators == len(declarations()), "slot and name must be literals"
 
 
-def test_every_registration_is_found() -> None:  # rule 3
-    calls = [node for path in python_files("palaestra") for node in ast.walk(tree(path)) if is_registration(node)]
-    assert len(calls) == len(declarations())
+def test_2_two_parts_of_one_name(tmp_path: Path) -> None:
+    text = '@register("advantage", "twice")\ndef {}(table):\n    """One."""\n'
+    (tmp_path / "one.py").write_text(text.format("one"))
+    (tmp_path / "two.py").write_text(text.format("two"))
+    with pytest.raises(ContractError, match="one:one already is the advantage `twice`"):
+        index.search(tmp_path)
+
+
+def test_3_a_wheels_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = {"parts": index.search(PACKAGE), "systems": {}}
+    (tmp_path / "index.json").write_text(json.dumps(stored))
+    monkeypatch.setattr(index, "INDEX", tmp_path / "index.json")
+    monkeypatch.setattr(index, "PACKAGE", tmp_path)
+    assert index.known_parts() == stored["parts"]
+
+
+def test_3_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "build_index.py").read_text(encoding="utf-8")
+    made: dict[str, object] = {}
+    monkeypatch.setitem(sys.modules, "hatchling.builders.hooks.plugin.interface", type(sys)("interface"))
+    sys.modules["hatchling.builders.hooks.plugin.interface"].BuildHookInterface = object  # type: ignore[attr-defined]
+    exec(compile(text, "build_index.py", "exec"), made)
+    found = made["verdicts"](PACKAGE / "systems")  # type: ignore[operator]
+    assert found["gigpo"].startswith("compared") and found["gigpo_similar"]
+
+
+def test_4_heads() -> None:
+    whole = [(p.slot, p.name, p.target, p.reads, p.uses, p.source, p.extra, p.summary) for p in declarations()]
+    assert [(p.slot, p.name, p.target, p.reads, p.uses, p.source, p.extra, p.summary) for p in heads()] == whole

@@ -37,7 +37,7 @@ def test_the_command_line_is_lazy(arguments: tuple[str, ...]) -> None:  # rule 1
     [
         "import palaestra",
         "from palaestra.registry import SLOTS, names\n[names(slot) for slot in SLOTS]",
-        "from palaestra.catalogue import build_index, methods\nbuild_index(); methods()",
+        "from palaestra.catalogue import declarations, heads, systems\ndeclarations(); heads(); systems()",
         "import palaestra.recipe",
     ],
 )

@@ -1,5 +1,5 @@
 """Every part is finished: (1) formulas have hand-derived numbers, (2) other parts are named in a test,
-(3) a recipe uses it, (4) the catalogue lists it and lists only what exists; every recipe (5) loads,
+(3) a recipe uses it, (4) a system lists it, and systems list only what exists; every recipe (5) loads,
 (6) and every key that a recipe may hold, and every option of a part, is read by something.
 """
 
@@ -12,10 +12,23 @@ from pathlib import Path
 
 import pytest
 
-from palaestra.catalogue import Declaration, declarations, methods
+from palaestra.catalogue import Declaration, declarations, systems
 from palaestra.recipe import load
 from palaestra.training.settings import RunSettings
-from tests.house.source_text import PACKAGE, ROOT, document, python_files, recipes, shown, strings, tree
+from tests.golden_cases import golden_cases
+from tests.house.source_text import (
+    PACKAGE,
+    ROOT,
+    document,
+    of_systems,
+    overlays,
+    package_files,
+    python_files,
+    recipes,
+    shown,
+    strings,
+    tree,
+)
 
 FORMULAS = ("advantage", "weights", "loss", "regularizer")
 PARTS = declarations()
@@ -33,6 +46,9 @@ WITHOUT_RECIPE = {  # may only shrink
 }
 
 
+AFTER_ANY = {("advantage", "center"), ("advantage", "clip_advantage"), ("advantage", "whiten"), ("weights", "ones")}
+
+
 def each(*slots: str) -> pytest.MarkDecorator:
     """Run once for each part of these slots; for every part without any."""
     chosen = [part for part in PARTS if not slots or part.slot in slots]
@@ -46,20 +62,20 @@ def test_parts_are_found() -> None:
 @cache
 def golden_names() -> set[tuple[str, str]]:
     """Slot and part of every case."""
-    cases = [case for path in (ROOT / "tests/golden").glob("*.yaml") for case in document(path).get("cases", [])]
-    return {(case.get("slot", ""), case.get("part", "")) for case in cases}
+    return {(case.slot, case.part) for case in golden_cases()}
 
 
 @each(*FORMULAS)
 def test_formulas_have_golden_numbers(part: Declaration) -> None:  # rule 1
     assert (part.slot, part.name) in golden_names(), (
-        f"add a case `{part.slot}: {part.name}` with its derivation to tests/golden/"
+        f"add a case `{part.slot}: {part.name}` with its derivation to the system's golden.yaml, or to tests/golden/"
     )
 
 
 @cache
 def words_of_tests() -> set[str]:
-    files = [path for path in python_files("tests") if path.parent.name != "house"]
+    own = [path for path in python_files("palaestra/systems") if path.name.startswith("test_")]
+    files = [*own, *(path for path in python_files("tests") if path.parent.name != "house")]
     return {word for path in files for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))}
 
 
@@ -73,7 +89,7 @@ def test_parts_are_named_in_a_test(part: Declaration) -> None:  # rule 2
 @cache
 def used_names() -> set[str]:
     """Names in any recipe, and the neutral parts that a recipe gets when it says nothing."""
-    written = {name for path in recipes() for name in strings(document(path))}
+    written = {name for path in [*recipes(), *of_systems()] for name in strings(document(path))}
     defaults = {field.default for field in RunSettings.model_fields.values() if isinstance(field.default, str)}
     settings = (PACKAGE / "training/settings.py").read_text(encoding="utf-8")
     return (
@@ -85,7 +101,7 @@ def used_names() -> set[str]:
 def test_a_recipe_uses_it(part: Declaration) -> None:  # rule 3
     if (part.slot, part.name) in WITHOUT_RECIPE or part.target.startswith("palaestra.testing"):
         return
-    assert part.name in used_names(), f"no recipe below recipes/ uses the {part.slot} `{part.name}`"
+    assert part.name in used_names(), f"no recipe uses the {part.slot} `{part.name}`"
 
 
 def test_exceptions_only_shrink() -> None:  # rule 3
@@ -93,26 +109,20 @@ def test_exceptions_only_shrink() -> None:  # rule 3
 
 
 @each()
-def test_the_catalogue_lists_it(part: Declaration) -> None:  # rule 4
-    if part.slot in FORMULAS:
-        rows = [row.name for row in methods() if part.name in row.slots.get(part.slot, [])]
-        assert rows, f"no row of catalogue.yaml has {part.slot}: [{part.name}]"
+def test_a_system_lists_it(part: Declaration) -> None:  # rule 4
+    if part.slot in FORMULAS and (part.slot, part.name) not in AFTER_ANY:
+        rows = [system.name for system in systems() if part.name in system.parts.get(part.slot, [])]
+        assert rows, f"no system.yaml has {part.slot}: [{part.name}]"
 
 
-def test_the_catalogue_lists_only_what_exists() -> None:  # rule 4
+def test_systems_list_only_what_exists() -> None:  # rule 4
     known = {(part.slot, part.name) for part in PARTS}
-    for row in methods():
-        missing = [
-            f"{slot}: {name}" for slot, names in row.slots.items() for name in names if (slot, name) not in known
-        ]
-        assert not missing, f"row {row.name} names {missing}"
-        assert row.recipe is None or (ROOT / "recipes" / row.recipe).exists(), f"row {row.name}: no {row.recipe}"
-        assert row.comparison is None or (ROOT / row.comparison).exists(), f"row {row.name}: no {row.comparison}"
-
-
-def test_every_method_file_is_in_the_catalogue() -> None:  # rule 4
-    listed = {row.recipe for row in methods()}
-    assert {f"methods/{path.name}" for path in recipes("methods")} <= listed
+    for system in systems():
+        named = [(slot, name) for slot, names in system.parts.items() for name in names]
+        missing = [f"{slot}: {name}" for slot, name in named if (slot, name) not in known]
+        assert not missing, f"{system.name} names {missing}"
+        assert system.evidence is None or (ROOT / system.evidence).exists(), f"{system.name}: no {system.evidence}"
+        assert not system.variant or system.overlay, f"{system.name} has no overlay"
 
 
 def loads(*layers: Path) -> Exception | None:
@@ -123,7 +133,10 @@ def loads(*layers: Path) -> Exception | None:
     return None
 
 
-WHOLE = [path for path in recipes() if path.parent.name not in ("methods", "setups")]
+OVERLAYS = overlays()
+SETUPS = [*recipes("setups"), *(path for path in of_systems() if path not in OVERLAYS and path.name != "recipe.yaml")]
+WHOLE = [path for path in recipes() if path.parent.name != "setups"]
+WHOLE += [path for path in of_systems() if path.name == "recipe.yaml"]
 
 
 @pytest.mark.parametrize("path", WHOLE, ids=shown)
@@ -131,20 +144,20 @@ def test_whole_recipes_load(path: Path) -> None:  # rule 5
     assert loads(path) is None
 
 
-@pytest.mark.parametrize("method", recipes("methods"), ids=shown)
-def test_methods_load_with_a_setup(method: Path) -> None:  # rule 5
-    reasons = [loads(method, setup) for setup in recipes("setups")]
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=shown)
+def test_overlays_load_with_a_setup(overlay: Path) -> None:  # rule 5
+    reasons = [loads(overlay, setup) for setup in SETUPS]
     assert None in reasons, reasons
 
 
-@pytest.mark.parametrize("setup", recipes("setups"), ids=shown)
-def test_setups_load_with_a_method(setup: Path) -> None:  # rule 5
-    reasons = [loads(method, setup) for method in recipes("methods")]
+@pytest.mark.parametrize("setup", SETUPS, ids=shown)
+def test_setups_load_with_an_overlay(setup: Path) -> None:  # rule 5
+    reasons = [loads(overlay, setup) for overlay in OVERLAYS]
     assert None in reasons, reasons
 
 
 def test_recipes_are_there() -> None:  # rule 5
-    assert WHOLE and recipes("methods") and recipes("setups")
+    assert WHOLE and OVERLAYS and SETUPS
 
 
 # ---- what may be written is read --------------------------------------------------------------------------
@@ -160,7 +173,7 @@ def settings_keys() -> set[tuple[str, str]]:
 
 def read_names() -> set[str]:
     """Attributes and texts that occur anywhere in the package but in the settings themselves."""
-    nodes = [n for p in python_files("palaestra") if p != PACKAGE / "training/settings.py" for n in ast.walk(tree(p))]
+    nodes = [n for p in package_files() if p != PACKAGE / "training/settings.py" for n in ast.walk(tree(p))]
     attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
     return attributes | {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 

@@ -37,6 +37,8 @@ import yaml
 
 import palaestra.training.loop as loop
 from palaestra import registry
+from palaestra.catalogue import studies, systems
+from palaestra.catalogue.studies import DEFAULT_SETUP
 from palaestra.errors import PalaestraError
 from palaestra.recipe import load, packaged, split_arguments
 from palaestra.replay.packing import unpack
@@ -199,25 +201,23 @@ def explained() -> dict[str, str]:
     setups = _setups()
     found = {}
     for name in packaged():
-        layers = (
-            [setups.get(Path(name).stem, "setups/rooms-tiny.yaml"), name] if name.startswith("methods/") else [name]
-        )
+        layers = [setups[name], name] if name in setups else [name]
         try:
             text = load(layers).explain()
         except PalaestraError as error:
             text = error.render()
-        found[Path(name).stem if name.startswith("methods/") else name] = _digest([re.sub(r"[\w./-]+\.yaml", "", text)])
+        found[name] = _digest([re.sub(r"[\w./-]+\.yaml", "", text)])
     return found
 
 
 def _setups() -> dict[str, str]:
-    """Method recipe → the setup of the study that compares it."""
+    """Overlay of a system → the setup of the first study that has it as an arm."""
     found: dict[str, str] = {}
-    for path in sorted((ROOT / "benchmarks/studies").glob("*.yaml")):
-        study = yaml.safe_load(path.read_text(encoding="utf-8"))
-        for arm in study["arms"].values():
-            found.setdefault(Path(arm[0]).stem, study["setup"])
-    return found
+    for study in studies(ROOT):
+        for arm in study.arms.values():
+            found.setdefault(arm[0], study.setup)
+    overlays = [system.overlay for system in systems() if system.overlay is not None]
+    return {overlay: found.get(overlay, DEFAULT_SETUP) for overlay in overlays}
 
 
 # ---- compare ----------------------------------------------------------------------------------------------

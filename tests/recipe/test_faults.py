@@ -12,7 +12,7 @@ from typing import get_args
 
 import pytest
 
-from palaestra.data import Aggregation
+from palaestra.algebra import Aggregation
 from palaestra.errors import MissingExtra, PalaestraError, RecipeError, UnknownName
 from palaestra.recipe import load
 from palaestra.recipe.feasibility import AGGREGATIONS, ALWAYS

@@ -118,7 +118,7 @@ def test_json_of_another_version(base) -> None:  # rule 4
 
 def test_importing_is_cheap() -> None:  # rule 5
     code = (
-        "import palaestra.recipe, sys; print([m for m in ('torch', 'palaestra.advantages.grpo') if m in sys.modules])"
+        "import palaestra.recipe, sys; print([m for m in ('torch', 'palaestra.parts.estimators') if m in sys.modules])"
     )
     root = Path(palaestra.__file__).parent.parent
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=60)

@@ -5,16 +5,15 @@ option and setting in it exists.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
-import palaestra
 from palaestra import registry
-from palaestra.data import Aggregation
+from palaestra.algebra import Aggregation
 from palaestra.errors import RecipeError
+from palaestra.index import known_parts
 from palaestra.recipe import load
 from palaestra.recipe.together import CLASHES, Part, Setting
 
@@ -81,7 +80,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 @pytest.fixture(autouse=True)
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The package's own registry, in place of the tiny one of this room."""
-    slots = json.loads((Path(palaestra.__file__).parent / "parts.json").read_text())
+    slots = known_parts()
     monkeypatch.setattr(registry, "index", lambda: {slot: slots.get(slot, {}) for slot in registry.SLOTS})
     monkeypatch.chdir(tmp_path)
 

@@ -16,16 +16,18 @@ import pytest
 import torch
 from hypothesis import given
 
-from palaestra.advantages import grpo
 from palaestra.data import FinishReason, StepTable, StopReason, Tail, Task, Trajectory
 from palaestra.data.protocols import Setting
 from palaestra.errors import InvalidData, RecipeError
+from palaestra.parts.estimators import grpo
+from palaestra.parts.importance import truncated_importance
 from palaestra.replay import SuccessStore, again, in_group_of, is_replayed, pack, unpack
-from palaestra.selection import ReplaySuccess
-from palaestra.weights import combine, truncated_importance, uncertain_steps
-from tests.advantages.tables import quick, tables
+from palaestra.replay.selection import ReplaySuccess
+from palaestra.systems.dart.uncertain_steps import uncertain_steps
+from palaestra.training.factors import combine
+from tests.parts.episodes import NETWORK, assert_resumes, run
+from tests.parts.tables import quick, tables
 from tests.replay.episodes import episode, look
-from tests.rewards.episodes import NETWORK, assert_resumes, run
 from tests.training.conftest import curve
 
 

@@ -20,19 +20,20 @@ import numpy as np
 import pytest
 import torch
 
-from palaestra.contexts import FullHistory, LatestOnly, SampledHistory, history_probabilities
+from palaestra.chat import FullHistory, LatestOnly
 from palaestra.data import Observation, StepTable, Trajectory
 from palaestra.data.protocols import Sampling
-from palaestra.envs.codefix import CodeFix
+from palaestra.envs.probes.codefix import CodeFix
 from palaestra.errors import ContractError, InvalidData, RecipeError
-from palaestra.rollout.dual_branch import DualBranch
 from palaestra.rollout.field import Field, play_through
-from palaestra.rollout.instruction_population import InstructionPopulation, draw_probabilities, moved, refuse_mixed
 from palaestra.rollout.programs import play as playing
 from palaestra.rollout.runner import EpisodeRunner
-from palaestra.rollout.second_attempt import SecondAttempt
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.systems.agent_rlvr.second_attempt import SecondAttempt
+from palaestra.systems.hicon_agent.sampled_history import SampledHistory, history_probabilities
+from palaestra.systems.hicon_agent.strategy import DualBranch
+from palaestra.systems.inspo import InstructionPopulation, draw_probabilities, moved, refuse_mixed
 
 AGENT = "programmer"
 

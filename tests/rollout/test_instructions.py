@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from palaestra.contexts import ChatRenderer, Editable, FullHistory, LatestOnly, Window
+from palaestra.chat import ChatRenderer, FullHistory, LatestOnly, Window
 from palaestra.data import Observation, StopReason, Task
 from palaestra.data.protocols import Setting
 from palaestra.errors import InvalidData, RecipeError
@@ -22,6 +22,7 @@ from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Role, Stage
 from palaestra.store.episodes import from_json, to_json
+from palaestra.systems.dcpo.editable import Editable
 from palaestra.testing import EchoEnvironment, TinyModel
 
 SAID = "say it twice"

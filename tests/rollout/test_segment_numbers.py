@@ -20,14 +20,14 @@ import pytest
 from palaestra.data import Action, Observation, StopReason, Tail
 from palaestra.data.protocols import Acted
 from palaestra.rollout.agent import conversation_of, segment_number
-from palaestra.rollout.branching import Branching
 from palaestra.rollout.programs import play
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Stage
 from palaestra.rollout.windows import WindowRunner
+from palaestra.systems.arpo.branching import Branching
+from palaestra.systems.arpo.test_branching import acts, grow, language, plays
 from palaestra.testing import EchoEnvironment
-from tests.rollout.test_branching import acts, grow, language, plays
 from tests.rollout.test_vector import stage
 
 

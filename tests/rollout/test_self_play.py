@@ -36,7 +36,7 @@ from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Role, Stage
 from palaestra.rollout.vector import VectorRunner
 from palaestra.testing import TinyModel
-from tests.conftest import Golden
+from tests.golden_cases import Golden
 
 
 class Higher:

@@ -30,7 +30,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from palaestra.data import Action, Observation, StepResult, StopReason, Task, Trajectory
 from palaestra.data.protocols import Setting
-from palaestra.envs.gymnasium import GymnasiumEnvironment
+from palaestra.envs.adapters.gymnasium.world import GymnasiumEnvironment
 from palaestra.errors import ContractError, RecipeError
 from palaestra.policies.network import NetworkPolicy
 from palaestra.rollout.programs import demonstrate, play

@@ -29,7 +29,6 @@ import torch
 
 from palaestra.data import Action, Observation, StepResult, StopReason, Task, Trajectory
 from palaestra.data.protocols import Setting
-from palaestra.envs.counting import Counting
 from palaestra.errors import RecipeError
 from palaestra.policies.network import NetworkPolicy
 from palaestra.policies.scripted import expert
@@ -38,6 +37,7 @@ from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Stage
 from palaestra.rollout.windows import WindowRunner
+from palaestra.systems.t_ppo.counting import Counting
 from palaestra.testing import EchoEnvironment, TinyModel
 from tests.rollout.test_vector import Countdown, network, plain, stage
 

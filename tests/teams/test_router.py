@@ -16,7 +16,7 @@ import functools
 
 from palaestra.data import Trajectory
 from palaestra.data.protocols import Setting
-from palaestra.envs.searchqa.world import SearchQA
+from palaestra.envs.worlds.searchqa.world import SearchQA
 from palaestra.policies.scripted import random
 from palaestra.rollout.programs import demonstration_of, roles_of
 from palaestra.rollout.stage import Role

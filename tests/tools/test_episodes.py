@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from palaestra.data import Action, Observation, StopReason, Trajectory
-from palaestra.envs.tool_tasks.world import ToolTasks
+from palaestra.envs.worlds.tool_tasks.world import ToolTasks
 from palaestra.evaluation.scripted import play_scripted
 from palaestra.rollout.settings import RolloutSettings
 

@@ -24,7 +24,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from palaestra.data import Action
-from palaestra.envs.desk.world import Desk
+from palaestra.envs.worlds.desk.world import Desk
 from palaestra.errors import ContractError, EpisodeFailure, RecipeError
 from palaestra.tools.users.brief import STOP, Brief, Wish
 from palaestra.tools.users.chat import ChatSettings, ChatUser

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from palaestra.commands import export
 from palaestra.errors import RecipeError
-from palaestra.optim.adamw import AdamW
+from palaestra.parts.optimizers import AdamW
 from palaestra.recipe import load
 from palaestra.store.metrics import MetricsLog
 from palaestra.training import warm_start

@@ -15,7 +15,6 @@ from palaestra.recipe import load
 from palaestra.store.metrics import MetricsLog
 from palaestra.training.start import train
 
-METHODS = Path(__file__).parents[2] / "recipes" / "methods"
 SMALL = """
 environment: {hopsearch: {entities: 8, relations: 2, hops: [1, 2], max_turns: 5}}
 policies: {main: {policy: {network: {hidden: [16], critic: false}}}}
@@ -30,7 +29,7 @@ def run(place: Path, *method: str) -> list[dict[str, Any]]:
     """The log of a small run, without times."""
     recipe = place.parent / "small.yaml"
     recipe.write_text(SMALL)
-    files = [str(METHODS / name) for name in method if name.endswith(".yaml")]
+    files = [name for name in method if name.endswith(".yaml")]
     changes = [name for name in method if not name.endswith(".yaml")]
     loaded = load([*files, str(recipe)], [*changes, f"run={place}"])
     train(loaded.settings, recipe=loaded.to_json(), quiet=True)
@@ -39,30 +38,32 @@ def run(place: Path, *method: str) -> list[dict[str, Any]]:
 
 
 def test_without_branches(tmp_path: Path) -> None:  # rule 1
-    plain = run(tmp_path / "plain", "grpo.yaml", "aggregate.how=token-mean")
+    plain = run(tmp_path / "plain", "grpo/method.yaml", "aggregate.how=token-mean")
     for name, strategy in (("base", "{base: -1.0}"), ("initial", "{initial: 6}")):
-        found = run(tmp_path / name, "arpo.yaml", f"strategy=[{{branching: {strategy}}}]")
+        found = run(tmp_path / name, "arpo/method.yaml", f"strategy=[{{branching: {strategy}}}]")
         for left, right in zip(plain, found, strict=True):
             assert left == {key: value for key, value in right.items() if not key.startswith("branching/")}
     assert all(line["policy/grad_norm"] > 0 for line in plain)
 
 
 def test_with_branches(tmp_path: Path) -> None:  # rule 2
-    method = ("arpo.yaml", "strategy=[{branching: {initial: 2, base: 0.6}}]")
+    method = ("arpo/method.yaml", "strategy=[{branching: {initial: 2, base: 0.6}}]")
     first, again = run(tmp_path / "first", *method), run(tmp_path / "again", *method)
     assert first == again
-    plain = run(tmp_path / "plain", "grpo.yaml", "aggregate.how=token-mean")
+    plain = run(tmp_path / "plain", "grpo/method.yaml", "aggregate.how=token-mean")
     assert first[-1]["environment_steps"] < plain[-1]["environment_steps"]
     for line in first:
         assert line["branching/branches"] > 0 and 0 < line["branching/copied"] < 1
         assert line["branching/initial"] == 2 and 0 < line["branching/top3"] <= 1
 
 
-@pytest.mark.parametrize("method", [["aepo.yaml"], ["arpo.yaml", "advantage=[grpo, {shared_prefix: {mode: hard}}]"]])
+@pytest.mark.parametrize(
+    "method", [["arpo/aepo.yaml"], ["arpo/method.yaml", "advantage=[grpo, {shared_prefix: {mode: hard}}]"]]
+)
 def test_methods_train(tmp_path: Path, method: list[str]) -> None:  # rule 3
     log = run(tmp_path / "run", *method)
     assert all(line["policy/grad_norm"] > 0 for line in log)
-    assert method != ["aepo.yaml"] or all(line["policy/zero_gradient_positive"] == 0 for line in log)
+    assert method != ["arpo/aepo.yaml"] or all(line["policy/zero_gradient_positive"] == 0 for line in log)
 
 
 @pytest.mark.parametrize(
@@ -76,4 +77,4 @@ def test_methods_train(tmp_path: Path, method: list[str]) -> None:  # rule 3
 )
 def test_refusals(tmp_path: Path, changes: list[str], message: str) -> None:  # rule 4
     with pytest.raises(RecipeError, match=message):
-        run(tmp_path / "run", "arpo.yaml", *changes)
+        run(tmp_path / "run", "arpo/method.yaml", *changes)

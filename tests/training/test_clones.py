@@ -91,7 +91,7 @@ def test_4_whatever_names_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "model/config.json": "policies.main.policy.language.model=model",
         "model/below/weights.bin": "policies.main.load=model",
     }
-    own = "from palaestra.contexts import LatestOnly\nclass Own(LatestOnly): ...\n"
+    own = "from palaestra.chat import LatestOnly\nclass Own(LatestOnly): ...\n"
     for name in named:
         Path(name).write_text(own)
     for name, override in named.items():

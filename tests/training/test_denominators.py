@@ -22,13 +22,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from palaestra.data import StepTable, TokenBatch
-from palaestra.losses.gspo import gspo
-from palaestra.losses.ppo_clip import ppo_clip
-from palaestra.losses.ppo_clip_cov import ppo_clip_cov
+from palaestra.parts.losses import gspo, ppo_clip
 from palaestra.policies.network import NetworkPolicy
 from palaestra.recipe import load
 from palaestra.registry import register
 from palaestra.store.metrics import MetricsLog
+from palaestra.systems.spear.ppo_clip_cov import ppo_clip_cov
 from palaestra.training.start import train
 from palaestra.training.updates import Updater
 

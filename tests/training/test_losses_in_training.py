@@ -47,27 +47,27 @@ def run(tmp_path: Path) -> Run:
 
 def test_neutral_dapo(run: Run) -> None:  # rule 1
     off = ("strategy=[]", "reward.overlong.factor=0", "loss.ppo_clip.high=0.2", "loss.ppo_clip.dual=null")
-    assert run("methods/dapo.yaml", *off)[1] == run("methods/grpo.yaml", "aggregate.how=token-mean")[1]
+    assert run("dapo/method.yaml", *off)[1] == run("grpo/method.yaml", "aggregate.how=token-mean")[1]
 
 
 def test_neutral_filter(run: Run) -> None:  # rule 1
     off = ("strategy=[]", "weights.overlong_filter.stops=[]", "loss.ppo_clip.high=0.2", "loss.ppo_clip.dual=null")
-    assert run("methods/dapo_filtered.yaml", *off)[1] == run("methods/grpo.yaml", "aggregate.how=token-mean")[1]
+    assert run("dapo/dapo_filtered.yaml", *off)[1] == run("grpo/method.yaml", "aggregate.how=token-mean")[1]
 
 
 @pytest.mark.parametrize("level", ["token", "turn"])
 def test_neutral_gspo(run: Run, level: str) -> None:  # rule 1: a turn of a network policy has one token
     options = (f"loss.gspo.level={level}", "loss.gspo.low=0.2", "loss.gspo.high=0.2")
     assert (
-        run("methods/gspo.yaml", *options)[1]
-        == run("methods/grpo.yaml", "training.epochs=1", "training.minibatches=4")[1]
+        run("gspo/method.yaml", *options)[1]
+        == run("grpo/method.yaml", "training.epochs=1", "training.minibatches=4")[1]
     )
 
 
 @pytest.mark.parametrize("how", ["token-mean", "sequence-mean", "trajectory-step-mean"])
 def test_micro_batches(run: Run, how: str) -> None:  # rule 2
     wide = ("loss.gspo.low=0.05", "loss.gspo.high=0.05", f"aggregate.how={how}")
-    one, other = (run("methods/gspo.yaml", *wide, f"training.token_budget={n}")[0] for n in (8, 4096))
+    one, other = (run("gspo/method.yaml", *wide, f"training.token_budget={n}")[0] for n in (8, 4096))
     for name in ("policy/grad_norm", "policy/spread", "policy/clip_fraction"):
         assert [line[name] for line in one] == pytest.approx([line[name] for line in other], rel=1e-3, abs=1e-6)
     assert any(line["policy/clip_fraction"] > 0 for line in one)
@@ -87,7 +87,7 @@ def rejecting(table: StepTable) -> Tensor:
 def test_rejected_tokens_count(run: Run) -> None:  # rule 3
     def norm(part: str, *overrides: str) -> float:
         whole = ("training.iterations=1", "training.epochs=1", "training.minibatches=1", *overrides)
-        log, _ = run("methods/grpo.yaml", f"weights=['{__file__}:{part}']", *whole)
+        log, _ = run("grpo/method.yaml", f"weights=['{__file__}:{part}']", *whole)
         return float(log[0]["policy/grad_norm"])
 
     constant = ("aggregate.how=sequence-sum-norm", "aggregate.constant=5")
@@ -96,7 +96,7 @@ def test_rejected_tokens_count(run: Run) -> None:  # rule 3
 
 
 def test_cispo(run: Run) -> None:  # rule 4
-    log, _ = run("methods/cispo.yaml", "loss.cispo.high=0.01", "training.iterations=8")
+    log, _ = run("cispo/method.yaml", "loss.cispo.high=0.01", "training.iterations=8")
     log = [line for line in log if "policy/ratio" in line]  # iterations with a signal
     assert all(line["policy/clip_fraction"] == 0 for line in log)
     assert any(line["policy/weight_clipped"] > 0 for line in log)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from palaestra.data import StepTable, TokenBatch
 from palaestra.errors import InvalidData, NoSignal
-from palaestra.losses.ppo_clip import ppo_clip
+from palaestra.parts.losses import ppo_clip
 from palaestra.registry import register
 from palaestra.training.batches import micro_batches, mini_batches
 from palaestra.training.bound import bind

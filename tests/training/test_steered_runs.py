@@ -21,7 +21,7 @@ from palaestra.recipe import load
 from palaestra.training.bound import bind
 from palaestra.training.settings import Use
 from palaestra.training.updates import Updater
-from tests.losses.batches import filled
+from tests.parts.batches import filled
 from tests.training.conftest import ECHO, curve, final_weights, stopped_before
 
 Run = Callable[..., Path]

@@ -22,21 +22,20 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from torch import Tensor
 
-from palaestra import advantages
-from palaestra.advantages import chain, dr_mas, grpo, loop, report, rloo
-from palaestra.data import Action, Estimate, Observation, Step, StepTable, Task, Trajectory
-from palaestra.optim.adamw import AdamW
+from palaestra.algebra import Estimate
+from palaestra.data import Action, Observation, Step, StepTable, Task, Trajectory
+from palaestra.parts.estimators import dr_mas, grpo, rloo
+from palaestra.parts.optimizers import AdamW
 from palaestra.recipe import load
 from palaestra.store.metrics import MetricsLog
+from palaestra.systems.loop import loop
+from palaestra.training.credit import chain, report
 from palaestra.training.start import train
-from tests.advantages.tables import NEEDED, tables
+from tests.parts.tables import NEEDED, tables
+from tests.registered import targets
 
 few = settings(max_examples=6, deadline=None, derandomize=True)  # of each estimator
-ESTIMATORS = [
-    o
-    for o in vars(advantages).values()
-    if hasattr(o, "part") and not inspect.isclass(o) and len(o.part.data) == 1 and o.part.slot == "advantage"
-]
+ESTIMATORS = [o for o in targets("advantage") if not inspect.isclass(o) and len(o.part.data) == 1]
 KEYED = [o for o in ESTIMATORS if "by" in inspect.signature(o).parameters and "by" not in NEEDED.get(o.part.name, {})]
 UNDRAWN = {"srgpo": {"block_size": None}}  # its blocks are drawn by who acted: other names, another draw
 NAMES = {"M": "zoe", "S": "abel"}

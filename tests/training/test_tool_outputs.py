@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from palaestra.contexts import FullHistory
+from palaestra.chat import FullHistory
 from palaestra.data import Trajectory, derive, rows_of
 from palaestra.data.protocols import Setting
 from palaestra.engines import InProcessEngine
-from palaestra.envs.toolcalc import ToolCalc
+from palaestra.envs.probes.toolcalc import ToolCalc
 from palaestra.policies.language import LanguagePolicy
 from palaestra.registry import part
 from palaestra.rollout.runner import EpisodeRunner

@@ -43,9 +43,7 @@ def long(tmp_path: Path) -> Run:
     """Trains by T-PPO with overrides, returns the run folder."""
 
     def start(name: str = "run", *overrides: str, **options: bool) -> Path:
-        recipe = load(
-            [LONG, "methods/t_ppo.yaml", {"rollout": LONG["rollout"]}], [f"run={tmp_path / name}", *overrides]
-        )
+        recipe = load([LONG, "t_ppo/method.yaml", {"rollout": LONG["rollout"]}], [f"run={tmp_path / name}", *overrides])
         train(recipe.settings, recipe=recipe.to_json(), quiet=True, **options)
         return tmp_path / name
 

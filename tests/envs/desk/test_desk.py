@@ -23,11 +23,11 @@ import random
 import pytest
 
 from palaestra.data import Action, Task
-from palaestra.envs.desk.counter import names_of
-from palaestra.envs.desk.goals import draw_goal
-from palaestra.envs.desk.kinds import KINDS, kinds_of
-from palaestra.envs.desk.wording import BACK, OTHER, inward, outward
-from palaestra.envs.desk.world import Desk
+from palaestra.envs.worlds.desk.counter import names_of
+from palaestra.envs.worlds.desk.goals import draw_goal
+from palaestra.envs.worlds.desk.kinds import KINDS, kinds_of
+from palaestra.envs.worlds.desk.wording import BACK, OTHER, inward, outward
+from palaestra.envs.worlds.desk.world import Desk
 from palaestra.errors import ContractError, RecipeError, UnknownName
 from palaestra.testing import check_environment
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 import pytest
 
 from palaestra.data import Action, StepResult, Task
-from palaestra.envs.desk.attacks import ATTACKER, EXCUSES, TONES, is_believed, wordings_of
-from palaestra.envs.desk.world import AGENT, Desk
+from palaestra.envs.worlds.desk.attacks import ATTACKER, EXCUSES, TONES, is_believed, wordings_of
+from palaestra.envs.worlds.desk.world import AGENT, Desk
 from palaestra.errors import RecipeError
 from palaestra.testing import check_environment
 

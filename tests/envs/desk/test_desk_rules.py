@@ -18,13 +18,13 @@ from collections import Counter as Tally
 import pytest
 
 from palaestra.data import Action, Task, ToolCall
-from palaestra.envs.desk.counter import names_of
-from palaestra.envs.desk.goals import draw_goal
-from palaestra.envs.desk.handbook import draw_handbook, leaves
-from palaestra.envs.desk.kinds import GRANT, KINDS, REFUSE, TRANSFER
-from palaestra.envs.desk.records import draw_database, place_of
-from palaestra.envs.desk.rules import Event, Situation, broken, confirmed, general_rules, handbook_rules
-from palaestra.envs.desk.world import Desk
+from palaestra.envs.worlds.desk.counter import names_of
+from palaestra.envs.worlds.desk.goals import draw_goal
+from palaestra.envs.worlds.desk.handbook import draw_handbook, leaves
+from palaestra.envs.worlds.desk.kinds import GRANT, KINDS, REFUSE, TRANSFER
+from palaestra.envs.worlds.desk.records import draw_database, place_of
+from palaestra.envs.worlds.desk.rules import Event, Situation, broken, confirmed, general_rules, handbook_rules
+from palaestra.envs.worlds.desk.world import Desk
 
 AGENT = "agent"
 VERDICTS = {"do it": GRANT, "refuse it": REFUSE, "transfer it": TRANSFER}

@@ -15,12 +15,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from palaestra.advantages.grpo import grpo
 from palaestra.data import Action, StepTable
-from palaestra.envs.desk.counter import after
-from palaestra.envs.desk.scoring import canonical, database_hash, said, score
-from palaestra.envs.desk.world import Desk
+from palaestra.envs.worlds.desk.counter import after
+from palaestra.envs.worlds.desk.scoring import canonical, database_hash, said, score
+from palaestra.envs.worlds.desk.world import Desk
 from palaestra.errors import InvalidData
+from palaestra.parts.estimators import grpo
 
 AGENT = "agent"
 

@@ -1,0 +1,77 @@
+"""What every test may rely on.
+
+(1) One thread of torch, so that results do not depend on the number of workers. (2) No network but the own
+machine. (3) Shapes in signatures of tables, estimators and losses are checked at run time. (4) `golden` gives
+the hand-derived numbers of `palaestra/systems/*/golden.yaml` and of tests/golden/*.yaml.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ.setdefault("MPLBACKEND", "agg")
+os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from jaxtyping import install_import_hook
+
+from palaestra.index import PACKAGE, search
+
+PARTS = search(PACKAGE)
+FORMULAS = {target for slot in ("advantage", "weights", "loss", "regularizer") for target in PARTS[slot].values()}
+CHECKED = ("palaestra.algebra", "palaestra.data.keys", "palaestra.data.table", "palaestra.data.tokens")
+CHECKED += tuple(sorted({target.partition(":")[0] for target in FORMULAS}))
+if os.environ.get("PALAESTRA_CHECK_SHAPES", "1") == "1":  # 0: faster, when timing tests
+    install_import_hook(CHECKED, "beartype.beartype")  # before anything of palaestra is imported
+
+import torch  # noqa: E402
+
+from tests.golden_cases import Golden, golden_cases  # noqa: E402
+
+torch.set_num_threads(1)
+LOOPBACK = ("127.", "localhost", "::1", "0.0.0.0")
+
+
+# ---- network ----------------------------------------------------------------------------------------------
+def _guarded(connect: Callable[..., Any]) -> Callable[..., Any]:
+    def refuse(self: socket.socket, address: Any) -> Any:
+        if isinstance(address, tuple) and not str(address[0]).startswith(LOOPBACK):
+            raise RuntimeError(f"tests use no network; something called connect({address!r})")
+        return connect(self, address)
+
+    return refuse
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_network() -> Iterator[None]:
+    """Connecting to anything but this machine raises."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", _guarded(socket.socket.connect))
+        patch.setattr(socket.socket, "connect_ex", _guarded(socket.socket.connect_ex))
+        yield
+
+
+# ---- golden numbers ---------------------------------------------------------------------------------------
+@pytest.fixture(scope="session")
+def golden() -> Golden:
+    """Hand-derived numbers: `golden.t1` is a table, `golden.cases("gigpo")` what must come out of it."""
+    return Golden()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test with the argument `golden_case` runs once for each golden case."""
+    if "golden_case" in metafunc.fixturenames:
+        cases, seen = golden_cases(), Counter[tuple[str, str]]()
+        ids = []
+        for case in cases:
+            ids.append(f"{case.file}-{case.part}-{seen[case.file, case.part]}")
+            seen[case.file, case.part] += 1
+        metafunc.parametrize("golden_case", cases, ids=ids)

@@ -1,0 +1,38 @@
+"""Estimates of the Kullback-Leibler divergence from log-probabilities per token."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def kl_estimate(
+    logprob: Float[Tensor, " tokens"],
+    reference: Float[Tensor, " tokens"],
+    *,
+    how: Literal["k1", "k2", "k3"] = "k3",
+    cap: float | None = None,
+) -> Float[Tensor, " tokens"]:
+    """Estimates of KL(policy ‖ reference) from tokens sampled by the policy. d = reference − logprob:
+
+    k1 = −d          unbiased, may be negative
+    k2 = d² / 2      biased, low variance
+    k3 = eᵈ − d − 1  unbiased, never negative, without an upper bound: 2 · 10⁴ at d = 10, infinite in float32 at 89
+
+    Args:
+        cap: the largest k3; a token beyond it has no gradient. None: there is none, as in the metric `policy/kl` of
+            the losses and in the alignment of `dual_branch`. k1 and k2 are not capped.
+    """
+    difference = reference - logprob
+    if how == "k1":
+        return -difference
+    if how == "k2":
+        return difference.square() / 2
+    if cap is None:
+        return torch.exp(difference) - difference - 1
+    small = difference.clamp(max=math.log1p(cap) + 2)  # where k3 is above the cap already; exp never overflows
+    return (torch.exp(small) - small - 1).clamp(max=cap)

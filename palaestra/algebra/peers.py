@@ -1,0 +1,140 @@
+"""Comparison with peers: mean, deviation and leave-one-out over the rows of a set."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from palaestra.algebra.returns import Estimate
+from palaestra.algebra.segments import segment_count, segment_equal, segment_mean, segment_std
+from palaestra.data.keys import Key
+from palaestra.errors import InvalidData
+
+EPS = 1e-6  # added to a deviation, never to a mean
+
+
+# ---- baseline and scale -----------------------------------------------------------------------------------
+def standardize(
+    values: Float[Tensor, " rows"],
+    *,
+    by: Key,
+    unit: Key | None = None,
+    center: Literal["mean", "leave_one_out", "none"] = "mean",
+    scale: Literal["none", "std"] = "none",
+    ddof: int = 1,
+    singleton: Literal["zero", "raw", "error"] = "zero",
+    zero_variance: Literal["zero", "keep"] = "zero",
+    need_peers: bool = False,
+) -> Float[Tensor, " rows"]:
+    """(values − baseline) / scale, both over the row's peer set.
+
+    Args:
+        by: the peer sets; its weights say how much each row counts.
+        unit: what counts once inside a set (a trajectory, a token's row …); None: each row once.
+        center: "leave_one_out" is n/(n−1) · (value − mean), the mean of the others as baseline.
+        scale: "std" divides by deviation + 1e-6, with `ddof` degrees taken off.
+        singleton: what a set with one member gives: 0, the raw value, or an error.
+        zero_variance: "zero": a set whose members are all equal (up to the rounding of sums, see `segment_equal`)
+            gives exactly 0, and with a scale also one whose units are all equal, or too few for a deviation; "keep":
+            what rounding leaves.
+        need_peers: refuse a table in which no set has two members: nothing could be compared.
+
+    Returns: float32 (rows,); 0 on padding rows.
+    Raises: InvalidData, for a lone member with singleton="error" or when need_peers is not met.
+    """
+    members, owner = (by, None) if unit is None else _units(by, unit)
+    x = values.double() if owner is None else _unit_values(values, by, unit, owner, len(members.codes))
+    count = segment_count(by=members)
+    distinct = torch.zeros(by.size, dtype=torch.int64).index_add_(0, members.codes, (members.weights > 0).long())
+    alone = distinct <= 1
+    if center == "leave_one_out":
+        alone = alone | (count <= 1)  # two of weight ½ are no more than one
+    _refuse_lone(alone & (distinct > 0), distinct, by, singleton=singleton, need_peers=need_peers)
+    out = values.double() - (segment_mean(x, by=members)[by.codes] if center != "none" else 0.0)
+    if center == "leave_one_out":
+        out = out * (count / (count - 1).clamp_min(1e-300))[by.codes]
+    same = segment_equal(x, by=members)
+    flat = same & segment_equal(values, by=by)
+    if scale == "std":
+        deviation = segment_std(x, by=members, ddof=ddof)
+        out = out / (deviation + EPS)[by.codes]
+        flat = same | (deviation == 0)
+    if zero_variance == "zero" and center != "none":
+        out = torch.where(flat[by.codes], 0.0, out)
+    lone = alone[by.codes]
+    out = torch.where(lone, values.double() if singleton == "raw" else torch.zeros_like(out), out)
+    return torch.where(by.weights > 0, out, 0.0).float()
+
+
+def _units(by: Key, unit: Key) -> tuple[Key, Tensor]:
+    """The key of units (each once, or weighted by tokens), and the unit of each row."""
+    pair = Key(by.codes, by.size, by.names, by.weight) & unit
+    size = pair.size
+    sets = torch.zeros(size, dtype=torch.int64)
+    sets[pair.codes] = by.codes
+    weight = torch.zeros(size, dtype=torch.float64)
+    if unit.names == ("token",):
+        weight.index_add_(0, pair.codes, unit.weights)
+    else:
+        weight[pair.codes[by.weights > 0]] = 1.0
+    return Key(sets, by.size, by.names, weight), pair.codes
+
+
+def _unit_values(values: Tensor, by: Key, unit: Key | None, owner: Tensor, size: int) -> Tensor:
+    return segment_mean(values, by=Key(owner, size, (), by.weight))
+
+
+def _refuse_lone(lone: Tensor, distinct: Tensor, by: Key, *, singleton: str, need_peers: bool) -> None:
+    what = f"key ({', '.join(by.names) or 'whole table'})"
+    if singleton == "error" and bool(lone.any()):
+        raise InvalidData(where=what, what=f"{int(lone.sum())} peer sets have a single member.")
+    if need_peers and bool((distinct > 0).any()) and not bool((distinct > 1).any()):
+        raise InvalidData(
+            where=what,
+            what="no peer set has two members, so nothing can be compared and every advantage would be 0.",
+            remedy="Sample at least 2 trajectories a task (`rollout.group`), or use reinforce_plus_plus, "
+            "which needs none.",
+        )
+
+
+def whiten(
+    values: Float[Tensor, " units"],
+    *,
+    weight: Tensor | None = None,
+    floor: Literal["variance", "deviation"] = "variance",
+) -> Float[Tensor, " units"]:
+    """(x − mean) / sqrt(variance + 1e-8) over all units, sample variance; padding (weight 0) is 0.
+
+    Args:
+        floor: what the 1e-8 is added to; "deviation": (x − mean) / (sqrt(variance) + 1e-8). They differ where the
+            deviation is below 0.001.
+
+    Units that are all equal, up to the rounding of sums (see `segment_equal`), give exactly 0.
+
+    Raises: InvalidData, for fewer than 2 units.
+    """
+    counts = torch.ones(len(values), dtype=torch.bool) if weight is None else weight > 0
+    if int(counts.sum()) < 2:
+        raise InvalidData(where="whiten(…)", what=f"{int(counts.sum())} units cannot be whitened; 2 are needed.")
+    x = values.double()
+    everyone = Key(torch.zeros(len(values), dtype=torch.int64), 1, (), counts.double())
+    if bool(segment_equal(x, by=everyone)):  # rounding must not look like a signal
+        return torch.zeros_like(x).float()
+    variance, mean = torch.var_mean(x[counts], correction=1)
+    deviation = torch.sqrt(variance + 1e-8) if floor == "variance" else torch.sqrt(variance) + 1e-8
+    return torch.where(counts, (x - mean) / deviation, 0.0).float()
+
+
+def whitened(estimate: Estimate, *, floor: Literal["variance", "deviation"] = "variance") -> Estimate:
+    """The same estimate, its advantages whitened over the units that a critic judges; targets stay as they are."""
+    judged = estimate.target.isfinite()
+    return Estimate(whiten(estimate.advantage, weight=judged, floor=floor), estimate.target)
+
+
+# ---- pool and modulate ------------------------------------------------------------------------------------
+def pool(values: Float[Tensor, " rows"], *, by: Key) -> Float[Tensor, " rows"]:
+    """Equal units share the mean of their values."""
+    return segment_mean(values, by=by)[by.codes].float()

@@ -1,0 +1,108 @@
+"""Systems: published lines of work, each described by the `system.yaml` of its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import pydantic
+import yaml
+
+from palaestra.errors import RecipeError, UnknownName, nearest
+from palaestra.index import PACKAGE
+
+FOLDER = PACKAGE / "systems"
+DESCRIPTION = "system.yaml"
+
+
+class System(pydantic.BaseModel):
+    """A system, or a variant of one: what `system.yaml` says of it, and where it lies."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    name: str  # of the folder; of a variant: the stem of its overlay
+    folder: str  # below palaestra/systems
+    variant: bool = False
+    title: str  # as its authors call it
+    arxiv: Annotated[str, pydantic.Field(pattern=r"^\d{4}\.\d{4,5}$")] | None = None
+    formula: str | list[str] = []  # LaTeX, one or several lines
+    when: str = ""  # in which situation to take it, and when not
+    parts: dict[str, list[str]] = {}  # slot → names of parts; slots that are left out are neutral
+    evidence: str | None = None  # a committed comparison, from the root of the repository
+    status: str  # "built", "compared", or a sentence such as "no gain at our scale, see …"
+
+    @property
+    def formulas(self) -> list[str]:
+        """The formula's lines."""
+        return [self.formula] if isinstance(self.formula, str) else list(self.formula)
+
+    @property
+    def overlay(self) -> str | None:
+        """The recipe layer that turns a setup into this system, as a command takes it; None: it has none."""
+        return self._recipe(self.name if self.variant else "method")
+
+    @property
+    def recipe(self) -> str | None:
+        """The complete recipe, as a command takes it; None: it has none, or it is a variant."""
+        return None if self.variant or self._recipe("recipe") is None else self.folder
+
+    def _recipe(self, stem: str) -> str | None:
+        return f"{self.folder}/{stem}.yaml" if (FOLDER / self.folder / f"{stem}.yaml").exists() else None
+
+
+def systems(folder: Path = FOLDER) -> list[System]:
+    """Every system, by name, each followed by its variants.
+
+    Raises: RecipeError, for an unknown key, a missing field, or a name that occurs twice.
+    """
+    found = [system for path in sorted(folder.glob(f"*/{DESCRIPTION}")) for system in _read(path)]
+    names = [system.name for system in found]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise RecipeError(where=folder.name, what=f"several systems or variants are called {', '.join(twice)}.")
+    return found
+
+
+def system(name: str) -> System:
+    """The system or variant of this name.
+
+    Raises: UnknownName, with the nearest names.
+    """
+    found = {each.name: each for each in systems()}
+    if name not in found:
+        raise UnknownName(
+            where=f"palaestra methods {name}",
+            what=f"no system is called `{name}`.",
+            options=nearest(name, found),
+            remedy="`palaestra methods` lists all.",
+        )
+    return found[name]
+
+
+def _read(path: Path) -> Iterator[System]:
+    """The system of one `system.yaml`, then its `variants`: stem of an overlay in the folder → what it is."""
+    described, folder = _yaml(path), path.parent.name
+    variants = described.pop("variants", {})
+    yield _checked(path, described, name=folder, folder=folder)
+    for name, variant in variants.items():
+        inherited = {"arxiv": described["arxiv"]} if "arxiv" in described else {}
+        yield _checked(path, {**inherited, **variant}, name=name, folder=folder, variant=True)
+
+
+def _checked(path: Path, described: dict[str, Any], **place: Any) -> System:
+    try:
+        return System.model_validate({**described, **place})
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(piece) for piece in first["loc"])
+        raise RecipeError(
+            where=f"systems/{path.parent.name}/{path.name}  {key}",
+            what=f"{first['msg'].lower()}: {first['input']!r}.",
+            options=[field for field in System.model_fields if field not in place],
+        ) from None
+
+
+def _yaml(path: Path) -> Any:
+    fast = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=fast)

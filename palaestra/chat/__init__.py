@@ -1,0 +1,19 @@
+"""Conversations to token ids: templates, contexts and how a history is shown."""
+
+from palaestra.chat.history import Context, ContextFull, Conversation, FullHistory, LatestOnly, Prompt, Window
+from palaestra.chat.render import ChatRenderer, Renderer, TagRenderer, head_of, renderer_for
+
+__all__ = [
+    "ChatRenderer",
+    "Context",
+    "ContextFull",
+    "Conversation",
+    "FullHistory",
+    "LatestOnly",
+    "Prompt",
+    "Renderer",
+    "TagRenderer",
+    "Window",
+    "head_of",
+    "renderer_for",
+]

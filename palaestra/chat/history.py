@@ -1,0 +1,126 @@
+"""Contexts: how an agent's history becomes prompt ids. Three of them: full history, window, latest only.
+
+A conversation appends. It never re-renders what the model already saw: a new segment repeats earlier ids
+as they were, and only its start is new. Knows renderers. Knows nothing of engines and models.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from palaestra.chat.render import Renderer, head_of
+from palaestra.data import Observation
+from palaestra.registry import PositiveInt, register
+
+
+class Prompt(NamedTuple):
+    """Ids to append to a segment. `fresh`: the segment starts here, its ids are exactly `ids`."""
+
+    ids: np.ndarray
+    segment: int
+    fresh: bool
+
+
+class ContextFull(Exception):
+    """The next prompt leaves no room for a response in the model's context."""
+
+
+class Conversation(Protocol):
+    """One agent's history in one episode."""
+
+    length: int  # ids in the present segment
+
+    def observe(self, observation: Observation) -> Prompt: ...
+    def respond(self, ids: np.ndarray) -> None: ...
+
+
+class Context(Protocol):
+    """Starts conversations; holds options, no state."""
+
+    def start(self, renderer: Renderer) -> Conversation: ...
+
+
+@dataclass(slots=True)
+class _Appending:
+    """One segment for the whole episode."""
+
+    renderer: Renderer
+    length: int = 0
+
+    def observe(self, observation: Observation) -> Prompt:
+        first = self.length == 0
+        ids = self.renderer.observation(observation, first=first)
+        if first:
+            ids = np.concatenate([head_of(self.renderer, observation), ids])
+        self.length += len(ids)
+        return Prompt(ids, 0, first)
+
+    def respond(self, ids: np.ndarray) -> None:
+        self.length += len(ids)
+
+
+@register("context", "full_history")
+class FullHistory:
+    """Everything since the episode's start: one segment, and the engine reads each id once."""
+
+    def start(self, renderer: Renderer) -> Conversation:
+        return _Appending(renderer)
+
+
+class _Windowed:
+    """Keeps whole turns; when it is full it drops the oldest and starts a segment with the rest."""
+
+    def __init__(self, renderer: Renderer, turns: int, drop: int, keep_first: bool) -> None:
+        self._renderer, self._turns, self._drop, self._keep_first = renderer, turns, drop, keep_first
+        self._held: list[np.ndarray] = []  # prompt and response ids of each held turn
+        self._head = np.zeros(0, np.int32)
+        self._segment, self._opened = 0, False
+        self.length = 0
+
+    def observe(self, observation: Observation) -> Prompt:
+        fresh = not self._opened
+        if fresh:
+            self._head = head_of(self._renderer, observation)
+        if len(self._held) >= self._turns:
+            pinned = 1 if self._keep_first and self._turns > 1 else 0
+            del self._held[pinned : pinned + min(self._drop, len(self._held) - pinned)]
+            self._segment += 1
+            fresh = True
+        ids = self._renderer.observation(observation, first=not self._held)
+        prompt = np.concatenate([self._head, *self._held, ids]).astype(np.int32) if fresh else ids
+        self._held.append(ids)
+        self._opened = True
+        self.length = len(self._head) + sum(len(turn) for turn in self._held)
+        return Prompt(prompt, self._segment, fresh)
+
+    def respond(self, ids: np.ndarray) -> None:
+        self._held[-1] = np.concatenate([self._held[-1], ids]).astype(np.int32)
+        self.length += len(ids)
+
+
+@register("context", "window")
+class Window:
+    """The last turns only; ids of kept turns are repeated as they were."""
+
+    def __init__(self, *, turns: PositiveInt = 4, drop: PositiveInt = 1, keep_first: bool = False) -> None:
+        """
+        Args:
+            turns: most turns in a prompt, the present one included. Higher: longer memory, more tokens.
+            drop: turns dropped at once when full. Higher: fewer segments, so fewer ids are read twice.
+            keep_first: never drop the first turn (it often states the goal).
+        """
+        self._turns, self._drop, self._keep_first = turns, drop, keep_first
+
+    def start(self, renderer: Renderer) -> Conversation:
+        return _Windowed(renderer, self._turns, self._drop, self._keep_first)
+
+
+@register("context", "latest_only")
+class LatestOnly:
+    """The present observation only: each turn is its own segment. For observations that say everything."""
+
+    def start(self, renderer: Renderer) -> Conversation:
+        return _Windowed(renderer, 1, 1, False)

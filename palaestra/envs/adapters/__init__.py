@@ -1,0 +1,1 @@
+"""Environments of other libraries. Each is a part, found by its name."""

@@ -1,0 +1,284 @@
+"""BabyAI (arXiv 1810.08272): MiniGrid's levels of instructions in a grid world, as short texts and as vectors.
+
+Knows one level at a time: views, actions, success. Knows nothing of how policies read. The expert is in
+`babyai_expert`.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import gymnasium
+import minigrid.envs.babyai.core.roomgrid_level as generator
+import numpy as np
+from minigrid.core.constants import IDX_TO_COLOR, IDX_TO_OBJECT, STATE_TO_IDX
+from minigrid.core.grid import Grid
+from minigrid.core.world_object import Wall
+
+from palaestra.data import Action, Observation, StepResult, Task
+from palaestra.envs.adapters.babyai.expert import Expert
+from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.errors import ContractError, UnknownName, nearest
+from palaestra.registry import PositiveInt, register
+
+AGENT = "player"
+ACTIONS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle", "done")  # the package's order
+DONE = ACTIONS.index("done")  # changes nothing
+VIEW = 7  # cells; the agent stands in the middle of the nearest row
+WORDS = (
+    *("go", "pick", "open", "put", "next", "then", "after", "and", "the", "a"),
+    *("red", "green", "blue", "purple", "yellow", "grey"),
+    *("ball", "key", "box", "door", "object", "front", "behind", "left", "right"),
+)  # of missions, as far as they tell anything
+HEADINGS = ((1, 0), (0, 1), (-1, 0), (0, -1))  # by direction, as the package numbers them
+OUTSIDE = Wall()
+CELL = len(IDX_TO_OBJECT) + len(IDX_TO_COLOR) + len(STATE_TO_IDX)
+
+# The package prints a line for each level that it draws and rejects; our standard output is the user's.
+generator.print = lambda *words: None  # type: ignore[attr-defined]
+
+
+@cache
+def levels() -> dict[str, str]:
+    """Level → name in Gymnasium's registry, the newest version of each."""
+    found = {}
+    for identifier in sorted(gymnasium.registry):
+        named = re.fullmatch(r"BabyAI-(\w+)-v\d+", identifier)
+        if named:
+            found[named[1]] = identifier
+    return found
+
+
+def make_level(level: str) -> Any:
+    """The package's environment without wrappers.
+
+    Raises: UnknownName, with the nearest levels.
+    """
+    if level not in levels():
+        raise UnknownName(
+            where=f"environment: babyai, level: {level}",
+            what=f"BabyAI has no level `{level}`.",
+            options=nearest(level, levels()),
+            remedy="All levels: palaestra.envs.adapters.babyai.world.levels().",
+        )
+    made: Any = gymnasium.make(levels()[level], disable_env_checker=True).unwrapped
+    made.gen_obs = dict  # empty: the package would look once more in every step
+    return made
+
+
+@register("environment", "babyai", source="arXiv 1810.08272")
+class BabyAI:
+    """Do what the mission says: go to, pick up, open or put next to each other things in a grid of rooms.
+
+    Args:
+        level: a level of BabyAI, such as GoToObj, GoToLocal, PickupLoc, PutNextLocal, GoTo, BossLevel.
+        max_turns: turns until the episode is cut off; None is the level's own limit, several times what is
+            needed. Higher: aimless play succeeds more often.
+        shaped: reward success by 1 − 0.9 · turns / max_turns instead of 1. Success itself is in `info`.
+
+    Observation: `text` is the mission, then what is seen in the 7×7 cells ahead, nearest first, then the distance to
+    the wall ahead, left and right where one is seen, then what is carried:
+    `go to the red ball. red ball 2 forward 1 left, blue key 3 forward. wall 4 forward 2 left. carry nothing.`
+    `vector` (float32) is the same: one-hot kind, color and state of each cell seen, direction, words of the mission.
+    An index into `actions` is taken as well as its text. Something unreadable changes nothing but the turn.
+    """
+
+    agents: tuple[str, ...] = (AGENT,)
+    actions: tuple[str, ...] = ACTIONS
+    action_count: int = len(ACTIONS)
+    vector_size: int = VIEW * VIEW * CELL + 4 + len(WORDS)
+
+    def __init__(self, *, level: str = "GoToLocal", max_turns: PositiveInt | None = None, shaped: bool = False) -> None:
+        self._level, self._max_turns, self._shaped = level, max_turns, shaped
+        self._levels = {level: make_level(level)}
+        self._expert = Expert()
+        self._grid: Any = None
+
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """`n` levels; splits never share a seed. Small levels have few layouts, and these recur."""
+        return seeded_tasks("babyai", {"level": self._level}, split, n, seed)
+
+    def reset(self, task: Task) -> StepResult:
+        level = task.params.get("level", self._level)
+        if level not in self._levels:
+            self._levels[level] = make_level(level)
+        self._grid = self._levels[level]
+        self._grid.reset(seed=task.seed)
+        self._grid.max_steps = self._max_turns or self._grid.max_steps
+        self._expert.forget()
+        return StepResult(observations={AGENT: self._observe()})
+
+    def step(self, actions: Mapping[str, Action]) -> StepResult:
+        grid = self._playing()
+        action = read(actions[AGENT].value)
+        taken = grid.actions(DONE if action is None else action)
+        _, reward, over, cut, _ = grid.step(taken)
+        self._expert.note(taken, over=over)
+        cut = cut and not over
+        won = over and reward > 0
+        info: dict[str, Any] = {"success": bool(won)} if over or cut else {}
+        if action is None:
+            info["invalid"] = {AGENT: True}
+        seen = {} if over else {AGENT: self._observe(unread=action is None)}
+        return StepResult(
+            observations={} if cut else seen,
+            last=seen if cut else {},
+            rewards={AGENT: float(reward) if self._shaped else float(won)},
+            terminated=frozenset({AGENT} if over else ()),
+            truncated=frozenset({AGENT} if cut else ()),
+            info=info,
+        )
+
+    def close(self) -> None:
+        self._grid = None
+
+    # ---- abilities ----------------------------------------------------------------------------------------
+    def expert(self, agent: str) -> Action:
+        """What the package's bot does here; it sees only what it has looked at."""
+        return Action(text=ACTIONS[self._expert.advise(self._playing())])
+
+    def snapshot(self) -> Any:
+        return copy.deepcopy(self._playing())
+
+    def restore(self, state: Any) -> None:
+        self._grid = copy.deepcopy(state)  # so that a snapshot can be restored again
+        self._expert.forget()
+
+    # ---- observations -------------------------------------------------------------------------------------
+    def _playing(self) -> Any:
+        if self._grid is None:
+            raise ContractError(where="environment babyai", what="`step` was called before `reset`.")
+        return self._grid
+
+    def _observe(self, *, unread: bool = False) -> Observation:
+        grid = self._playing()
+        view, seen = look(grid)
+        text = describe(grid.mission, view, seen, grid.carrying)
+        return Observation(
+            text=f"not understood. {text}" if unread else text,
+            vector=vector(grid.mission, view.encode(seen), grid.agent_dir),
+            legal=ACTIONS,
+            state_key=state_key(grid),
+        )
+
+
+def read(value: Any) -> int | None:
+    """The action meant by a text or an index; None if it cannot be read."""
+    if isinstance(value, str):
+        text = " ".join(value.lower().split())
+        return ACTIONS.index(text) if text in ACTIONS else None
+    if isinstance(value, int | np.integer) and 0 <= value < len(ACTIONS):
+        return int(value)
+    return None
+
+
+# ---- views ------------------------------------------------------------------------------------------------
+def look(level: Any) -> tuple[Any, np.ndarray]:
+    """The 7×7 cells ahead as a grid turned so that ahead is up, and which are seen: bool (7, 7).
+
+    Equal to the package's `gen_obs_grid`, which cuts out and turns whole grids, and takes twice as long.
+    """
+    width, height, cells = level.grid.width, level.grid.height, level.grid.grid
+    (x, y), (forward_x, forward_y) = level.agent_pos, HEADINGS[level.agent_dir]
+    x, y = int(x) + forward_x * (VIEW - 1), int(y) + forward_y * (VIEW - 1)
+    right_x, right_y = -forward_y, forward_x
+    view = Grid(VIEW, VIEW)
+    place = 0
+    for row in range(VIEW):
+        for side in range(-(VIEW // 2), VIEW // 2 + 1):
+            i, j = x - forward_x * row + right_x * side, y - forward_y * row + right_y * side
+            view.grid[place] = cells[j * width + i] if 0 <= i < width and 0 <= j < height else OUTSIDE
+            place += 1
+    seen = view.process_vis((VIEW // 2, VIEW - 1))
+    view.set(VIEW // 2, VIEW - 1, level.carrying)
+    return view, seen
+
+
+# ---- text -------------------------------------------------------------------------------------------------
+def describe(mission: str, view: Any, seen: np.ndarray, carrying: Any) -> str:
+    """Mission, things, walls and what is carried, as one line."""
+    things = []
+    for ahead in range(VIEW):
+        for side in range(-(VIEW // 2), VIEW // 2 + 1):
+            cell = view.get(VIEW // 2 + side, VIEW - 1 - ahead)
+            if cell is not None and cell.type != "wall" and (ahead or side):
+                things.append((ahead + abs(side), ahead, side, f"{_named(cell)} {_place(ahead, side)}"))
+    listed = ", ".join(thing for *_, thing in sorted(things)) or "nothing"
+    held = f"carry {_named(carrying)}" if carrying is not None else "carry nothing"
+    return ". ".join([mission, listed, *_walls(view, seen), held]) + "."
+
+
+def _named(cell: Any) -> str:
+    if cell.type != "door":
+        return f"{cell.color} {cell.type}"
+    condition = "open" if cell.is_open else "locked" if cell.is_locked else "closed"
+    return f"{condition} {cell.color} door"
+
+
+def _place(ahead: int, side: int) -> str:
+    places = [f"{ahead} forward"] if ahead else []
+    if side:
+        places.append(f"{abs(side)} {'left' if side < 0 else 'right'}")
+    return " ".join(places)
+
+
+def _walls(view: Any, seen: np.ndarray) -> list[str]:
+    """Steps to the first wall ahead, left and right, where it is seen."""
+    middle, nearest_row = VIEW // 2, VIEW - 1
+    found = []
+    for word, right, down in (("forward", 0, -1), ("left", -1, 0), ("right", 1, 0)):
+        for distance in range(1, VIEW):
+            x, y = middle + right * distance, nearest_row + down * distance
+            if not (0 <= x < VIEW and y >= 0) or not seen[x, y]:
+                break
+            cell = view.get(x, y)
+            if cell is not None and cell.type == "wall":
+                found.append(f"{distance} {word}")
+                break
+    return [f"wall {' '.join(found)}"] if found else []
+
+
+# ---- vectors and keys -------------------------------------------------------------------------------------
+def vector(mission: str, cells: np.ndarray, direction: int) -> np.ndarray:
+    """float32 (vector_size,): per cell one-hot kind, color and state; direction; words of the mission.
+
+    Args:
+        cells: uint8 (7, 7, 3), kind, color and state of each cell of the view; kind 0 is unseen.
+    """
+    starts = np.array([0, len(IDX_TO_OBJECT), len(IDX_TO_OBJECT) + len(IDX_TO_COLOR)])
+    places = (np.arange(VIEW * VIEW) * CELL)[:, None] + starts + cells.reshape(-1, 3)
+    found = np.zeros(BabyAI.vector_size, np.float32)
+    found[places] = 1
+    found[VIEW * VIEW * CELL + direction] = 1
+    found[-len(WORDS) :] = _words(mission)
+    return found
+
+
+@cache
+def _words(mission: str) -> np.ndarray:
+    said = set(re.findall(r"\w+", mission))
+    return np.array([word in said for word in WORDS], np.float32)
+
+
+def state_key(grid: Any) -> str:
+    """A hash of everything that decides what can still happen: things, agent, load, mission and its progress."""
+    things = [
+        (place, cell.type, cell.color, getattr(cell, "is_open", None), getattr(cell, "is_locked", None), cell.init_pos)
+        for place, cell in enumerate(grid.grid.grid)
+        if cell is not None and cell.type != "wall"
+    ]
+    held = grid.carrying and (grid.carrying.type, grid.carrying.color, grid.carrying.init_pos)
+    pose = (int(grid.agent_pos[0]), int(grid.agent_pos[1]), int(grid.agent_dir))
+    content = repr((grid.mission, things, held, pose, _progress(grid.instrs)))
+    return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
+
+
+def _progress(instruction: Any) -> tuple[Any, ...]:
+    parts = [getattr(instruction, name, None) for name in ("instr_a", "instr_b")]
+    done = tuple(getattr(instruction, name, None) for name in ("a_done", "b_done"))
+    return (*done, *(_progress(one) for one in parts if one is not None))

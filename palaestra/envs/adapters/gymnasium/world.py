@@ -1,0 +1,232 @@
+"""Any Gymnasium environment with a discrete action space, as text where it has one and as vectors always.
+
+Knows Gymnasium's interface. Words for the toy-text environments are in `gymnasium_text`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.adapters.gymnasium.text import WORDS, deterministic, shortest
+from palaestra.errors import ContractError, InvalidData, MissingExtra, RecipeError, UnknownName, nearest
+from palaestra.registry import PositiveInt, check_options, register
+
+AGENT = "player"
+SPLITS = ("train", "eval", "test")
+SEEDS = 1 << 29  # seeds of one kind of split; Gymnasium environments take seeds below 2³¹
+
+
+@register("environment", "gymnasium", source="arXiv 2407.17032")
+class GymnasiumEnvironment:
+    """A Gymnasium environment whose actions are discrete.
+
+    Args:
+        id: as for `gymnasium.make`: "CartPole-v1", "FrozenLake-v1", "package:Name-v0".
+        options: keyword arguments of `gymnasium.make`, such as `is_slippery: false`.
+        max_turns: turns until the episode is cut off. Default: the environment's own limit.
+        goal: whether an episode that terminates with a positive last reward succeeded. Default: known for
+            FrozenLake, Taxi and CliffWalking; elsewhere there is no success, only a score.
+
+    Actions: an index, its digits as text, or its name where it has one. A word that names no action is marked
+    invalid; as Gymnasium has no action for waiting, nothing moves, the observation is repeated and the turn counts.
+    Observation: `text` (words for the toy-text environments, else the vector with two decimals); `vector`, one-hot
+    for discrete spaces; `legal`, the names of all actions; `state_key` for discrete spaces only.
+    Ends: Gymnasium's own; an episode that is both terminated and truncated is terminated.
+    Info: `score`, the sum of rewards; `success` at the end where there is a goal.
+    Expert: a shortest way, where the environment shows its table of transitions, the table is deterministic and
+    there is a goal (FrozenLake with `is_slippery: false`, Taxi, CliffWalking). Elsewhere there is none.
+    Raises: UnknownName; RecipeError, for continuous actions; MissingExtra, where Gymnasium lacks a package.
+    """
+
+    agents: tuple[str, ...] = (AGENT,)
+
+    def __init__(
+        self,
+        *,
+        id: str = "CartPole-v1",
+        options: dict[str, Any] | None = None,
+        max_turns: PositiveInt | None = None,
+        goal: bool | None = None,
+    ) -> None:
+        self._where = f"environment gymnasium, id: {id}"
+        self._params = {"id": id, "options": options or {}}
+        self._environment = _make(id, options or {}, max_turns)
+        inner = self._environment.unwrapped
+        words = WORDS.get(type(inner).__name__)
+        self.action_count: int = int(self._environment.action_space.n)  # type: ignore[attr-defined]
+        self.vector_size: int = int(spaces.flatdim(self._environment.observation_space))
+        self._first_action = int(self._environment.action_space.start)  # type: ignore[attr-defined]
+        self._names = words.actions if words else tuple(str(index) for index in range(self.action_count))
+        self._describe = words.describe if words else None
+        self._succeeded = words.succeeded if words else None
+        if goal is not None:
+            self._succeeded = (lambda reward: reward > 0) if goal else None
+        spec = self._environment.spec
+        self._limit = max_turns or (spec.max_episode_steps if spec else None)
+        self._last: Any = None
+        self._turn, self._score = 0, 0.0
+        table = getattr(inner, "P", None)
+        if self._succeeded is not None and isinstance(table, dict) and deterministic(table):
+            self.expert = self._expert
+
+    # ---- the protocol -------------------------------------------------------------------------------------
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """`n` seeds; those of "train", "eval", "test" and of all other splits never meet."""
+        kind = SPLITS.index(split) if split in SPLITS else len(SPLITS)
+        seeds = [derive(seed, "gymnasium", split, number) % SEEDS * 4 + kind for number in range(n)]
+        return [Task(env="gymnasium", params=self._params, seed=start, split=split) for start in seeds]
+
+    def reset(self, task: Task) -> StepResult:
+        if task.params and dict(task.params) != self._params:
+            raise InvalidData(
+                where=self._where,
+                what=f"the task is for {dict(task.params)}, and this environment is {self._params}.",
+                remedy="Play tasks with the environment that gave them.",
+            )
+        self._last, _ = self._environment.reset(seed=task.seed)
+        self._turn, self._score = 0, 0.0
+        return StepResult(observations={AGENT: self._observe()}, info={"score": 0.0})
+
+    def step(self, actions: Mapping[str, Action]) -> StepResult:
+        index = self._index(actions[AGENT].value)
+        self._turn += 1
+        reward, terminated, truncated = 0.0, False, False
+        if index is not None:
+            outcome = self._environment.step(self._first_action + index)
+            self._last, reward = outcome[0], float(outcome[1])
+            terminated, truncated = bool(outcome[2]), bool(outcome[3] and not outcome[2])
+        if not terminated and self._limit is not None and self._turn >= self._limit:
+            truncated = True  # Gymnasium's own count lacks the turns of unreadable actions
+        self._score += reward
+        info: dict[str, Any] = {"score": self._score}
+        if index is None:
+            info["invalid"] = {AGENT: True}
+        if self._succeeded is not None and (terminated or truncated):
+            info["success"] = terminated and self._succeeded(reward)
+        return StepResult(
+            observations={} if terminated or truncated else {AGENT: self._observe()},
+            rewards={AGENT: reward},
+            terminated=frozenset({AGENT} if terminated else ()),
+            truncated=frozenset({AGENT} if truncated else ()),
+            last={AGENT: self._observe()} if truncated else {},
+            info=info,
+        )
+
+    def close(self) -> None:
+        self._environment.close()
+
+    # ---- abilities ----------------------------------------------------------------------------------------
+    def snapshot(self) -> Any:
+        return copy.deepcopy((self._environment, self._last, self._turn, self._score))
+
+    def restore(self, state: Any) -> None:
+        self._environment, self._last, self._turn, self._score = copy.deepcopy(state)
+
+    def _expert(self, agent: str) -> Action:
+        assert self._succeeded is not None
+        index = shortest(self._environment.unwrapped.P, int(self._last), self._succeeded)  # type: ignore[attr-defined]
+        if index is None:
+            raise ContractError(
+                where=self._where,
+                what="the expert found no way to the goal.",
+                remedy="This map cannot be solved; give another one in `options`.",
+            )
+        return Action(text=self._names[index], value=index)
+
+    # ---- observations and actions -------------------------------------------------------------------------
+    def _observe(self) -> Observation:
+        space = self._environment.observation_space
+        vector = np.asarray(spaces.flatten(space, self._last), np.float32)
+        if self._describe is not None:
+            text = self._describe(self._environment.unwrapped, self._last)
+        else:
+            text = " ".join(f"{number:.2f}" for number in vector)
+        key = str(self._last) if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)) else None
+        return Observation(text=text, vector=vector, legal=self._names, state_key=key)
+
+    def _index(self, value: Any) -> int | None:
+        """The action's index, from 0; None if the value names no action."""
+        if isinstance(value, str):
+            word = " ".join(value.lower().split())
+            if word in self._names:
+                return self._names.index(word)
+            value = int(word) if word.isdecimal() else None
+        elif isinstance(value, np.ndarray):
+            value = value.item() if value.size == 1 else None
+        whole = isinstance(value, (int, np.integer)) and 0 <= value < self.action_count
+        return int(value) if whole else None  # type: ignore[arg-type]
+
+
+def vector_environment(environment_options: Mapping[str, Any], count: int, seed: int) -> SyncVectorEnv:
+    """`count` copies of a `gymnasium` environment, stepped together, for the vectorized runner.
+
+    Observations are float32 (count, vector_size), flattened as `Observation.vector` is. Autoreset mode is
+    SAME_STEP: the step which ends an episode already returns the first observation of the next one, and the last
+    observation of the ended one is in `info["final_obs"]` where `info["_final_obs"]` is true. No step is wasted.
+
+    Args:
+        environment_options: `id`, `options`, `max_turns` as in a recipe.
+        count: how many.
+        seed: copy i starts from `derive(seed, i)`. Already applied: call `reset()` without a seed.
+    """
+    where = "vector_environment(…)"
+    checked = check_options(GymnasiumEnvironment.part.options, environment_options, where=where, owner="`gymnasium`")  # type: ignore[attr-defined]
+
+    def make() -> gymnasium.Env[Any, Any]:
+        flat = gymnasium.wrappers.FlattenObservation(
+            _make(checked["id"], checked["options"] or {}, checked["max_turns"])
+        )
+        return gymnasium.wrappers.DtypeObservation(flat, np.float32)
+
+    environments = SyncVectorEnv([make] * count, autoreset_mode=AutoresetMode.SAME_STEP)
+    environments.reset(seed=[derive(seed, index) % (4 * SEEDS) for index in range(count)])
+    return environments
+
+
+def _make(id: str, options: Mapping[str, Any], max_turns: int | None) -> gymnasium.Env[Any, Any]:
+    where = f"environment gymnasium, id: {id}"
+    limit = {} if max_turns is None else {"max_episode_steps": max_turns}
+    try:
+        environment = gymnasium.make(id, disable_env_checker=True, **limit, **options)
+    except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv):
+        raise UnknownName(
+            where=where,
+            what=f"Gymnasium knows no environment `{id}`.",
+            options=nearest(id, gymnasium.registry),
+            remedy="Packages that Gymnasium does not import by itself are written `package:Name-v0`.",
+        ) from None
+    except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
+        remedy = "Install what the message names."
+        raise MissingExtra(where=where, what=f"it needs a package that is absent: {error}.", remedy=remedy) from error
+    except TypeError as error:
+        remedy = "Mend `options`; they are keyword arguments of gymnasium.make."
+        raise RecipeError(where=where, what=f"gymnasium.make refused the options: {error}.", remedy=remedy) from error
+    _check_spaces(environment, where)
+    return environment
+
+
+def _check_spaces(environment: gymnasium.Env[Any, Any], where: str) -> None:
+    if not isinstance(environment.action_space, spaces.Discrete):
+        raise RecipeError(
+            where=where,
+            what=f"its action space is {environment.action_space}, not Discrete.",
+            remedy="Palaestra's agents choose among listed actions; wrap the environment so that it offers a list.",
+        )
+    try:
+        flat = environment.observation_space.is_np_flattenable and spaces.flatdim(environment.observation_space) > 0
+    except (NotImplementedError, ValueError):  # spaces of other packages need not answer
+        flat = False
+    if not flat:
+        raise RecipeError(
+            where=where,
+            what=f"its observation space {environment.observation_space} has no vector of fixed size.",
+            remedy="Wrap the environment so that it observes Box, Discrete, or a Tuple or Dict of these.",
+        )

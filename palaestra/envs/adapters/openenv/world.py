@@ -1,0 +1,212 @@
+"""OpenEnv environments (https://github.com/meta-pytorch/OpenEnv), in this process or behind a server.
+
+Knows how an answer becomes an action and an observation a text. Where the environment runs is in `openenv_links`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from palaestra.data import Action, Observation, StepResult, Task
+from palaestra.envs.adapters.openenv.links import Link, Refused, Shown, connect
+from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.envs.kit.single import single, unstarted
+from palaestra.errors import RecipeError
+from palaestra.registry import Positive, PositiveInt, register
+from palaestra.tools import Tool, Toolbox
+
+AGENT = "player"
+SEEDS = 1 << 31
+MOST = 64  # numbers of a range that are listed as legal
+TOOL = "act"
+
+
+@register(
+    "environment", "openenv", source="https://github.com/meta-pytorch/OpenEnv", extra="adapters", modules=("openenv",)
+)
+class OpenEnv:
+    """Play an OpenEnv environment: a class in this process, or one behind a running server.
+
+    Args:
+        env: a class (or a function without arguments that makes an object) of OpenEnv's Environment,
+            `path/to/file.py:Class`. Its actions are the class in `Environment[MyAction, …]`, or of `step`'s signature.
+        url: in its place, the address of an OpenEnv server: http://127.0.0.1:8000. Each of our environments is a
+            session of its own: the server must allow as many as episodes are played at once.
+        options: keyword arguments of `reset` beside `seed`.
+        field: of the action, which an answer fills as it is: a text, a number or a choice; other fields keep their
+            defaults. None: the only field there is; where there are several, an answer is a call.
+        format: how an action of several fields is written, as a call of the tool `act`: json, tagged, code or words.
+        show: fields of the observation that are shown, in this order; None: all.
+        legal: the field of the observation that lists what can be done, for actions of a single field; None: none.
+        success_at: the sum of rewards from which on an episode is a success; None: there is a score only.
+        max_turns: actions until the episode is cut off; also those that could not be read.
+        timeout_s: seconds until a server's answer is given up.
+
+    What is supported: `reset(seed, …)`, `step`, their async forms, rewards and `done`, over WebSocket as in process.
+    Not supported: actions with tensors; the tools of environments that are MCP servers (make a toolbox of these).
+    An environment that ignores `seed` makes other episodes from the same task.
+    Info: `score`, the sum of rewards; `success`; `invalid` for what is no action; it changes nothing but the turn.
+    Raises: RecipeError; ContractError; InvalidData, if no server answers; MissingExtra, if openenv is not installed.
+    """
+
+    agents: tuple[str, ...] = (AGENT,)
+    provides = frozenset({"outcome"})  # columns that tables made of it have
+
+    def __init__(
+        self,
+        *,
+        env: str | None = None,
+        url: str | None = None,
+        options: dict[str, Any] | None = None,
+        field: str | None = None,
+        format: Literal["json", "tagged", "code", "words"] = "json",
+        show: tuple[str, ...] | None = None,
+        legal: str | None = None,
+        success_at: float | None = None,
+        max_turns: PositiveInt = 30,
+        timeout_s: Positive = 60.0,
+    ) -> None:
+        self._where = f"environment openenv, {'env' if env else 'url'}: {env or url}"
+        self._params = {"env": env or url, "options": options or {}}
+        self._link: Link = connect(env, url, timeout_s, self._where)
+        self._show, self._legal, self._success_at, self._max_turns = show, legal, success_at, max_turns
+        self._field = _only_field(self._link.schema, field, self._where)
+        if legal is not None and self._field is None:
+            remedy = "Name the one that the list is about in `field`."
+            raise RecipeError(where=self._where, what="the action has several fields.", remedy=remedy)
+        act = Tool(
+            name=TOOL,
+            description=self._link.schema.get("description", ""),
+            parameters=self._link.schema,
+            call=dict,
+        )
+        self._box = Toolbox([act], format=format)
+        self._turn, self._score, self._started = 0, 0.0, False
+        self._last: Observation | None = None
+
+    # ---- the protocol -------------------------------------------------------------------------------------
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """`n` seeds; splits never share one."""
+        return seeded_tasks("openenv", self._params, split, n, seed)
+
+    async def reset(self, task: Task) -> StepResult:
+        shown = await self._link.reset(task.seed % SEEDS, self._params["options"])  # type: ignore[arg-type]
+        self._turn, self._score, self._started = 0, 0.0, True
+        self._last = self._observe(shown)
+        return StepResult(observations={AGENT: self._last})
+
+    async def step(self, actions: Mapping[str, Action]) -> StepResult:
+        if not self._started or self._last is None:
+            raise unstarted("openenv")
+        self._turn += 1
+        reward, over, fault = 0.0, False, None
+        try:
+            shown = await self._link.step(self._fields(actions[AGENT].value))
+        except Refused as refused:
+            fault = str(refused)
+            text = f"error: {fault}\n{self._last.text}"
+            seen = Observation(text=text, legal=self._last.legal, instruction=self._last.instruction)
+        else:
+            reward, over = shown.reward, shown.done
+            seen = self._last = self._observe(shown)
+        self._score += reward
+        cut = not over and self._turn >= self._max_turns
+        info: dict[str, Any] = {"score": self._score}
+        if fault is not None:
+            info["invalid"] = {AGENT: True}
+        if self._success_at is not None and (over or cut):
+            info["success"] = self._score >= self._success_at
+        return single(AGENT, seen, reward=reward, over=over, cut=cut, info=info)
+
+    def close(self) -> None:
+        self._started = False
+        self._link.close()
+
+    # ---- actions and observations -------------------------------------------------------------------------
+    def _fields(self, value: Any) -> dict[str, Any]:
+        """The action's fields in an answer. Raises: Refused."""
+        if self._field is not None:
+            return {self._field: _read(value, self._link.schema["properties"][self._field])}
+        parsed = self._box.read(str(value or ""))
+        if parsed.fault is not None or len(parsed.calls) != 1:
+            raise Refused(parsed.fault or "write exactly one call of `act`")
+        result = self._box.call(parsed.calls[0])
+        if not result.ok:
+            raise Refused(result.text.removeprefix("error: "))
+        return dict(parsed.calls[0].arguments)
+
+    def _observe(self, shown: Shown) -> Observation:
+        fields = {name: value for name, value in shown.fields.items() if name != self._legal}
+        if self._show is not None:
+            fields = {name: fields[name] for name in self._show if name in fields}
+        if len(fields) == 1:
+            text = _written(next(iter(fields.values())))
+        else:
+            text = "\n".join(f"{name}: {_written(value)}" for name, value in fields.items())
+        return Observation(text=text, legal=self._choices(shown), instruction=self._manual())
+
+    def _choices(self, shown: Shown) -> list[str] | None:
+        if self._field is None:
+            return [self._box.write(self._box.tools[TOOL].sample())]
+        if self._legal is not None:
+            return [str(choice) for choice in shown.fields.get(self._legal) or ()]
+        return _listed(self._link.schema["properties"][self._field])
+
+    def _manual(self) -> str | None:
+        """What the agent is told of actions; nothing where a field of a single text explains itself."""
+        if self._field is None:
+            return self._box.explain()
+        told = self._link.schema["properties"][self._field].get("description")
+        return None if told is None else f"Answer with {self._field}: {told}"
+
+
+# ---- single fields --------------------------------------------------------------------------------------------
+def _only_field(schema: Mapping[str, Any], chosen: str | None, where: str) -> str | None:
+    """The field that an answer fills as it is, if it is a text, a number or a choice."""
+    names = [chosen] if chosen is not None else list(schema["properties"])
+    if len(names) == 1 and names[0] in schema["properties"]:
+        field = schema["properties"][names[0]]
+        if "enum" in field or field.get("type") in ("string", "integer", "number", "boolean"):
+            return names[0]
+    if chosen is None:
+        return None
+    raise RecipeError(
+        where=where,
+        what=f"an action has no field `{chosen}` that is a text, a number or a choice.",
+        options=schema["properties"],
+        remedy="Leave `field` out: then an answer is a call with all fields.",
+    )
+
+
+def _read(value: Any, field: Mapping[str, Any]) -> Any:
+    """An answer as the kind of the field. Raises: Refused."""
+    text = str(value if value is not None else "").strip()
+    try:
+        if "enum" in field:
+            return {str(choice): choice for choice in field["enum"]}[text]
+        if field["type"] == "boolean":
+            return {"true": True, "false": False}[text.lower()]
+        return {"integer": int, "number": float, "string": str}[field["type"]](text)
+    except (KeyError, ValueError):
+        choices = _listed(field)
+        raise Refused(
+            f"{text[:40]!r} is no {field.get('type', 'choice')}{f'; write one of: {choices}' if choices else ''}"
+        ) from None
+
+
+def _listed(field: Mapping[str, Any]) -> list[str] | None:
+    """All values of a field of few values."""
+    if "enum" in field:
+        return [str(choice) for choice in field["enum"]]
+    if field["type"] == "boolean":
+        return ["true", "false"]
+    low, high = field.get("minimum"), field.get("maximum", field.get("exclusiveMaximum", 0.5) - 1)
+    if field["type"] == "integer" and low is not None and high != -0.5 and 0 <= high - low < MOST:
+        return [str(number) for number in range(int(low), int(high) + 1)]
+    return None
+
+
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,286 @@
+"""OpenSpiel (arXiv 1908.09453): board and card games as environments, in self-play or against a fixed opponent.
+
+Knows seats, moves, observations and rewards. Games and good play come from `openspiel_games`.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.adapters.openspiel.games import PLACE, common_payoff, load, package, solver
+from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.errors import ContractError, RecipeError
+from palaestra.registry import Positive, register
+
+Opponent = Literal["self", "random", "first", "expert"]
+Tensor = Literal["observation", "information_state"]
+
+
+@register("environment", "openspiel", source="arXiv 1908.09453", extra="envs", modules=("pyspiel",))
+class OpenSpiel:
+    """A sequential game; seat i is the agent `player_i`.
+
+    Args:
+        game: a game string of OpenSpiel: `tic_tac_toe`, `kuhn_poker`, `tiny_hanabi` (a two-card signaling game),
+            `leduc_poker`, `connect_four`, `kuhn_poker(players=3)` …
+        opponent: who has the other seats. "self": agents of the run. "random": any legal move. "first": always the
+            first legal move, a fixed opponent that can be exploited. "expert": see below.
+        seats: against a fixed opponent, the seat of the only agent: by the task's seed, or always the first, or
+            always the last one.
+        reward_max: rewards are multiplied so that the most that can be won or lost is this.
+        show_actions: end the text with the legal moves.
+        tensor: which tensor of the game is the vector. "observation": what lies on the table now, in games with
+            history not all that the player knows. "information_state": all that it knows, moves included. In Leduc
+            poker 936 situations have 516 different observation tensors and 936 information-state tensors, so a
+            network without memory that reads the first cannot play well. Games of open cards, such as tic-tac-toe, have
+            no information-state tensor and need none.
+
+    Chance and opponents draw from the task's seed. A move is an index, or its text in OpenSpiel's words. Whoever
+    makes an illegal move loses `reward_max` and ends the game, and nobody else is rewarded.
+    Observation: `vector`, the seat one-hot and the game's tensor; `legal`, indices; `state_key`, the position where
+    all is open, else the information state.
+    Info: `illegal` of the agent who made such a move. At the end `game`; `success`, whether the agent (in
+    self-play: player_0) got more than anyone else, or in a common payoff the most there is; `score`, its payoff
+    between 0 and 1.
+    Expert: exact in tic-tac-toe and tiny Hanabi, an equilibrium in Kuhn poker of two, tree search in other games of
+    two without chance and hidden cards; no expert elsewhere.
+    Raises: RecipeError, for an unknown game, one with simultaneous moves, an expert that nobody knows, or a tensor
+        that the game does not have; MissingExtra, if open_spiel is not installed.
+    """
+
+    provides = frozenset({"state_key", "outcome", "game", "illegal"})  # columns that tables made of it have
+
+    def __init__(
+        self,
+        *,
+        game: str = "tic_tac_toe",
+        opponent: Opponent = "self",
+        seats: Literal["alternate", "first", "last"] = "alternate",
+        reward_max: Positive = 1.0,
+        show_actions: bool = False,
+        tensor: Tensor = "observation",
+    ) -> None:
+        self._game = load(game)
+        self._params = {"game": game, "opponent": opponent, "seats": seats}
+        self._name, self._opponent, self._seats, self._show_actions = game, opponent, seats, show_actions
+        self._players = self._game.num_players()
+        bound = max(abs(self._game.min_utility()), abs(self._game.max_utility()))
+        self._scale = reward_max / bound if 0 < bound < math.inf else 1.0
+        self._reward_max = reward_max
+        self.agents: tuple[str, ...] = tuple(f"player_{seat}" for seat in range(self._players))
+        self.action_count: int = self._game.num_distinct_actions()
+        self._tensor = _known_tensor(self._game, game, tensor)
+        self._shape = _tensor_size(self._game, self._tensor)
+        self.vector_size: int | None = None if self._shape is None else self._players + self._shape
+        if solver(game) is None:
+            if opponent == "expert":
+                raise RecipeError(
+                    where=PLACE,
+                    what=f"nobody is known who plays `{game}` well, so there is no opponent `expert`.",
+                    remedy="Set `opponent` to self, random or first.",
+                )
+            self.expert = None  # type: ignore[assignment, method-assign]  # the protocols' way to say "no such ability"
+        self._state: Any = None
+        self._seed, self._seat, self._paid = 0, 0, [0.0] * self._players
+
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """`n` games; splits never share a seed."""
+        return seeded_tasks("openspiel", self._params, split, n, seed)
+
+    def reset(self, task: Task) -> StepResult:
+        asked = task.params.get("game", self._name)
+        if asked != self._name:
+            raise ContractError(where=PLACE, what=f"it plays `{self._name}`, and the task is of `{asked}`.")
+        alternate = task.seed // 2 % self._players  # the last bit of a seed tells its split
+        self._seat = {"alternate": alternate, "first": 0, "last": self._players - 1}[self._seats]
+        self._seed, self._paid = task.seed, [0.0] * self._players
+        self._state = self._game.new_initial_state()
+        self._go_on()
+        return StepResult(observations=self._observe())
+
+    def step(self, actions: Mapping[str, Action]) -> StepResult:
+        state = self._playing()
+        seat = state.current_player()
+        name = self.agents[seat]
+        move = self._read(actions[name].value)
+        if move not in state.legal_actions():
+            return self._illegal(name, read=move is not None)
+        state.apply_action(move)
+        self._go_on()
+        over = state.is_terminal()
+        return StepResult(
+            observations={} if over else self._observe(),
+            rewards=self._pay(),
+            terminated=frozenset(self._ours) if over else frozenset(),
+            info=self._result() if over else {},
+        )
+
+    def close(self) -> None:
+        self._state = None
+
+    # ---- abilities ----------------------------------------------------------------------------------------
+    def expert(self, agent: str) -> Action:
+        """A good move; which of several, and a mixed strategy's choice, is drawn from the task's seed."""
+        state = self._playing()
+        choose = solver(self._name)
+        assert choose is not None  # else this method is taken away
+        move = choose(state, self._draw("expert"))
+        return Action(text=self.moves()[move], value=move)
+
+    def moves(self) -> dict[int, str]:
+        """The legal moves: index → text."""
+        return _moves(self._playing())
+
+    def observation(self, state: Any) -> Observation:
+        """What whoever is to move sees of any state of the game: for those who look at all of them."""
+        seat = state.current_player()
+        shown, place = _shown(self._game, state, seat)
+        text = " ".join(f"you are player {seat}. {shown}".split())
+        if self._show_actions:
+            text += f" actions: {', '.join(_moves(state).values())}."
+        return Observation(
+            text=text,
+            vector=self._vector(state, seat),
+            legal=list(state.legal_actions()),
+            state_key=f"{seat}/{place}",
+        )
+
+    def snapshot(self) -> Any:
+        return self._playing().serialize(), self._seed, self._seat, tuple(self._paid)
+
+    def restore(self, state: Any) -> None:
+        written, self._seed, self._seat, paid = state
+        self._state, self._paid = self._game.deserialize_state(written), list(paid)
+
+    @property
+    def game(self) -> Any:
+        """The game as OpenSpiel has it."""
+        return self._game
+
+    # ---- play ---------------------------------------------------------------------------------------------
+    @property
+    def _ours(self) -> tuple[str, ...]:
+        """The agents who act in this game."""
+        return self.agents if self._opponent == "self" else (self.agents[self._seat],)
+
+    def _playing(self) -> Any:
+        if self._state is None:
+            raise ContractError(where=PLACE, what="`step` was called before `reset`.")
+        return self._state
+
+    def _draw(self, purpose: str) -> random.Random:
+        """Whatever is random here; the history's length is the clock, so that a snapshot needs no generator."""
+        return random.Random(derive(self._seed, purpose, len(self._state.history())))
+
+    def _go_on(self) -> None:
+        """Let chance and opponents move until an agent is asked, or the game is over."""
+        state = self._state
+        while not state.is_terminal():
+            if state.is_chance_node():
+                moves, shares = zip(*state.chance_outcomes(), strict=True)
+                state.apply_action(self._draw("chance").choices(moves, shares)[0])
+            elif self._opponent == "self" or state.current_player() == self._seat:
+                return
+            else:
+                state.apply_action(self._answer(state))
+
+    def _answer(self, state: Any) -> int:
+        if self._opponent == "first":
+            return int(state.legal_actions()[0])
+        draw, choose = self._draw("opponent"), solver(self._name)
+        if self._opponent == "expert" and choose is not None:
+            return choose(state, draw)
+        return int(draw.choice(state.legal_actions()))
+
+    def _read(self, value: Any) -> int | None:
+        """The move meant by an index or a text; None if it cannot be read. It may be illegal."""
+        if isinstance(value, str):
+            text = " ".join(value.lower().split())
+            for move, spelled in self.moves().items():
+                if text == spelled.lower():
+                    return move
+            value = int(text) if text.isdecimal() else None
+        if isinstance(value, int | np.integer) and 0 <= value < self.action_count:
+            return int(value)
+        return None
+
+    # ---- results ------------------------------------------------------------------------------------------
+    def _pay(self) -> dict[str, float]:
+        """What each of our agents gained since the last time."""
+        now = list(self._state.returns())
+        gained = {name: self._scale * (now[seat] - self._paid[seat]) for seat, name in enumerate(self.agents)}
+        self._paid = now
+        return {name: gained[name] for name in self._ours}
+
+    def _result(self) -> dict[str, Any]:
+        payoff, hero = self._state.returns(), 0 if self._opponent == "self" else self._seat
+        low, high = self._game.min_utility(), self._game.max_utility()
+        others = [gain for seat, gain in enumerate(payoff) if seat != hero]
+        shared = common_payoff(self._game) or not others
+        won = payoff[hero] >= high if shared else payoff[hero] > max(others)
+        score = (payoff[hero] - low) / (high - low) if high > low else 0.0
+        return {"game": self._name, "success": bool(won), "score": float(min(max(score, 0.0), 1.0))}
+
+    def _illegal(self, name: str, *, read: bool) -> StepResult:
+        info: dict[str, Any] = {"game": self._name, "success": False, "score": 0.0, "illegal": {name: 1.0}}
+        return StepResult(
+            observations={},
+            rewards={name: -self._reward_max},
+            terminated=frozenset(self._ours),
+            info=info if read else info | {"invalid": {name: True}},
+        )
+
+    def _observe(self) -> dict[str, Observation]:
+        return {self.agents[self._state.current_player()]: self.observation(self._state)}
+
+    def _vector(self, state: Any, seat: int) -> np.ndarray | None:
+        if self._shape is None:
+            return None
+        whose = np.zeros(self._players, np.float32)
+        whose[seat] = 1
+        tensor = state.observation_tensor if self._tensor == "observation" else state.information_state_tensor
+        return np.concatenate([whose, np.asarray(tensor(seat), np.float32)])
+
+
+def _moves(state: Any) -> dict[int, str]:
+    """The legal moves: index → text."""
+    return {move: state.action_to_string(state.current_player(), move) for move in state.legal_actions()}
+
+
+def _known_tensor(game: Any, name: str, asked: Tensor) -> Tensor | None:
+    """The tensor that is read: the one asked for; in place of a missing observation tensor the other one; or None."""
+    kind = game.get_type()
+    if asked == "observation" and kind.provides_observation_tensor:
+        return "observation"
+    if kind.provides_information_state_tensor:
+        return "information_state"
+    if asked == "information_state":
+        raise RecipeError(
+            where=PLACE,
+            what=f"`{name}` has no information-state tensor.",
+            remedy="Leave `tensor` out: the observation tensor is read, where the game has one.",
+        )
+    return None
+
+
+def _tensor_size(game: Any, tensor: Tensor | None) -> int | None:
+    if tensor is None:
+        return None
+    shape = game.observation_tensor_shape() if tensor == "observation" else game.information_state_tensor_shape()
+    return int(np.prod(shape))
+
+
+def _shown(game: Any, state: Any, seat: int) -> tuple[str, str]:
+    """What a player sees, as text, and the key of its situation."""
+    kind = game.get_type()
+    open_cards = kind.information == package().GameType.Information.PERFECT_INFORMATION
+    shown = state.observation_string(seat) if kind.provides_observation_string else str(state)
+    if open_cards or not kind.provides_information_state_string:
+        return shown, str(state) if open_cards else shown
+    return shown, state.information_state_string(seat)

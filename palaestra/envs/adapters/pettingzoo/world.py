@@ -1,0 +1,316 @@
+"""PettingZoo (arXiv 2009.14471): games and tasks of several agents, all at once or one after the other.
+
+Knows PettingZoo's two interfaces. What one agent sees and does is in `pettingzoo_spaces`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from palaestra.data import Action, Observation, StepResult, Task
+from palaestra.envs.adapters.pettingzoo.spaces import Seat
+from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.envs.kit.single import unstarted
+from palaestra.errors import ContractError, MissingExtra, RecipeError, UnknownName, missing_extra, nearest
+from palaestra.registry import Positive, PositiveInt, part, register
+
+SEEDS = 1 << 31  # PettingZoo environments take seeds below
+
+
+@register("environment", "pettingzoo", source="arXiv 2009.14471", extra="envs", modules=("pettingzoo",))
+class PettingZoo:
+    """Play a game or a task of several agents from PettingZoo, MPE2 or a package of the same interface.
+
+    Args:
+        env: a name of PettingZoo's registry, such as `classic/tictactoe-v3`; a module, such as
+            `mpe2.simple_spread_v3`; or what makes the environment: `module:function`, `path/to/file.py:Class`.
+        options: its keyword arguments, such as `N: 2, max_cycles: 25`.
+        api: "parallel": all living agents act at once. "aec": one after the other; exactly the one who acts next
+            is asked. "auto": parallel, where the module has it.
+        names: words for the actions, where all agents have the same discrete ones: shown in the text and understood.
+        max_turns: steps until the episode is cut off; None: the environment's own limit.
+        goal: what success means. "none": there is none, only a score. "return": agents together got at least
+            `goal_return` on average. "first": the first agent got more than everyone else.
+        goal_return: see there.
+        illegal: an answer that cannot be read or is masked: "replace" does the first legal action in its place
+            (in a Box the middle); "lose" costs the agent `penalty` and ends the game for all.
+        penalty: see there. Usual: 1.
+        expert: a function of one's own, `path/to/file.py:function`, called with the environment and an agent's name;
+            gives an action. None: there is no expert.
+
+    Discrete and Box actions. A discrete one is an index, its digits, or its name; a Box takes `Action.value` as an
+    array, or as many numbers as text, and cuts them to the bounds.
+    Observation: `text`, the agent's name and numbers; `vector`, flattened, zeros behind the shorter ones so that all
+    agents have one size; `image` instead, where it is one; `legal`, what an action mask allows; `state_key`, where
+    observations are not real numbers. `global_state()` gives the environment's `state()`, if it has one.
+    Ends: each agent's own; who is both terminated and truncated is terminated.
+    Info: `invalid` and `illegal` of the act just made. At the end `returns` of each agent and `score`: the average
+    return, or the first agent's with `goal: first`; `success`, if there is a goal.
+    Raises: UnknownName; RecipeError, for spaces or options that cannot be; MissingExtra.
+    """
+
+    provides = frozenset({"state_key", "outcome", "illegal"})  # columns that tables made of it have
+
+    def __init__(
+        self,
+        *,
+        env: str = "mpe2.simple_spread_v3",
+        options: dict[str, Any] | None = None,
+        api: Literal["auto", "parallel", "aec"] = "auto",
+        names: tuple[str, ...] | None = None,
+        max_turns: PositiveInt | None = None,
+        goal: Literal["none", "return", "first"] = "none",
+        goal_return: float = 0.0,
+        illegal: Literal["replace", "lose"] = "replace",
+        penalty: Positive = 1.0,
+        expert: str | None = None,
+    ) -> None:
+        self._where = f"environment pettingzoo, env: {env}"
+        self._params = {"env": env, "options": options or {}, "api": api}
+        self._inner, self._parallel = _make(env, options or {}, api, self._where)
+        self._max_turns, self._goal, self._goal_return = max_turns, goal, goal_return
+        self._illegal, self._penalty = illegal, penalty
+        self.agents: tuple[str, ...] = tuple(str(agent) for agent in self._inner.possible_agents)
+        self._seats = {
+            agent: Seat(agent, self._inner.observation_space(agent), self._inner.action_space(agent), names or ())
+            for agent in self.agents
+        }
+        counts = [seat.count for seat in self._seats.values()]
+        sizes = [seat.size for seat in self._seats.values()]
+        self.action_count: int | None = None if None in counts else max(counts)  # type: ignore[type-var]
+        self.vector_size: int | None = None if None in sizes else max(sizes)  # type: ignore[type-var]
+        self._expert = part("environment", expert, where=f"{self._where}, expert").target if expert else None
+        if self._expert is None:
+            self.expert = None  # type: ignore[assignment, method-assign]  # the protocols' way to say "no such ability"
+        self._asked: dict[str, list[Any]] = {}  # who acts next, and what is legal
+        self._done: set[str] = set()
+        self._returns: dict[str, float] = {}
+        self._task: Task | None = None
+        self._history: list[dict[str, Action]] = []
+        if not _has_state(self._inner):
+            self.global_state = None  # type: ignore[assignment, method-assign]
+
+    # ---- the protocol -------------------------------------------------------------------------------------
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """`n` seeds; splits never share one."""
+        return seeded_tasks("pettingzoo", self._params, split, n, seed)
+
+    def reset(self, task: Task) -> StepResult:
+        if task.params.get("env", self._params["env"]) != self._params["env"]:
+            raise ContractError(where=self._where, what=f"the task is of `{task.params['env']}`.")
+        begun = self._inner.reset(seed=task.seed % SEEDS)
+        self._done, self._task, self._history = set(), task, []
+        self._returns = dict.fromkeys(self.agents, 0.0)
+        seen = self._look(*begun) if self._parallel else self._look_at_next()
+        return StepResult(observations=self._ask(seen))
+
+    def step(self, actions: Mapping[str, Action]) -> StepResult:
+        if not self._asked:
+            raise unstarted("pettingzoo")
+        invalid, illegal, done = {}, {}, {}
+        for agent, legal in self._asked.items():
+            found = self._seats[agent].read(actions[agent].value, legal)
+            if found is None:
+                invalid[agent] = True
+            elif not found.legal:
+                illegal[agent] = 1.0
+            done[agent] = found.action if found is not None and found.legal else self._seats[agent].stand_in(legal)
+        info = {key: value for key, value in (("invalid", invalid), ("illegal", illegal)) if value}
+        self._history.append(dict(actions))
+        if self._illegal == "lose" and (invalid or illegal):
+            return self._lost({**invalid, **illegal}, info)
+        return self._together(done, info) if self._parallel else self._in_turn(done, info)
+
+    def close(self) -> None:
+        self._asked = {}
+        self._inner.close()
+
+    # ---- abilities ----------------------------------------------------------------------------------------
+    def expert(self, agent: str) -> Action:
+        """What the function named by `expert` does here."""
+        assert self._expert is not None  # else this method is taken away
+        value = self._expert(self._inner, agent)
+        return value if isinstance(value, Action) else Action(text=_text(value), value=value)
+
+    def global_state(self) -> np.ndarray:
+        """What the environment shows a centralized critic: float32 (n,)."""
+        return np.asarray(self._inner.state(), np.float32).ravel()
+
+    def snapshot(self) -> Any:
+        """The task and all actions: PettingZoo environments cannot be copied, a copy is one that begins anew."""
+        return self._task, tuple(self._history)
+
+    def restore(self, state: Any) -> None:
+        task, history = state
+        self.reset(task)
+        for actions in history:
+            self.step(actions)
+
+    # ---- all at once --------------------------------------------------------------------------------------
+    def _together(self, done: dict[str, Any], info: dict[str, Any]) -> StepResult:
+        seen, rewards, terminations, truncations, infos = self._inner.step(done)
+        return self._result(rewards, terminations, truncations, lambda: self._look(seen, infos), info)
+
+    def _look(self, seen: Mapping[str, Any], infos: Mapping[str, Any]) -> dict[str, tuple[Observation, list[Any]]]:
+        alive = [agent for agent in self.agents if agent in seen and agent not in self._done]
+        return {agent: self._see(agent, seen[agent], infos.get(agent)) for agent in alive}
+
+    # ---- one after the other ------------------------------------------------------------------------------
+    def _in_turn(self, done: dict[str, Any], info: dict[str, Any]) -> StepResult:
+        env = self._inner
+        (action,) = done.values()
+        env.step(action)
+        ends = dict(env.terminations), dict(env.truncations)
+        last = {
+            agent: self._see(agent, env.observe(agent), env.infos.get(agent))
+            for agent in env.agents
+            if ends[1].get(agent) and not ends[0].get(agent)
+        }
+        rewards = {agent: gain for agent, gain in env.rewards.items() if agent not in self._done}
+
+        def following() -> dict[str, tuple[Observation, list[Any]]]:
+            return {**last, **self._look_at_next()}
+
+        return self._result(rewards, *ends, following, info)
+
+    def _look_at_next(self) -> dict[str, tuple[Observation, list[Any]]]:
+        """What the agent who acts next sees; agents whose part is over leave the game first."""
+        env = self._inner
+        while env.agents and (env.terminations[env.agent_selection] or env.truncations[env.agent_selection]):
+            env.step(None)
+        if not env.agents:
+            return {}
+        agent = env.agent_selection
+        return {agent: self._see(agent, env.observe(agent), env.infos.get(agent))}
+
+    # ---- results ------------------------------------------------------------------------------------------
+    def _result(self, rewards: Any, terminations: Any, truncations: Any, following: Any, info: Any) -> StepResult:
+        gains = {agent: float(gain) for agent, gain in rewards.items() if agent in self._returns}
+        for agent, gain in gains.items():
+            self._returns[agent] += gain
+        ended = {agent for agent, over in terminations.items() if over} - self._done
+        cut = {agent for agent, over in truncations.items() if over} - self._done - ended
+        seen = following()  # after the rewards were read: dead agents leave in it
+        alive = set(self.agents) - self._done - ended - cut if seen.keys() - ended - cut else set()
+        if alive and self._max_turns is not None and len(self._history) >= self._max_turns:
+            seen = seen if self._parallel else {**seen, **{a: self._see(a, self._inner.observe(a), {}) for a in alive}}
+            cut |= alive
+            alive = set()
+        self._done |= ended | cut
+        shown = self._ask({agent: both for agent, both in seen.items() if agent in alive})
+        if not shown:
+            info = info | self._outcome()
+        return StepResult(
+            observations=shown,
+            last={agent: seen[agent][0] for agent in sorted(cut) if agent in seen},
+            rewards=gains,
+            terminated=frozenset(ended),
+            truncated=frozenset(cut),
+            info=info,
+        )
+
+    def _lost(self, losers: Mapping[str, Any], info: dict[str, Any]) -> StepResult:
+        """The game is over for all, and who did what cannot be done pays."""
+        left = frozenset(self.agents) - self._done
+        for agent in losers:
+            self._returns[agent] -= self._penalty
+        self._asked = {}
+        return StepResult(
+            observations={},
+            rewards=dict.fromkeys(losers, -self._penalty),
+            terminated=left,
+            info=info | self._outcome(lost=True),
+        )
+
+    def _outcome(self, *, lost: bool = False) -> dict[str, Any]:
+        own = self._returns[self.agents[0]]
+        average = sum(self._returns.values()) / len(self._returns)
+        found: dict[str, Any] = {"returns": dict(self._returns), "score": own if self._goal == "first" else average}
+        if self._goal == "return":
+            found["success"] = not lost and average >= self._goal_return
+        elif self._goal == "first":
+            found["success"] = all(own > gain for agent, gain in self._returns.items() if agent != self.agents[0])
+        return found
+
+    def _ask(self, seen: Mapping[str, tuple[Observation, list[Any]]]) -> dict[str, Observation]:
+        self._asked = {agent: legal for agent, (_, legal) in seen.items()}
+        return {agent: observation for agent, (observation, _) in seen.items()}
+
+    def _see(self, agent: str, raw: Any, info: Any) -> tuple[Observation, list[Any]]:
+        lead = f"you are {agent}. " if len(self.agents) > 1 else ""
+        return self._seats[agent].observe(raw, info, self.vector_size, lead=lead)
+
+
+def _text(value: Any) -> str:
+    return " ".join(f"{number:.2f}" for number in value.flat) if isinstance(value, np.ndarray) else str(value)
+
+
+# ---- making -----------------------------------------------------------------------------------------------
+def _make(env: str, options: Mapping[str, Any], api: str, where: str) -> tuple[Any, bool]:
+    """The environment, and whether all of its agents act at once."""
+    try:
+        import pettingzoo
+    except ModuleNotFoundError:
+        raise missing_extra("pettingzoo", extra="envs", needed_for=where) from None
+    kinds = {"auto": ("parallel", "aec"), "parallel": ("parallel",), "aec": ("aec",)}[api]
+    made = _maker(env, kinds, where, {"parallel": pettingzoo.parallel_registry, "aec": pettingzoo.aec_registry})
+    try:
+        made = made(**options)
+    except TypeError as error:
+        remedy = "Mend `options`; they are its keyword arguments."
+        raise RecipeError(where=where, what=f"it refused its options: {error}.", remedy=remedy) from error
+    except ImportError as error:
+        raise _absent(where, error) from error
+    name = "parallel" if isinstance(made, pettingzoo.ParallelEnv) else "aec"
+    if name == "aec" and not isinstance(made, pettingzoo.AECEnv):
+        what = f"it made a {type(made).__name__}, which is no environment of PettingZoo."
+        raise RecipeError(where=where, what=what, remedy="Name what makes an AECEnv or a ParallelEnv.")
+    if api not in ("auto", name):
+        remedy = "Leave `api` out, or convert the environment with pettingzoo.utils.conversions."
+        raise RecipeError(where=where, what=f"`api: {api}` was asked for, and it has only `{name}`.", remedy=remedy)
+    if not getattr(made, "possible_agents", None):
+        remedy = "Palaestra must know all agents before an episode."
+        raise RecipeError(where=where, what="it has no `possible_agents`.", remedy=remedy)
+    return made, name == "parallel"
+
+
+def _maker(env: str, kinds: Sequence[str], where: str, registries: Mapping[str, Mapping[str, Any]]) -> Any:
+    """What makes the environment, of the first of these kinds that is there."""
+    if ":" in env:
+        return part("environment", env, where=where).target
+    known = next((registries[kind][env].entry_point for kind in kinds if env in registries[kind]), env)
+    place, _, attribute = known.partition(":")
+    try:
+        module = importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name is None or place == error.name or place.startswith(f"{error.name}."):
+            raise UnknownName(
+                where=where,
+                what=f"no registry and no module has `{env}`.",
+                options=nearest(env, {name for kind in kinds for name in registries[kind]}),
+                remedy="Write a module such as `mpe2.simple_spread_v3`, or `path/to/file.py:Class`.",
+            ) from None
+        raise _absent(where, error) from error
+    for name in (attribute or ("parallel_env" if kind == "parallel" else "env") for kind in kinds):
+        if hasattr(module, name):
+            return getattr(module, name)
+    what = f"the module makes no environment of the kind {' or '.join(kinds)}."
+    raise UnknownName(where=where, what=what, remedy="Set `api` to auto, or write `module:function`.")
+
+
+def _absent(where: str, error: ImportError) -> MissingExtra:
+    what = f"it needs a package that is absent: {str(error).rstrip('.')}."
+    return MissingExtra(where=where, what=what, remedy="Install what the message names.")
+
+
+def _has_state(env: Any) -> bool:
+    """Whether `state()` gives numbers; environments without one raise, each in its own way."""
+    env.reset(seed=0)
+    try:
+        return bool(np.isfinite(np.asarray(env.state(), np.float32)).all())
+    except (NotImplementedError, AttributeError, TypeError, ValueError):
+        return False

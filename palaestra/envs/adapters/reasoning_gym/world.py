@@ -1,0 +1,225 @@
+"""Reasoning Gym (arXiv 2505.24760): generated questions with an answer that a rule can judge.
+
+Knows tasks, observations and rewards. Questions and scores come from `items`, how answers are written from `answers`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import pydantic
+
+from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.adapters.reasoning_gym import answers
+from palaestra.envs.adapters.reasoning_gym.items import PLACE, Item, Kind, check, choices, item
+from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.envs.kit.single import single, unstarted
+from palaestra.errors import RecipeError
+from palaestra.registry import Fraction, PositiveInt, register
+
+AGENT = "player"
+RIGHT = 0.999  # a score from which an answer is right; scorers compute with floats
+NonNegativeInt = Annotated[int, pydantic.Field(ge=0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """How far one episode is."""
+
+    item: Item
+    seed: int
+    tries: int = 0
+    best: float = 0.0
+    last: float = 0.0
+    readable: bool = True
+
+
+@register("environment", "reasoning_gym", source="arXiv 2505.24760", extra="envs", modules=("reasoning_gym",))
+class ReasoningGym:
+    """Answer a generated question of Reasoning Gym; the package's own scorer judges the answer.
+
+    Args:
+        dataset: a name of the package, such as "chain_sum".
+        config: options of the dataset: `{max_terms: 3, max_digits: 1}`. Seed and size come from the tasks.
+        mixture: several datasets with their options, drawn evenly, in place of the two above:
+            `{chain_sum: {max_terms: 2}, count_bits: {max_n: 31}}`.
+        levels: first and last level of the datasets' own curricula; each task is of one level, drawn evenly. A level
+            sets what the curriculum speaks of, `config` overrides it. Default: no curriculum.
+        attempts: answers that may be given until one is right. Higher: easier. Usual: 1.
+        tags: an answer stands in `<answer>` and `</answer>`; what is outside of them is not judged, and without
+            them there is no answer.
+        spaced: digits stand apart in questions and answers, "1 2 + 3": small models then read numbers digit by digit.
+        choices: how many wrong answers `legal` lists beside the right one, taken from other questions. The list is for
+            random play and for people; any answer may be given. 0: no list.
+        noise: probability that a reward is wrong: 1 minus the score. What `info` tells stays true.
+
+    Reward: the package's score, 0 to 1; of several attempts by how much it is better than the best before.
+    Half of all questions, by a hash of their words, are held out: the splits never share one.
+    Observation: the question, after a wrong answer with its score; `legal` as above.
+    Info: `stratum`, the dataset; `process`, the score of this answer; `format`, 1 for an answer that could be read; at
+    the end `success`, whether an answer was right, and `score`, the best.
+    Expert: the dataset's own answer. There is none where a dataset gives none: boxnet, rush_hour.
+    Raises: UnknownName; RecipeError, for options that the dataset refuses; MissingExtra.
+    """
+
+    agents: tuple[str, ...] = (AGENT,)
+    provides = frozenset({"state_key", "outcome", "stratum", "process", "format"})
+
+    def __init__(
+        self,
+        *,
+        dataset: str = "chain_sum",
+        config: dict[str, Any] | None = None,
+        mixture: dict[str, dict[str, Any]] | None = None,
+        levels: tuple[NonNegativeInt, NonNegativeInt] | None = None,
+        attempts: PositiveInt = 1,
+        tags: bool = False,
+        spaced: bool = False,
+        choices: NonNegativeInt = 10,
+        noise: Fraction = 0.0,
+    ) -> None:
+        _refuse_impossible(config, mixture, levels)
+        mixed = {dataset: config or {}} if mixture is None else mixture
+        self._params = {"mixture": {name: dict(options or {}) for name, options in mixed.items()}, "noise": noise}
+        if levels is not None:
+            self._params["levels"] = list(levels)
+        self._attempts, self._tags, self._spaced, self._choices = attempts, tags, spaced, choices
+        self._noise = noise
+        kinds = self._kinds(self._params)
+        for kind in kinds:
+            check(kind)
+        if any(item(kind, 0, None).answer is None for kind in kinds):
+            self.expert = None  # type: ignore[assignment, method-assign]  # the protocols' way to say "no such ability"
+        self._state: State | None = None
+
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """`n` questions; splits never share one. `difficulty` is the level, where levels were asked for."""
+        difficulty = self._level if "levels" in self._params else None
+        return seeded_tasks("reasoning_gym", self._params, split, n, seed, difficulty=difficulty)
+
+    def reset(self, task: Task) -> StepResult:
+        params = {**self._params, **task.params}
+        self._noise = params["noise"]
+        found = item(self._kind(params, task.seed), task.seed, task.seed % 2)
+        self._state = State(item=found, seed=task.seed)
+        return StepResult(observations={AGENT: self._observe(self._state)}, info={"stratum": found.kind.dataset})
+
+    def step(self, actions: Mapping[str, Action]) -> StepResult:
+        before = self._playing()
+        answer = self._read(actions[AGENT].value)
+        score = 0.0 if answer is None else before.item.score(answer)
+        self._state = after = replace(
+            before,
+            tries=before.tries + 1,
+            last=score,
+            best=max(before.best, score),
+            readable=answer is not None,
+        )
+        over = score >= RIGHT or after.tries >= self._attempts
+        told: dict[str, Any] = {
+            "stratum": after.item.kind.dataset,
+            "process": {AGENT: score},
+            "format": {AGENT: float(after.readable)},
+        }
+        if not after.readable:
+            told["invalid"] = {AGENT: True}
+        if over:
+            told |= {"success": after.best >= RIGHT, "score": after.best}
+        gained = after.best - before.best
+        if self._noise and derive(after.seed, "noise", after.tries) / 2**63 < self._noise:
+            gained = 1.0 - gained
+        return single(AGENT, None if over else self._observe(after), reward=gained, over=over, info=told)
+
+    def close(self) -> None:
+        self._state = None
+
+    # ---- abilities ----------------------------------------------------------------------------------------
+    def expert(self, agent: str) -> Action:
+        """The dataset's own answer."""
+        answer = self._playing().item.answer
+        assert answer is not None  # else this method is taken away
+        return Action(text=self._written(answer))
+
+    def snapshot(self) -> Any:
+        return self._playing()
+
+    def restore(self, state: Any) -> None:
+        self._state = state
+
+    # ---- tasks --------------------------------------------------------------------------------------------
+    def _playing(self) -> State:
+        if self._state is None:
+            raise unstarted("reasoning_gym")
+        return self._state
+
+    @staticmethod
+    def _kinds(params: Mapping[str, Any]) -> list[Kind]:
+        first, last = params.get("levels") or (None, None)
+        at = [None] if first is None or last is None else list(range(first, last + 1))
+        return [
+            Kind(dataset=name, options=json.dumps(options, sort_keys=True), level=level)
+            for name, options in params["mixture"].items()
+            for level in at
+        ]
+
+    def _kind(self, params: Mapping[str, Any], seed: int) -> Kind:
+        kinds = self._kinds(params)
+        return kinds[derive(seed, "kind") % len(kinds)]
+
+    def _level(self, seed: int) -> float:
+        return float(self._kind(self._params, seed).level or 0)
+
+    # ---- texts --------------------------------------------------------------------------------------------
+    def _read(self, value: Any) -> str | None:
+        """The answer in an action; None if there is none."""
+        text = str(value)
+        if self._tags:
+            found = answers.untagged(text)
+            if found is None:
+                return None
+            text = found
+        text = answers.unspaced(text) if self._spaced else text
+        return None if answers.says_nothing(text) else text.strip()
+
+    def _written(self, answer: str) -> str:
+        shown = answers.spaced(answer) if self._spaced else answer
+        return answers.tagged(shown) if self._tags else shown
+
+    def _observe(self, state: State) -> Observation:
+        question = state.item.question
+        text = answers.spaced(question) if self._spaced else question
+        if self._tags:
+            text = f"{text}\nwrite <answer> your answer </answer>."
+        if state.tries:
+            said = f"wrong, score {state.last:.2f}." if state.readable else "that is no answer."
+            text = f"{said} attempts left {self._attempts - state.tries}.\n{text}"
+        legal = None
+        if self._choices and state.item.answer is not None:
+            listed = choices(state.item, state.seed, self._choices)
+            legal = list(dict.fromkeys(self._written(answer) for answer in listed))
+        asked = hashlib.sha256(f"{question}/{state.seed}".encode()).hexdigest()[:16]
+        return Observation(text=text, legal=legal, state_key=f"{asked}/{state.tries}/{state.last:.2f}/{state.best:.2f}")
+
+
+def _refuse_impossible(
+    config: Mapping[str, Any] | None, mixture: Mapping[str, Any] | None, levels: tuple[int, int] | None
+) -> None:
+    for wrong, what, remedy in (
+        (mixture is not None and not mixture, "`mixture` is empty.", "Name datasets in it, or leave it out."),
+        (
+            mixture is not None and config is not None,
+            "`config` is for one dataset, and there is a `mixture`.",
+            "Write each dataset's options into `mixture`.",
+        ),
+        (
+            levels is not None and levels[0] > levels[1],
+            f"`levels` is {levels}: the first is above the last.",
+            "Write the lower level first.",
+        ),
+    ):
+        if wrong:
+            raise RecipeError(where=PLACE, what=what, remedy=remedy)

@@ -1,0 +1,223 @@
+"""ScienceWorld (arXiv 2203.07540): experiments of elementary school in a simulated house, by text commands.
+
+Knows tasks, observations, rewards and the expert. The simulator is in `scienceworld_server`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.adapters.scienceworld.server import (
+    PLACE,
+    World,
+    give_back,
+    golden_path,
+    kinds,
+    server,
+    take_world,
+    variations,
+)
+from palaestra.envs.kit.single import single, unstarted
+from palaestra.errors import RecipeError, UnknownName, nearest
+from palaestra.registry import PositiveInt, register
+
+AGENT = "player"
+PARTS = {"train": "train", "eval": "dev"}  # of the package's division; other splits play "test"
+LONGEST_COMMAND = 120  # characters
+LOOK = "look around"  # what the expert does at the end of its path
+UNKNOWN = "No known action matches that input."
+Simplification = Literal[
+    "easy", "teleportAction", "openDoors", "openContainers", "selfWateringFlowerPots", "noElectricalAction"
+]
+
+
+@register("environment", "scienceworld", source="arXiv 2203.07540", extra="envs", modules=("scienceworld",))
+class ScienceWorld:
+    """Do what a task of elementary science asks for, in a house of ten rooms, by text commands.
+
+    Args:
+        kinds: of tasks, by ScienceWorld's names, such as find-plant, boil, lifespan-longest-lived; "all" is all 30.
+        simplifications: of the package; "easy" is all of them. None: ().
+        legal: most valid commands that an observation lists; where more are valid, a random part. With an expert, all
+            commands of its path are listed besides, at every step, so that which of them comes next is not told.
+            0 lists none. Higher: slower steps.
+        reward: "win": 1 for a score of 100, else 0. "score": what the score grows, so that winning gives 1 in total.
+        max_turns: commands until the episode is cut off. Usual: 30 for find-*, 100 for boil, grow-*, mendelian-*.
+        expert: make the package's way to solve a task, once for each; 0.5 to 3 s.
+
+    Training plays the package's train variations, the split "eval" its dev ones, every other split its test ones.
+    Needs Java. One Java process serves all environments of a Python process; it starts in a second and stays until
+    Python ends. A step takes 20 to 100 ms, most of it for the list of legal commands. An episode depends on its
+    task's seed and its commands alone.
+    Observation: `text`: the task, what the last command did, the room, what is carried; around 150 words. `legal`;
+    `state_key`, of the task, the room, what is carried, the valid commands and the score. Info: `score` in [0, 1];
+    `success` at the end; `invalid` for a command that is not understood.
+    Ends: the score is 100, or the task has failed, as after focusing on the wrong thing.
+    Expert: the package's path from its beginning; who has left it is told the next command of the path all the same.
+    Raises: UnknownName, for a kind; MissingExtra, if scienceworld or Java is not installed.
+    """
+
+    agents: tuple[str, ...] = (AGENT,)
+    provides = frozenset({"state_key", "outcome"})  # columns that tables made of it have
+
+    def __init__(
+        self,
+        *,
+        kinds: tuple[str, ...] = ("find-plant",),
+        simplifications: tuple[Simplification, ...] = ("easy",),
+        legal: int = 100,
+        reward: Literal["win", "score"] = "win",
+        max_turns: PositiveInt = 50,
+        expert: bool = True,
+    ) -> None:
+        server()
+        self._kinds = _known(kinds)
+        self._simpler = ",".join(simplifications)
+        self._legal, self._reward, self._max_turns = legal, reward, max_turns
+        self._with_expert = expert
+        if legal < 0:
+            what = f"`legal` is {legal}."
+            raise RecipeError(where=PLACE, what=what, remedy="Give the most commands to be listed, or 0.")
+        if not expert:
+            self.expert = None  # type: ignore[assignment, method-assign]  # the protocols' way to say "no such ability"
+        self._world: World | None = None
+        self._task: Task | None = None
+        self._commands: list[str] = []
+        self._path: tuple[str, ...] = ()
+        self._walked, self._score, self._said = 0, 0.0, ""
+
+    # ---- the protocol -------------------------------------------------------------------------------------
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """`n` variations of the split, all kinds mixed, without repetition until all were given."""
+        part = PARTS.get(split, "test")
+        pool = [(kind, number) for kind in self._kinds for number in variations(kind)[part]]
+        draw = random.Random(derive(seed, "scienceworld", split))
+        chosen: list[tuple[str, int]] = []
+        while len(chosen) < n:
+            chosen += draw.sample(pool, len(pool))  # whole rounds, so that a longer list begins like a shorter one
+        return [
+            Task(
+                env="scienceworld",
+                params={"kind": kind, "variation": number, "simplifications": self._simpler},
+                seed=derive(seed, "scienceworld", split, place),
+                key=f"{kind}/{number}",
+                split=split,
+            )
+            for place, (kind, number) in enumerate(chosen[:n])
+        ]
+
+    def reset(self, task: Task) -> StepResult:
+        kind = task.params.get("kind", self._kinds[0])
+        number = int(task.params.get("variation", 0))
+        simpler = task.params.get("simplifications", self._simpler)
+        self._world = self._world or take_world()
+        self._world.start(kind, number, simpler, seed=task.seed)
+        self._path = golden_path(kind, number, simpler, task.seed) if self._with_expert else ()
+        self._task, self._commands, self._walked, self._score, self._said = task, [], 0, 0.0, ""
+        return StepResult(observations={AGENT: self._observe()}, info={"score": 0.0})
+
+    def step(self, actions: Mapping[str, Action]) -> StepResult:
+        world = self._playing()
+        command = _command(actions[AGENT])
+        self._commands.append(command)
+        if self._walked < len(self._path) and command == self._path[self._walked].lower():
+            self._walked += 1
+        self._said = str(world.call("step", command)) if command else UNKNOWN
+        points = float(world.call("getScore"))
+        over = bool(world.call("getCompleted")) or points < 0
+        score = max(points, 0.0)
+        gained, self._score = score - self._score, score
+        won = over and score >= 1.0
+        cut = not over and len(self._commands) >= self._max_turns
+        info: dict[str, Any] = {"score": score}
+        if self._said == UNKNOWN:
+            info["invalid"] = {AGENT: True}
+        if over or cut:
+            info["success"] = won
+        reward = float(won) if self._reward == "win" else gained
+        return single(AGENT, None if over else self._observe(), reward=reward, over=over, cut=cut, info=info)
+
+    def close(self) -> None:
+        if self._world is not None:
+            give_back(self._world)
+        self._world = None
+
+    # ---- abilities ----------------------------------------------------------------------------------------
+    def expert(self, agent: str) -> Action:
+        """The next command of the package's path."""
+        self._playing()
+        return Action(text=self._next())
+
+    def snapshot(self) -> Any:
+        """The task and all commands; restoring plays them again."""
+        self._playing()
+        return self._task, tuple(self._commands)
+
+    def restore(self, state: Any) -> None:
+        task, commands = state
+        self.reset(task)
+        for command in commands:
+            self.step({AGENT: Action(text=command)})
+
+    # ---- observations -------------------------------------------------------------------------------------
+    def _playing(self) -> World:
+        if self._world is None:
+            raise unstarted("scienceworld")
+        return self._world
+
+    def _next(self) -> str:
+        return self._path[self._walked].lower() if self._walked < len(self._path) else LOOK
+
+    def _observe(self) -> Observation:
+        world = self._playing()
+        goal, room, carried = (_line(world.call(f"freeAction{what}")) for what in ("TaskDesc", "Look", "Inventory"))
+        lines = [f"goal: {goal.removeprefix('task description: ')}", f"last: {_line(self._said)}" if self._said else ""]
+        lines += [f"room: {room}", f"inventory: {carried.removeprefix('in your inventory, you see: ')}"]
+        legal, key = None, None
+        if self._legal:
+            valid = sorted({text.lower() for text in world.texts("getValidActionObjectCombinations")})
+            task = self._task.content_hash if self._task else ""
+            content = "\n".join((task, room, carried, f"{self._score:.4f}", *valid))
+            key = hashlib.sha256(content.encode()).hexdigest()[:16]
+            legal = self._listed(valid, key)
+        return Observation(text="\n".join(line for line in lines if line), legal=legal, state_key=key)
+
+    def _listed(self, valid: list[str], key: str) -> list[str]:
+        """At most `legal` of the valid commands and all of the expert's path, in alphabetical order.
+
+        Only the task and the situation decide what is listed, as equal state keys demand. How far the expert is, is
+        not told.
+        """
+        if len(valid) > self._legal:
+            valid = random.Random(key).sample(valid, self._legal)
+        return sorted({*valid, LOOK, *(command.lower() for command in self._path)} if self._with_expert else valid)
+
+
+def _command(action: Action) -> str:
+    """What was typed: the first line, small, with single spaces."""
+    lines = str(action.value or "").strip().lower().splitlines()
+    return " ".join(lines[0].split())[:LONGEST_COMMAND] if lines else ""
+
+
+def _line(text: Any) -> str:
+    return " ".join(str(text).lower().split())
+
+
+def _known(chosen: tuple[str, ...]) -> tuple[str, ...]:
+    if chosen == ("all",):
+        return kinds()
+    for kind in chosen:
+        if kind not in kinds():
+            raise UnknownName(
+                where=f"{PLACE}, kinds",
+                what=f"ScienceWorld has no kind of task called `{kind}`.",
+                options=nearest(kind, kinds()),
+                remedy="`kinds: [all]` takes all of them.",
+            )
+    if not chosen:
+        raise RecipeError(where=f"{PLACE}, kinds", what="it is empty.", remedy="Name at least one kind, or all.")
+    return chosen

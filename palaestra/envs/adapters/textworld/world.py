@@ -1,0 +1,186 @@
+"""TextWorld (arXiv 1806.11532): generated text adventures in which a command per turn leads to a goal.
+
+Knows tasks, observations, rewards and the expert. Games come from `textworld_games`, moves from `textworld_play`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import pydantic
+
+from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.adapters.textworld.games import Challenge, Design, Mode, cache_folder, load, load_compiled, package
+from palaestra.envs.adapters.textworld.play import CompiledPlayer, LogicPlayer, command_of
+from palaestra.errors import ContractError
+from palaestra.registry import PositiveInt, register
+
+AGENT = "player"
+PASSIVE = ("examine", "inventory", "look")  # verbs that change nothing
+LONGEST_COMMAND = 100  # characters; the interpreter cuts at 198 bytes
+HELD_OUT = 1 << 20  # games of every split but "train"
+
+
+@register("environment", "textworld", source="arXiv 1806.11532", extra="envs", modules=("textworld",))
+class TextWorld:
+    """Find and bring things in a generated house, by text commands.
+
+    Args:
+        challenge: what games are about. "treasure_hunter": take the thing named in the goal, and not the wrong
+            one, somewhere in a maze; made in 0.04 s. "coin_collector": walk a chain of rooms to a coin; 0.5 s.
+            "simple": get out of the bedroom and put the right food on the stove, 8–12 actions; 0.8 s.
+        mode: treasure_hunter: "easy" has no doors and no furniture, "medium" adds doors and furniture,
+            "hard" locks some of them. coin_collector: "hard" lets dead ends branch. simple: how often the score
+            rises; dense, balanced or sparse.
+        rooms: size of the maze. Higher: longer search. Usual: 6. At least `quest_length` for coin_collector.
+        quest_length: actions of the shortest solution. Higher: harder. Usual: 2–5. Not read by "simple".
+        backend: "logic" plays the game's rules in Python and tells the situation from facts in four short lines;
+            "compiled" plays the compiled game in the Z-machine interpreter and shows its prose. The games are
+            the same. "logic" needs 0.5 ms for a step and compiles nothing; "compiled" needs 2 ms for a step,
+            11 ms for a reset and, once for a game, 0.5 s to compile it. Its text tells of the room only on
+            entering, so give it a context that remembers.
+        goal: "last" shows the last command of the solution; "prose" shows TextWorld's instructions, which
+            tell every action of the solution in varied words.
+        show_commands: end the text with the admissible commands.
+        passive: offer examine, inventory and look too, which change nothing and cost a turn.
+        reward: "win": 1 for winning, else 0. "score": the game's points, scaled so that winning gives 1 in total.
+        max_turns: turns until the episode is cut off; commands that were not understood count.
+        train_games: how many games the split "train" draws from. Higher: less memorizing. Usual: 1000.
+        cache: folder for generated games. Default: $PALAESTRA_CACHE/textworld or ~/.cache/palaestra/textworld.
+
+    Observation: `text`; `legal`, the admissible commands in alphabetical order; `state_key`, a hash of all facts.
+    Info: `score` in [0, 1]; `success` at the end.
+    Raises: MissingExtra, if textworld is not installed.
+    """
+
+    agents: tuple[str, ...] = (AGENT,)
+    provides = frozenset({"state_key", "outcome"})  # columns that tables made of it have
+
+    def __init__(
+        self,
+        *,
+        challenge: Challenge = "treasure_hunter",
+        mode: Mode = "easy",
+        rooms: Annotated[int, pydantic.Field(ge=2, le=100)] = 6,
+        quest_length: PositiveInt = 4,
+        backend: Literal["logic", "compiled"] = "logic",
+        goal: Literal["last", "prose"] = "last",
+        show_commands: bool = True,
+        passive: bool = True,
+        reward: Literal["win", "score"] = "win",
+        max_turns: PositiveInt = 12,
+        train_games: PositiveInt = 1000,
+        cache: str | None = None,
+    ) -> None:
+        package()
+        self._world = {"challenge": challenge, "mode": mode, "rooms": rooms, "quest_length": quest_length}
+        self._backend, self._goal, self._reward = backend, goal, reward
+        self._show_commands, self._passive = show_commands, passive
+        self._max_turns, self._train_games = max_turns, train_games
+        self._folder = cache_folder(cache)
+        self._player: LogicPlayer | CompiledPlayer | None = None
+        self._task_hash, self._goal_text, self._turn, self._score = "", "", 0, 0.0
+
+    # ---- the protocol -------------------------------------------------------------------------------------
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """`n` games: "train" from a pool of `train_games`, other splits each from a million of their own."""
+        pool = self._train_games if split == "train" else HELD_OUT
+        draw = random.Random(derive(seed, "textworld", split))
+        numbers: list[int] = []
+        while len(numbers) < n:  # without repetition, until the pool is used up
+            numbers += draw.sample(range(pool), min(pool, n - len(numbers)))
+        seeds = [derive(number, "textworld", split) for number in numbers]
+        length = None if self._world["challenge"] == "simple" else float(self._world["quest_length"])
+        return [Task(env="textworld", params=self._world, seed=s, split=split, difficulty=length) for s in seeds]
+
+    def reset(self, task: Task) -> StepResult:
+        self.close()
+        design = Design(**{**self._world, **task.params}, seed=task.seed)
+        game = load(design, self._folder)
+        if self._backend == "compiled":
+            self._player = CompiledPlayer(game, load_compiled(design, self._folder))
+        else:
+            self._player = LogicPlayer(game)
+        self._task_hash, self._turn, self._score = task.content_hash, 0, 0.0
+        solution = self._player.state.winning_policy
+        self._goal_text = command_of(game, solution[-1]) if self._goal == "last" else game.objective
+        return StepResult(observations={AGENT: self._observe()}, info={"score": 0.0})
+
+    def step(self, actions: Mapping[str, Action]) -> StepResult:
+        player = self._playing()
+        understood = player.step(_command(actions[AGENT]))
+        self._turn += 1
+        won, lost = player.state.completed, player.state.failed
+        score = player.state.score / max(player.game.max_score, 1)
+        gained, self._score = score - self._score, score
+        over = won or lost
+        cut = not over and self._turn >= self._max_turns
+        info: dict[str, Any] = {"score": score}
+        if not understood:
+            info["invalid"] = {AGENT: True}
+        if over or cut:
+            info["success"] = won
+        return StepResult(
+            observations={} if over or cut else {AGENT: self._observe()},
+            rewards={AGENT: float(won) if self._reward == "win" else gained},
+            terminated=frozenset({AGENT} if over else ()),
+            truncated=frozenset({AGENT} if cut else ()),
+            last={AGENT: self._observe()} if cut else {},
+            info=info,
+        )
+
+    def close(self) -> None:
+        if self._player is not None:
+            self._player.close()
+        self._player = None
+
+    # ---- abilities ----------------------------------------------------------------------------------------
+    def expert(self, agent: str) -> Action:
+        """The next command of the game's winning policy, which knows the whole map.
+
+        Once the game cannot be won any more it is the first legal command.
+        """
+        player = self._playing()
+        solution = player.state.winning_policy
+        command = command_of(player.game, solution[0]) if solution else self._legal()[0]
+        return Action(text=command)
+
+    def snapshot(self) -> Any:
+        return self._playing().copy(), self._task_hash, self._goal_text, self._turn, self._score
+
+    def restore(self, state: Any) -> None:
+        player, self._task_hash, self._goal_text, self._turn, self._score = state
+        self._player = player.copy()  # so that a snapshot can be restored again
+
+    # ---- observations -------------------------------------------------------------------------------------
+    def _playing(self) -> LogicPlayer | CompiledPlayer:
+        if self._player is None:
+            raise ContractError(where="environment textworld", what="`step` was called before `reset`.")
+        return self._player
+
+    def _legal(self) -> list[str]:
+        commands = list(self._playing().commands)
+        return commands if self._passive else [c for c in commands if c.partition(" ")[0] not in PASSIVE]
+
+    def _observe(self) -> Observation:
+        legal = self._legal()
+        lines = [f"goal: {self._goal_text}", self._playing().feedback]
+        if self._show_commands:
+            lines.append(f"commands: {' | '.join(legal)}")
+        return Observation(text="\n".join(lines), legal=legal, state_key=self._state_key())
+
+    def _state_key(self) -> str:
+        facts = sorted(
+            "\t".join((fact.name, *(variable.name for variable in fact.arguments)))
+            for fact in self._playing().state.state.facts
+        )
+        return hashlib.sha256("\n".join((self._task_hash, *facts)).encode()).hexdigest()[:16]
+
+
+def _command(action: Action) -> str:
+    """What was typed: the first line, small, with single spaces."""
+    lines = str(action.value or "").strip().lower().splitlines()
+    return " ".join(lines[0].split())[:LONGEST_COMMAND] if lines else ""

@@ -1,0 +1,264 @@
+"""Environments of verifiers (https://github.com/PrimeIntellect-ai/verifiers), version 0.4: tasksets, seats and scores.
+
+Knows how conversations become observations and rewards ours. The episodes run in `verifiers_machine`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pydantic
+
+from palaestra.data import Action, Observation, StepResult, Task, ToolCall, derive
+from palaestra.envs.adapters.rows import division
+from palaestra.envs.adapters.verifiers.machine import HARNESS, Ask, Play, machine, package
+from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.envs.kit.single import unstarted
+from palaestra.errors import EpisodeFailure, RecipeError, UnknownName
+from palaestra.registry import PositiveInt, register
+from palaestra.tools import Tool, Toolbox
+
+
+@register(
+    "environment",
+    "verifiers",
+    source="https://github.com/PrimeIntellect-ai/verifiers",
+    extra="adapters",
+    modules=("verifiers",),
+)
+class Verifiers:
+    """Play an environment of the verifiers library: each call of its model is a turn of our agent.
+
+    Args:
+        taskset: as verifiers names it: an importable module that exports a Taskset. Or a file of such a module,
+            `path/to/file.py`; its folder joins Python's path, also that of the servers of tools.
+        env: the id of an Env with several seats, such as user-sim or best-of-n, or a file of one's own. "": the
+            taskset's own, else one seat `agent`.
+        config: of the environment, as in verifiers' `env` block: `taskset: {…}`, seats and further keys.
+        rows: the most tasks that are taken of the taskset. Higher: slower start.
+        held_out: share of the tasks that is never trained on. Usual: 0.2.
+        success_at: a score from which on the episode is a success.
+        format: how calls of tools are written: json, tagged, code or words (palaestra.tools.formats).
+        whole: show the whole conversation in every turn: for contexts that show the latest observation only. Else
+            only what is new since the seat's last answer.
+        max_turns: answers of all seats together until the episode is cut off; then there are no rewards.
+
+    Agents are the seats; verifiers asks them one at a time. Supported: prompts and system prompts, tools of the task
+    and of the taskset (as MCP servers on this machine), conversations that the Env leads with a seat, @stop, limits of
+    a seat's turns, setup, finalize, rewards, metrics and scores of the Env. Not supported: tasks that need a container;
+    harnesses of their own, since every seat runs a chat loop in this process; judges that call a model; images.
+    Environments of verifiers before 0.4 (SingleTurnEnv, MultiTurnEnv, ToolEnv) must be ported first.
+    Observation: `text`; `instruction`, the system prompt and the tools.
+    Info: `score`, the average reward of the trainable seats' runs; `success`; `metric/<name>`; `invalid` for a call
+    that cannot be read: the seat is asked again.
+    Raises: UnknownName, RecipeError, MissingExtra; EpisodeFailure with what verifiers reports.
+    """
+
+    provides = frozenset({"outcome"})  # columns that tables made of it have
+
+    def __init__(
+        self,
+        *,
+        taskset: str,
+        env: str = "",
+        config: dict[str, Any] | None = None,
+        rows: PositiveInt = 1000,
+        held_out: Annotated[float, pydantic.Field(ge=0, lt=1)] = 0.2,
+        success_at: float = 1.0,
+        format: Literal["json", "tagged", "code", "words"] = "json",
+        whole: bool = False,
+        max_turns: PositiveInt = 16,
+    ) -> None:
+        self._where = f"environment verifiers, taskset: {taskset}"
+        self._params = {"taskset": taskset, "env": env}
+        inner = _made(taskset, env, config or {}, self._where)
+        self.agents: tuple[str, ...] = tuple(_seats(inner.config))
+        self._rows = list(itertools.islice(iter(inner.taskset), rows))
+        if not self._rows:
+            raise RecipeError(where=self._where, what="the taskset gave no tasks.", remedy="Check its configuration.")
+        self._train, self._held = division(len(self._rows), held_out)
+        self._play = Play(inner)
+        self._success_at, self._format, self._whole, self._max_turns = success_at, format, whole, max_turns
+        self._ask: Ask | None = None
+        self._box = Toolbox([], format=format)
+        self._fault, self._turn, self._calls = "", 0, 0
+        self._acted: set[str] = set()
+
+    # ---- the protocol -------------------------------------------------------------------------------------
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """`n` tasks of the split, drawn with repetition; the seed only tells them apart."""
+        rows = self._train if split == "train" else self._held
+        return [
+            Task(
+                env="verifiers",
+                params=self._params | {"row": rows[derive(task.seed, "row") % len(rows)]},
+                seed=task.seed,
+                split=split,
+            )
+            for task in seeded_tasks("verifiers", self._params, split, n, seed)
+        ]
+
+    async def reset(self, task: Task) -> StepResult:
+        row = self._rows[int(task.params.get("row", self._train[0]))]
+        self._turn, self._calls, self._acted = 0, 0, set()
+        return self._result(await machine().do(self._play.begin(row)), {})
+
+    async def step(self, actions: Mapping[str, Action]) -> StepResult:
+        ask = self._ask
+        if ask is None:
+            raise unstarted("verifiers")
+        written = str(actions[ask.agent].text or actions[ask.agent].value or "")
+        self._turn += 1
+        self._acted.add(ask.agent)
+        parsed = self._box.read(written) if ask.tools else None
+        if parsed is not None and parsed.fault is not None:
+            info = {"invalid": {ask.agent: True}}
+            if self._turn >= self._max_turns:
+                return await self._cut(info)
+            return StepResult(observations={ask.agent: self._observe(ask, parsed.fault)}, info=info)
+        calls = parsed.calls if parsed is not None else ()
+        event = await machine().do(self._play.reply(self._message(parsed.said if parsed else written, calls)))
+        if isinstance(event, Ask) and self._turn >= self._max_turns:
+            self._ask = event
+            return await self._cut({})
+        return self._result(event, {})
+
+    async def close(self) -> None:
+        self._ask = None
+        await machine().do(self._play.close())
+
+    # ---- answers and observations -------------------------------------------------------------------------
+    def _message(self, said: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
+        if not calls:
+            return {"content": said}
+        written = []
+        for call in calls:
+            self._calls += 1
+            function = {"name": call.name, "arguments": json.dumps(dict(call.arguments))}
+            written.append({"id": call.id or f"call_{self._calls}", "type": "function", "function": function})
+        return {"content": said, "tool_calls": written}
+
+    def _observe(self, ask: Ask, fault: str = "") -> Observation:
+        said = [message for message in ask.messages if message["role"] != "system"]
+        if not self._whole:
+            own = [place for place, message in enumerate(said) if message["role"] == "assistant"]
+            said = said[own[-1] + 1 :] if own else said
+        lines = [_line(message, named=self._whole and len(said) > 1) for message in said]
+        told = [_line(message) for message in ask.messages if message["role"] == "system"]
+        tools = [_tool(one["function"]) for one in ask.tools]
+        self._box = Toolbox(tools, format=self._format)
+        return Observation(
+            text="\n".join([*lines, f"error: {fault}"] if fault else lines) or "begin",
+            legal=[self._box.write(one.sample()) for one in tools] or None,
+            instruction="\n".join([*told, self._box.explain()] if tools else told) or None,
+        )
+
+    def _result(self, event: Any, info: dict[str, Any]) -> StepResult:
+        """What follows: a seat is asked, or the episode is over and its scores are known."""
+        if isinstance(event, Ask):
+            self._ask = event
+            return StepResult(observations={event.agent: self._observe(event)}, info=info)
+        self._ask = None
+        errors = (
+            [event] if isinstance(event, Exception) else [*event.errors, *(e for t in event.traces for e in t.errors)]
+        )
+        if errors:
+            last = errors[-1]
+            kind, message = getattr(last, "type", type(last).__name__), getattr(last, "message", last)
+            raise EpisodeFailure(
+                boundary="environment",
+                where=self._where,
+                what=f"verifiers reports {kind}: {message}",
+                remedy="Run the taskset's own checks: `validate` of verifiers plays it without a model.",
+            )
+        rewards = dict.fromkeys(sorted(self._acted), 0.0)
+        for trace in event.traces:
+            name = self._seat(trace)
+            rewards[name] = rewards.get(name, 0.0) + float(trace.reward)
+        scored = [float(trace.reward) for trace in event.traces if trace.agent.trainable] or [0.0]
+        score = sum(scored) / len(scored)
+        metrics = {name: float(value) for t in event.traces for name, value in t.metrics.items() if value is not None}
+        limited = frozenset(self._seat(t) for t in event.traces if t.is_truncated) & self._acted
+        return StepResult(
+            observations={},
+            rewards=rewards,
+            terminated=frozenset(self._acted) - limited,
+            truncated=limited,
+            info=info | {"score": score, "success": score >= self._success_at, **_named(metrics)},
+        )
+
+    async def _cut(self, info: dict[str, Any]) -> StepResult:
+        """The limit of turns: the episode is broken off, unscored."""
+        ask, self._ask = self._ask, None
+        last = {} if ask is None or ask.agent not in self._acted else {ask.agent: self._observe(ask)}
+        await machine().do(self._play.abandon())
+        return StepResult(
+            observations={}, truncated=frozenset(self._acted), last=last, info=info | {"score": 0.0, "success": False}
+        )
+
+    def _seat(self, trace: Any) -> str:
+        return str(trace.agent.name or self.agents[0])
+
+
+# ---- making ---------------------------------------------------------------------------------------------------
+def _made(taskset: str, env: str, config: Mapping[str, Any], where: str) -> Any:
+    """The environment, every seat of it with our chat loop on this machine."""
+    vf = package()
+    data: dict[str, Any] = dict(config)
+    data["taskset"] = {**data.get("taskset", {}), "id": _importable(taskset, where)}
+    data["id"] = _importable(env, where) if env else ""
+    data["interception"] = {"type": "server"}
+    try:
+        seats = _seats(vf.resolve_env_config(data))
+        ours = {"harness": {"id": HARNESS}, "runtime": {"type": "subprocess"}}
+        return vf.load_environment(
+            vf.resolve_env_config(data | {seat: {**data.get(seat, {}), **ours} for seat in seats})
+        )
+    except (ModuleNotFoundError, AttributeError, TypeError) as error:
+        remedy = "Name a module that exports a Taskset (or an Env) in `__all__`."
+        raise UnknownName(where=where, what=f"verifiers cannot load it: {error}", remedy=remedy) from error
+    except ValueError as error:
+        what = f"verifiers refused the configuration: {error}"
+        raise RecipeError(where=where, what=what, remedy="Mend `config`; it is verifiers' `env` block.") from error
+
+
+def _seats(config: Any) -> list[str]:
+    vf = package()
+    return [name for name, value in config if isinstance(value, vf.AgentConfig)]
+
+
+def _importable(name: str, where: str) -> str:
+    """The id under which verifiers imports a module; a file's folder joins Python's path."""
+    if not name.endswith(".py"):
+        return name
+    path = Path(name).resolve()
+    if not path.is_file():
+        raise UnknownName(where=where, what=f"there is no file {path}.", remedy="Paths are relative to where you are.")
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+        known = os.environ.get("PYTHONPATH")  # servers of tools are processes of their own
+        os.environ["PYTHONPATH"] = f"{known}{os.pathsep}{path.parent}" if known else str(path.parent)
+    return path.stem
+
+
+def _tool(function: Mapping[str, Any]) -> Tool:
+    schema = function.get("parameters") or {"type": "object", "properties": {}}
+    return Tool(name=function["name"], description=function.get("description", ""), parameters=schema, call=dict)
+
+
+def _line(message: Mapping[str, Any], *, named: bool = False) -> str:
+    content = message.get("content") or ""
+    text = content if isinstance(content, str) else "\n".join(str(one.get("text", "(image)")) for one in content)
+    calls = [f"{call['function']['name']} {call['function']['arguments']}" for call in message.get("tool_calls") or ()]
+    text = "\n".join(piece for piece in (text, *calls) if piece)
+    return f"{message['role']}: {text}" if named else text
+
+
+def _named(metrics: Mapping[str, float]) -> dict[str, Any]:
+    return {f"metric/{name}": value for name, value in metrics.items()}

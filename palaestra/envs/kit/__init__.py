@@ -1,0 +1,1 @@
+"""What environments are built with: tasks and panels, one agent, borrowed random state."""

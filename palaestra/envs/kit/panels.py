@@ -1,0 +1,169 @@
+"""Panels: fixed sets of held-out tasks, committed with hashes, so that results of different days can be compared.
+
+Knows tasks, hashes and first observations. Knows nothing of policies.
+
+A panel has three hashes: over its tasks, over what the environment shows first in each of them, and over some whole
+episodes. The second and third change when a new version of a package makes other levels from the same seeds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import inspect
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from palaestra.data import Task, derive, panel_hash
+from palaestra.errors import InvalidData, UnknownName, nearest
+from palaestra.registry import part
+
+FILE = Path(__file__).with_name("panels.json")
+SEED = 20_000  # of panels, and of evaluations on no panel
+SPLIT = "eval"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """How a panel is made, and what it must be.
+
+    Attributes:
+        environment, options: as in a recipe.
+        split, n, seed: arguments of the environment's `tasks`.
+        hash: over the tasks, order included.
+        first: over the first observations of all tasks.
+        played: over 50 whole episodes of random play (palaestra.evaluation.scripted); "": not measured.
+    """
+
+    environment: str
+    options: Mapping[str, Any]
+    split: str = SPLIT
+    n: int
+    seed: int = SEED
+    hash: str = ""
+    first: str = ""
+    played: str = ""
+
+
+def seeded_tasks(
+    env: str,
+    params: Mapping[str, Any],
+    split: str,
+    n: int,
+    seed: int,
+    *,
+    difficulty: Callable[[int], float] | None = None,
+) -> list[Task]:
+    """`n` tasks that differ in their seed only; `difficulty` tells how hard the one of a seed is.
+
+    The first tasks of a longer list are those of a shorter one. Seeds of the split "train" are even and all
+    others odd, so that no task of training can be held out.
+    """
+    held_out = int(split != "train")
+    seeds = [derive(seed, env, split, number) // 2 * 2 + held_out for number in range(n)]
+    return [
+        Task(env=env, params=params, seed=own, split=split, difficulty=None if difficulty is None else difficulty(own))
+        for own in seeds
+    ]
+
+
+# ---- committed panels -------------------------------------------------------------------------------------
+@functools.cache
+def panels() -> dict[str, Panel]:
+    """All committed panels by name."""
+    return {name: Panel(**entry) for name, entry in json.loads(FILE.read_text()).items()}
+
+
+def panel(name: str) -> tuple[list[Task], Panel]:
+    """The tasks of a committed panel, made again and compared with its hashes.
+
+    Raises: UnknownName; InvalidData, if the panel is empty or no longer what was committed.
+    """
+    if name not in panels():
+        raise UnknownName(where=f"panel {name}", what=f"no panel is called `{name}`.", options=nearest(name, panels()))
+    entry = panels()[name]
+    env = part("environment", entry.environment).target(**entry.options)
+    return verified(name, entry, env), entry
+
+
+def verified(name: str, entry: Panel, env: Any) -> list[Task]:
+    """The panel's tasks, if `env` still makes what was committed.
+
+    Raises: InvalidData.
+    """
+    tasks = _tasks(env, entry.n, where=f"panel {name}", split=entry.split, seed=entry.seed)
+    found = measure(entry, env, tasks)
+    for key, meaning in (("hash", "its tasks have"), ("first", "what the environment shows first has")):
+        if getattr(found, key) != getattr(entry, key):
+            raise InvalidData(
+                where=f"panel {name} ({FILE.name})",
+                what=f"{meaning} changed: hash {getattr(found, key)}, committed {getattr(entry, key)}.",
+                remedy="Results on it could not be compared with earlier ones. Install the package versions of\n"
+                "constraints.txt; or, if the change was wanted, commit a panel under a new name, with the hashes\n"
+                "of palaestra.envs.kit.panels.measure.",
+            )
+    return tasks
+
+
+def measure(entry: Panel, env: Any, tasks: Sequence[Task] | None = None) -> Panel:
+    """The entry with its two hashes, for a new panel."""
+    if tasks is None:
+        tasks = _tasks(env, entry.n, where="measure", split=entry.split, seed=entry.seed)
+    digest = hashlib.sha256()
+    for task in tasks:
+        result = env.reset(task)
+        result = asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+        for agent, seen in sorted(result.observations.items()):
+            shown = seen.text if seen.text is not None else repr((seen.messages, seen.vector, seen.image))
+            digest.update(f"{agent}\n{shown}\n".encode())
+    return Panel(**{**asdict(entry), "hash": panel_hash(list(tasks)), "first": digest.hexdigest()[:16]})
+
+
+async def _awaited(waited: Awaitable[Any]) -> Any:
+    return await waited
+
+
+def panel_for(environment: str, options: Mapping[str, Any]) -> str | None:
+    """The name of the committed panel for an environment with these options; None if there is none.
+
+    Options that a panel does not list, such as limits, make no difference to its tasks.
+    """
+    chosen = part("environment", environment).check(options, where=f"environment: {environment}")
+    chosen = json.loads(json.dumps(chosen, default=str))  # as the file has them: a tuple is a list there
+    for name, entry in panels().items():
+        if entry.environment == environment and entry.options.items() <= chosen.items():
+            return name
+    return None
+
+
+# ---- what an evaluation plays -----------------------------------------------------------------------------
+def evaluation_tasks(env: Any, n: int, *, name: str | None = None) -> list[Task]:
+    """Held-out tasks: the first `n` of the committed panel `name`, else of the environment's own split "eval".
+
+    Raises: InvalidData, if there are none, or fewer than `n` in the panel; UnknownName.
+    """
+    if name is None:
+        return _tasks(env, n, where="evaluation", split=SPLIT, seed=SEED)
+    tasks, _ = panel(name)
+    if not 0 < n <= len(tasks):
+        raise InvalidData(
+            where=f"evaluation, panel {name}",
+            what=f"{n} tasks were asked for, and the panel has {len(tasks)}.",
+            remedy=f"Set `evaluation.tasks` between 1 and {len(tasks)}.",
+        )
+    return tasks[:n]
+
+
+def _tasks(env: Any, n: int, *, where: str, split: str, seed: int) -> list[Task]:
+    tasks: list[Task] = env.tasks(split, n, seed) if n > 0 else []
+    if not tasks:
+        raise InvalidData(
+            where=where,
+            what=f"the panel is empty: {n} tasks of split `{split}` were asked for, and none came.",
+            remedy="Ask for at least 1 task, and check that the environment's `tasks` gives this split.",
+        )
+    return tasks

@@ -1,0 +1,315 @@
+"""CodeFix: tiny programs with one fault, unit tests that show it, and edits of one line.
+
+Knows statements, an interpreter of its own, faults and tests. The world is deterministic; all that differs between
+tasks comes from the seed. No text is ever run as Python.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+import pydantic
+
+from palaestra.data import Action, Observation, StepResult, Task, Trajectory, derive
+from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.errors import ContractError, RecipeError
+from palaestra.registry import Fraction, PositiveInt, register
+
+AGENT = "programmer"
+OPERATIONS = {"add": lambda x, k: x + k, "sub": lambda x, k: x - k, "mul": lambda x, k: x * k}
+WORDS = tuple(OPERATIONS)
+INPUTS = range(1, 7)  # of tests
+TESTS = 2
+FAVORITE = 2  # the line in which `bias` puts faults
+Lines = Annotated[int, pydantic.Field(ge=2, le=8)]
+Kind = Literal["plan", "feedback", "hint", "patch"]
+Fault = Literal["word", "number"]
+
+
+class Statement(NamedTuple):
+    """`add 2`: x becomes x + 2."""
+
+    word: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.word} {self.number}"
+
+
+Program = tuple[Statement, ...]
+
+
+def execute(program: Program, x: int) -> int:
+    """What the program makes of x, statement by statement."""
+    for statement in program:
+        x = OPERATIONS[statement.word](x, statement.number)
+    return x
+
+
+class Edit(NamedTuple):
+    """Line `line` (from 1) becomes `statement`."""
+
+    line: int
+    statement: Statement
+
+    def __str__(self) -> str:
+        return f"set {self.line} {self.statement}"
+
+    def applied(self, program: Program) -> Program:
+        """The program after it; as it was, where it has no such line."""
+        if self.line > len(program):
+            return program
+        return (*program[: self.line - 1], self.statement, *program[self.line :])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A faulty program, the edit that mends it, and tests: input → what the right program makes of it."""
+
+    faulty: Program
+    mend: Edit
+    tests: tuple[tuple[int, int], ...]
+
+    def passes(self, program: Program) -> bool:
+        """Whether every test does."""
+        return all(execute(program, x) == want for x, want in self.tests)
+
+    def results(self, program: Program) -> str:
+        """`on 2 got 7 want 5.` of each failing test."""
+        found = [(x, execute(program, x), want) for x, want in self.tests]
+        return " ".join(f"on {x} got {got} want {want}." for x, got, want in found if got != want)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What programs and faults there are; options of the environment."""
+
+    lines: int = 4
+    fewest: int = 4
+    numbers: int = 4
+    words: int = 3
+    faults: tuple[Fault, ...] = ("word", "number")
+    programs: int = 0
+    bias: float = 0.0
+
+
+@lru_cache(maxsize=8192)
+def build(world: World, seed: int) -> Problem:
+    """A program whose numbers differ where they can, and a fault that every test shows."""
+    draw = random.Random(seed)
+    # the last bit of a seed tells its split
+    right = _written(world, random.Random(seed // 2 % world.programs) if world.programs else draw)
+    while True:
+        line = FAVORITE if draw.random() < world.bias else draw.randint(1, len(right))
+        faulty = Edit(line, draw.choice(list(_neighbors(right[line - 1], world)))).applied(right)
+        tests = tuple((x, execute(right, x)) for x in sorted(draw.sample(INPUTS, TESTS)))
+        if not any(execute(faulty, x) == want for x, want in tests):
+            return Problem(faulty=faulty, mend=Edit(line, right[line - 1]), tests=tests)
+
+
+def _written(world: World, draw: random.Random) -> Program:
+    size = draw.randint(world.fewest, world.lines)
+    numbers = draw.sample(range(1, world.numbers + 1), min(size, world.numbers))
+    numbers += [draw.randint(1, world.numbers) for _ in range(size - len(numbers))]
+    return tuple(Statement(draw.choice(WORDS[: world.words]), number) for number in numbers)
+
+
+def _neighbors(statement: Statement, world: World) -> Iterator[Statement]:
+    """Statements with another word, or with another number: what a fault makes of this one."""
+    if "word" in world.faults:
+        yield from (Statement(word, statement.number) for word in WORDS[: world.words] if word != statement.word)
+    if "number" in world.faults:
+        yield from (Statement(statement.word, n) for n in range(1, world.numbers + 1) if n != statement.number)
+
+
+@register("environment", "codefix")
+class CodeFix:
+    """Mend a tiny program: one statement is wrong, and tests show by how much.
+
+    An edit replaces a whole line: `set 2 add 3`. All tests run after each edit; where one still fails the edit is
+    undone, so that an episode is a search for one edit, and whoever remembers what was tried does not try it again.
+
+    Args:
+        lines: of the program, 2–8. Higher: more places to look. Usual: 3–4.
+        fewest: lines of the shortest program; None: all have `lines`.
+        numbers: statements have numbers 1 … numbers. Higher: more edits, rarer success. Usual: 3–4.
+        words: 3: statements add, sub and mul; 2: add and sub only, so that every test is off by the same. Usual: 3.
+        faults: what may be wrong in a statement. "word" alone leaves fewer edits to try.
+        edits: that an episode has, tests included. Higher: easier. Usual: 2–4.
+        undo: False leaves a failed edit in the program.
+        programs: 0 writes a new program for every seed; k > 0 lets every seed, of every split, break one of k programs,
+            which a policy can come to know.
+        bias: share of the tasks whose fault is in line 2. Higher: a fixed advice is worth more. Usual: 0.
+        teacher: what guidance consists of. "plan": that one statement is wrong; "feedback": the failing tests;
+            "hint": the line; "patch": the whole edit, which is the answer.
+        reveal: probability that a hint names the line. Lower: weaker teacher. Usual: 1.
+
+    Reward: 1 once all tests pass, else 0. What cannot be read costs one of the edits, and so does an edit of a line
+    that is not there, which changes nothing. `process` of a step is 1 if the edit was in the faulty line; `tests` of
+    an episode is how many tests ran.
+    `actions` lists all edits; an index into it is taken as well as its text. A task's `difficulty` is the number of
+    lines. `guidance` is what a teacher says who has seen an attempt and knows the fault.
+
+    Raises: RecipeError, if `fewest` exceeds `lines`.
+    """
+
+    agents: tuple[str, ...] = (AGENT,)
+    provides = frozenset({"state_key", "outcome", "process"})  # columns that tables made of it have
+
+    def __init__(
+        self,
+        *,
+        lines: Lines = 4,
+        fewest: Lines | None = None,
+        numbers: Annotated[int, pydantic.Field(ge=2, le=9)] = 4,
+        words: Annotated[int, pydantic.Field(ge=2, le=len(WORDS))] = 3,
+        faults: Annotated[tuple[Fault, ...], pydantic.Field(min_length=1)] = ("word", "number"),
+        edits: PositiveInt = 3,
+        undo: bool = True,
+        programs: Annotated[int, pydantic.Field(ge=0)] = 0,
+        bias: Fraction = 0.0,
+        teacher: tuple[Kind, ...] = ("plan", "feedback", "hint"),
+        reveal: Fraction = 1.0,
+    ) -> None:
+        fewest = lines if fewest is None else fewest
+        if fewest > lines:
+            raise RecipeError(
+                where="environment: codefix",
+                what=f"fewest {fewest} is more than lines {lines}.",
+                remedy="Set `fewest` to at most `lines`, or leave it out.",
+            )
+        self._params: dict[str, Any] = {"lines": lines, "fewest": fewest, "numbers": numbers, "words": words}
+        self._params |= {"faults": list(faults), "programs": programs, "bias": bias, "edits": edits}
+        self._edits, self._undo, self._teacher, self._reveal = edits, undo, teacher, reveal
+        statements = [Statement(word, number) for word in WORDS[:words] for number in range(1, numbers + 1)]
+        self._choices = tuple(Edit(line, one) for line in range(1, lines + 1) for one in statements)
+        self._by_text = {str(edit): edit for edit in self._choices}
+        self.actions = tuple(self._by_text)
+        self.action_count = len(self.actions)
+        self.vector_size = lines * (len(WORDS) + numbers) + 3 * TESTS + 2
+        self._problem: Problem | None = None
+        self._program: Program = ()
+        self._done, self._said = 0, ""
+
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """`n` programs; splits never share a seed."""
+
+        def length(own: int) -> float:
+            return float(len(self._of(Task(env="codefix", seed=own)).faulty))
+
+        return seeded_tasks("codefix", self._params, split, n, seed, difficulty=length)
+
+    def reset(self, task: Task) -> StepResult:
+        self._problem = self._of(task)
+        self._edits = {**self._params, **task.params}["edits"]
+        self._program, self._done, self._said = self._problem.faulty, 0, ""
+        return StepResult(observations={AGENT: self._observe(self._problem)})
+
+    def step(self, actions: Mapping[str, Action]) -> StepResult:
+        problem = self._playing()
+        edit = self._read(actions[AGENT].value)
+        tried = self._program if edit is None else edit.applied(self._program)
+        self._done += 1
+        won = problem.passes(tried)
+        self._said = "not understood" if edit is None else f"undone {problem.results(tried)}"
+        if not self._undo or won:
+            self._program, self._said = tried, "" if edit is not None else self._said
+        over = won or self._done >= self._edits
+        info: dict[str, Any] = {"process": {AGENT: float(edit is not None and edit.line == problem.mend.line)}}
+        if over:
+            info |= {"success": won, "tests": self._done * TESTS}
+        if edit is None:
+            info["invalid"] = {AGENT: True}
+        return StepResult(
+            observations={} if over else {AGENT: self._observe(problem)},
+            rewards={AGENT: float(won)},
+            terminated=frozenset({AGENT} if over else ()),
+            info=info,
+        )
+
+    def close(self) -> None:
+        self._problem = None
+
+    # ---- abilities ----------------------------------------------------------------------------------------
+    def expert(self, agent: str) -> Action:
+        """The edit that mends the fault."""
+        text = str(self._playing().mend)
+        return Action(text=text, value=self.actions.index(text))
+
+    def snapshot(self) -> Any:
+        return self._problem, self._program, self._edits, self._done, self._said
+
+    def restore(self, state: Any) -> None:
+        self._problem, self._program, self._edits, self._done, self._said = state
+
+    def guidance(self, trajectory: Trajectory, *, seed: int) -> str:
+        """What the teacher says after an attempt, or before the first one. `seed` decides whether it names the line."""
+        problem = self._of(trajectory.task)
+        shown = random.Random(derive(seed, "hint")).random() < self._reveal
+        line = f"look at line {problem.mend.line}." if shown else ""
+        says: dict[str, str] = {
+            "plan": "one statement is wrong.",
+            "feedback": f"{sum(1 for _ in trajectory.steps)} edits failed: {problem.results(problem.faulty)}",
+            "hint": line,
+            "patch": f"{problem.mend}.",
+        }
+        return " ".join(says[kind] for kind in self._teacher if says[kind])
+
+    @property
+    def phrases(self) -> tuple[str, ...]:
+        """Words of the teacher, for a tokenizer."""
+        lines = range(1, self._params["lines"] + 1)
+        return ("one statement is wrong.", *(f"look at line {line}. {line} edits failed:" for line in lines))
+
+    def reference(self, task: Task) -> str:
+        """The whole answer, as a teacher must not say it."""
+        return str(self._of(task).mend)
+
+    # ---- observations -------------------------------------------------------------------------------------
+    def _of(self, task: Task) -> Problem:
+        given = {**self._params, **task.params}
+        given["faults"] = tuple(given["faults"])
+        return build(World(**{name: value for name, value in given.items() if name != "edits"}), task.seed)
+
+    def _read(self, given: Any) -> Edit | None:
+        """The edit of an index or a text; None if it is neither."""
+        if isinstance(given, int | np.integer):
+            return self._choices[int(given)] if 0 <= int(given) < len(self._choices) else None
+        return self._by_text.get(given.strip().rstrip(".")) if isinstance(given, str) else None
+
+    def _observe(self, problem: Problem) -> Observation:
+        listing = " ".join(f"{line} {statement}." for line, statement in enumerate(self._program, start=1))
+        text = " ".join(piece for piece in (listing, problem.results(self._program), self._said) if piece)
+        legal = [edit for edit in self._choices if edit.line <= len(self._program)]
+        return Observation(
+            text=text,
+            vector=self._vector(problem),
+            legal=list(map(str, legal)),
+            state_key=text,
+        )
+
+    def _vector(self, problem: Problem) -> np.ndarray:
+        """One-hot word and number of each line; input, difference and aim of each test; edits done, last undone."""
+        width = len(WORDS) + self._params["numbers"]
+        vector = np.zeros(self.vector_size, np.float32)
+        for line, statement in enumerate(self._program):
+            vector[line * width + WORDS.index(statement.word)] = 1.0
+            vector[line * width + len(WORDS) + statement.number - 1] = 1.0
+        place = self._params["lines"] * width
+        tests: Sequence[tuple[int, int]] = problem.tests
+        for x, want in tests:
+            got = execute(self._program, x)
+            vector[place : place + 3] = np.array([x / len(INPUTS), np.tanh((got - want) / 4), np.tanh(want / 10)])
+            place += 3
+        vector[place:] = np.array([self._done / self._edits, float(bool(self._said))])
+        return vector
+
+    def _playing(self) -> Problem:
+        if self._problem is None:
+            raise ContractError(where="environment codefix", what="`step` was called before `reset`.")
+        return self._problem

@@ -1,0 +1,260 @@
+"""Flow: four modules answer a question by search, sharing a memory: planner, executor, verifier and generator.
+
+Knows modules, their order, memory and texts. Graphs, questions and the search itself are in `hopsearch_graph`.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import numpy as np
+import pydantic
+
+from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.envs.probes.hopsearch_graph import (
+    ENTITIES,
+    RELATIONS,
+    Entity,
+    Graph,
+    Question,
+    Relation,
+    answer,
+    ask,
+    build_graph,
+    search,
+)
+from palaestra.errors import ContractError, RecipeError
+from palaestra.registry import Fraction, PositiveInt, register
+
+PLANNER, EXECUTOR, VERIFIER, GENERATOR = MODULES = ("planner", "executor", "verifier", "generator")
+START, LAST = "start", "last"
+STOP, CONTINUE = "stop", "continue"
+
+
+@dataclass(slots=True)
+class State:
+    """How far one episode is.
+
+    Attributes:
+        module: who acts. turns: of the planner.
+        goal: what the executor is to search; `walk`: relations followed since the planner last began at the start.
+        last: the entity found last. facts: the memory, the latest finding of each search.
+    """
+
+    graph: Graph
+    question: Question
+    seed: int
+    name: str
+    last: Entity
+    module: str = PLANNER
+    turns: int = 0
+    goal: tuple[Entity, Relation] | None = None
+    walk: list[Relation] = field(default_factory=list)
+    facts: dict[tuple[Entity, Relation], Entity] = field(default_factory=dict)
+
+    def reached(self) -> list[Entity]:
+        """The entities along the question's relations, as far as the memory knows them."""
+        path = [self.question.start]
+        for relation in self.question.relations:
+            if (path[-1], relation) not in self.facts:
+                break
+            path.append(self.facts[path[-1], relation])
+        return path
+
+    @property
+    def complete(self) -> bool:
+        """Whether the memory leads to an answer."""
+        return len(self.reached()) > len(self.question.relations)
+
+
+@register("environment", "flow")
+class Flow:
+    """Answer questions of several hops with four modules that act in turn on one memory.
+
+    `planner` sees the question and the memory, and sets the next sub-goal: `start owner` (search the owner of the
+    entity that the question names) or `last owner` (of what was found last). `executor` runs it: `search amber owner`.
+    What it found is added to the memory. `verifier` says `stop` or `continue`; after `stop`, or `steps` sub-goals,
+    `generator` answers: `answer birch`. Each module is an agent, so each may be trained; the environment's expert knows
+    a rule for every one of them, and the verifier's rule errs.
+
+    Args:
+        entities, relations, hops: of graph and question, as in `hopsearch`.
+        steps: most sub-goals. Higher: more detours can be mended. Usual: 5.
+        noise: probability that a search finds a wrong entity. Usual: 0.
+        verifier_noise: probability that the expert's verdict is turned round. Higher: questions of several hops are
+            broken off, others dragged out. Usual: 0.1.
+
+    Reward: 1 to `planner` for the right answer, else 0. An act that cannot be read changes nothing: a sub-goal is lost,
+    nothing is found, the verdict is `continue`, the answer is wrong.
+
+    The last `info` tells `steps`, the number of sub-goals, and `stratum`, the number of hops. `vector` and indices are
+    the planner's; the other modules act by text.
+
+    Raises: RecipeError, if the first number of `hops` is larger than the second.
+    """
+
+    agents: tuple[str, ...] = MODULES
+    provides = frozenset({"state_key", "outcome", "stratum"})
+
+    def __init__(
+        self,
+        *,
+        entities: Annotated[int, pydantic.Field(ge=6, le=len(ENTITIES))] = 40,
+        relations: Annotated[int, pydantic.Field(ge=1, le=len(RELATIONS))] = 4,
+        hops: tuple[PositiveInt, PositiveInt] = (1, 3),
+        steps: PositiveInt = 5,
+        noise: Fraction = 0.0,
+        verifier_noise: Fraction = 0.1,
+    ) -> None:
+        if hops[0] > hops[1]:
+            raise RecipeError(
+                where="environment: flow",
+                what=f"`hops` is {hops[0]} to {hops[1]}: the first number is larger than the second.",
+                remedy=f"Write `hops: [{hops[1]}, {hops[0]}]`.",
+            )
+        self._params: dict[str, Any] = {"entities": entities, "relations": relations, "hops": list(hops)}
+        self._hops, self._steps, self._noise, self._verifier_noise = hops[1], steps, noise, verifier_noise
+        self._relations = RELATIONS[:relations]
+        self.actions = tuple(f"{source} {name}" for source in (START, LAST) for name in self._relations)
+        self.action_count = len(self.actions)
+        self.vector_size = 2 * self._hops * relations + self._hops + 2 + steps
+        self._state: State | None = None
+
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """`n` questions; splits never share a seed."""
+        return seeded_tasks("flow", self._params, split, n, seed)
+
+    def reset(self, task: Task) -> StepResult:
+        world = {**self._params, **task.params}
+        graph = build_graph(world["entities"], world["relations"], task.seed)
+        question = ask(graph, tuple(world["hops"]), task.seed)
+        self._state = State(graph, question, task.seed, str(task.seed), question.start)
+        return StepResult(observations={PLANNER: self._observe(self._state, "")})
+
+    def step(self, actions: Mapping[str, Action]) -> StepResult:
+        state = self._playing()
+        module = state.module
+        words = self._read(module, actions[module].value)
+        info: dict[str, Any] = {"invalid": {module: True}} if words is None else {}
+        if module == GENERATOR:
+            won = words == ["answer", state.graph.entities[answer(state.graph, state.question)]]
+            info |= {"success": won, "steps": state.turns, "stratum": str(len(state.question.relations))}
+            done = frozenset(MODULES)
+            return StepResult(observations={}, rewards={PLANNER: float(won)}, terminated=done, info=info)
+        {PLANNER: self._plan, EXECUTOR: self._execute, VERIFIER: self._verify}[module](state, words or [])
+        said = "not understood. " if words is None else ""
+        return StepResult(observations={state.module: self._observe(state, said)}, info=info)
+
+    def close(self) -> None:
+        self._state = None
+
+    # ---- abilities ----------------------------------------------------------------------------------------
+    def expert(self, agent: str) -> Action:
+        """The module's rule: follow the question; run the sub-goal; is the memory enough, told wrongly now and then;
+        answer what the memory leads to."""
+        state = self._playing()
+        names, path, asked = state.graph.entities, state.reached(), state.question.relations
+        if agent == PLANNER:
+            on_way = state.last in path[:-1] or (state.last == path[-1] and not state.complete)
+            hop = path.index(state.last) if on_way else 0
+            text = f"{LAST if hop else START} {self._relations[asked[hop]]}"
+            return Action(text=text, value=self.actions.index(text))
+        if agent == EXECUTOR:
+            entity, relation = state.goal or (state.last, 0)
+            return Action(text=f"search {names[entity]} {self._relations[relation]}")
+        if agent == VERIFIER:
+            errs = random.Random(derive(state.seed, "verifier", state.turns)).random() < self._verifier_noise
+            return Action(text=STOP if state.complete != errs else CONTINUE)
+        return Action(text=f"answer {names[path[-1] if state.complete else state.last]}")
+
+    def snapshot(self) -> Any:
+        return copy.deepcopy(self._state)
+
+    def restore(self, state: Any) -> None:
+        self._state = copy.deepcopy(state)
+
+    # ---- modules ------------------------------------------------------------------------------------------
+    def _playing(self) -> State:
+        if self._state is None:
+            raise ContractError(where="environment flow", what="`step` was called before `reset`.")
+        return self._state
+
+    def _read(self, module: str, value: Any) -> list[str] | None:
+        """The words of an action that this module can take; None if it is none."""
+        if module == PLANNER and isinstance(value, int | np.integer) and 0 <= value < len(self.actions):
+            value = self.actions[int(value)]
+        words = value.lower().split() if isinstance(value, str) else []
+        entities = self._playing().graph.entities
+        match module, words:
+            case ("planner", [source, relation]) if source in (START, LAST) and relation in self._relations:
+                return words
+            case ("executor", ["search", entity, relation]) if entity in entities and relation in self._relations:
+                return words
+            case ("verifier", [verdict]) if verdict in (STOP, CONTINUE):
+                return words
+            case ("generator", ["answer", entity]) if entity in entities:
+                return words
+        return None
+
+    def _plan(self, state: State, words: list[str]) -> None:
+        state.turns += 1
+        if not words:
+            state.module = PLANNER if state.turns < self._steps else GENERATOR
+            return
+        source, relation = words[0], self._relations.index(words[1])
+        state.walk = [*(state.walk if source == LAST else []), relation]
+        state.goal = (state.last if source == LAST else state.question.start, relation)
+        state.module = EXECUTOR
+
+    def _execute(self, state: State, words: list[str]) -> None:
+        if words:
+            key = (state.graph.entities.index(words[1]), self._relations.index(words[2]))
+            seed = derive(state.seed, "executor", state.turns)
+            state.last = state.facts[key] = search(state.graph, *key, noise=self._noise, seed=seed)
+        state.module = VERIFIER
+
+    def _verify(self, state: State, words: list[str]) -> None:
+        over = words == [STOP] or state.turns >= self._steps
+        state.module, state.goal = (GENERATOR if over else PLANNER), None
+
+    # ---- observations -------------------------------------------------------------------------------------
+    def _observe(self, state: State, said: str) -> Observation:
+        names = state.graph.entities
+        asked = " ".join((names[state.question.start], *(self._relations[r] for r in state.question.relations)))
+        memory = "".join(f" {names[e]} {self._relations[r]} {names[f]}." for (e, r), f in state.facts.items())
+        goal = f" sub-goal: {names[state.goal[0]]} {self._relations[state.goal[1]]}." if state.goal else ""
+        text = f"question: {asked}. memory:{memory or ' empty.'} at {names[state.last]}.{goal}"
+        return Observation(
+            text=f"{said}{text}",
+            vector=self._vector(state),
+            legal=self._legal(state),
+            state_key=f"{state.name}/{state.module}/{state.turns}/{text}",
+        )
+
+    def _legal(self, state: State) -> list[Any]:
+        """Indices for the planner, texts for the others."""
+        names = state.graph.entities
+        if state.module == PLANNER:
+            return list(range(len(self.actions)))
+        if state.module == VERIFIER:
+            return [STOP, CONTINUE]
+        if state.module == GENERATOR:
+            return [f"answer {name}" for name in names]
+        entity = state.goal[0] if state.goal else state.last
+        return [f"search {names[entity]} {relation}" for relation in self._relations]
+
+    def _vector(self, state: State) -> np.ndarray:
+        """Relations of the question and of the walk, length of the walk, sub-goals so far."""
+        lists = np.zeros((2, self._hops, len(self._relations)), np.float32)
+        for row, chosen in zip(lists, (state.question.relations, state.walk), strict=True):
+            for place, relation in enumerate(chosen[: self._hops]):
+                row[place, relation] = 1
+        length, turns = np.zeros(self._hops + 2, np.float32), np.zeros(self._steps, np.float32)
+        length[min(len(state.walk), self._hops + 1)] = 1
+        turns[min(state.turns, self._steps - 1)] = 1
+        return np.concatenate([lists.reshape(-1), length, turns])

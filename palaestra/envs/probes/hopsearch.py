@@ -1,0 +1,391 @@
+"""Hopsearch: questions of several hops about a random knowledge graph, a search tool that may err, one answer.
+
+Knows texts, actions and rewards of the game. Graphs, questions and the search itself are in `hopsearch_graph`.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import numpy as np
+import pydantic
+
+from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.entities import named_share
+from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.envs.probes.hopsearch_graph import (
+    ENTITIES,
+    RELATIONS,
+    Entity,
+    Graph,
+    Question,
+    Relation,
+    Relevance,
+    answer,
+    ask,
+    build_graph,
+    chain,
+    hops_of,
+    search,
+)
+from palaestra.errors import ContractError, RecipeError
+from palaestra.registry import Fraction, PositiveInt, register
+
+AGENT = "player"
+REPEAT, RESTART, ANSWER = "repeat", "restart", "answer"
+Range = tuple[PositiveInt, PositiveInt]
+EVIDENCE = ("once", "agreed", "differed")  # what a repeated search said of the present entity
+
+
+@dataclass(slots=True)
+class State:
+    """How far one episode is. `path` leads from `origin` to the present entity, by what searches found."""
+
+    graph: Graph
+    questions: tuple[Question, ...]
+    relevance: Relevance
+    seed: int
+    noise: float
+    name: str
+    origin: Entity
+    path: list[tuple[Relation, Entity]] = field(default_factory=list)
+    evidence: str = EVIDENCE[0]
+    facts: dict[tuple[Entity, Relation], Entity] = field(default_factory=dict)  # the latest finding of each query
+    said: str = ""  # by the agent itself
+    turn: int = 0
+    calls: int = 0
+
+    @property
+    def current(self) -> Entity:
+        """The entity that the latest search found; at first, the question's."""
+        return self.path[-1][1] if self.path else self.origin
+
+    def go_to(self, entity: Entity) -> None:
+        """Continue from an entity: back along the path if it is on it, else from there as a new origin."""
+        passed = [self.origin, *(found for _, found in self.path)]
+        if entity in passed:
+            del self.path[passed.index(entity) :]
+        else:
+            self.origin, self.path = entity, []
+
+
+@register("environment", "hopsearch")
+class HopSearch:
+    """Answer questions of several hops by searching a knowledge graph, one fact at a time.
+
+    `question: amber maker owner.` asks for the owner of the maker of amber. `search amber maker` finds
+    `amber maker birch.`; `search birch owner` finds the answer; `answer ENTITY` ends the episode. Several
+    questions are all stated at the start and answered together, in their order: `answer ENTITY ENTITY …`, or
+    `answer 1: ENTITY. 2: ENTITY. …`, which is what the expert says.
+
+    With one question there is a fixed set of actions too, for policies that choose by index or short text: they
+    go on from the entity that was found last. `follow RELATION` searches there, `repeat` makes the last search
+    again (its finding replaces the earlier one), `restart` goes back to the question's entity, `answer`
+    answers with the present entity.
+
+    Args:
+        entities: of the graph, 6–40. Higher: a guess is right more rarely. Usual: 40.
+        relations: leading from each entity, 1–4. Higher: more wrong turns. Usual: 4.
+        hops: fewest and most relations of a question, mixed evenly. Higher: more searches in a row must be right.
+        questions: fewest and most independent questions of an episode. More than one: text only.
+        noise: probability that a search finds a wrong entity; searching again may find another one.
+        graphs: 0 makes a new graph for every seed; k > 0 lets every seed, of every split, ask about one of k
+            fixed graphs.
+        in_turn: state each of several questions only when the one before is worked out, and ask for all answers
+            at the end: `2: dune. question: elm rival.` Who forgot the first finding cannot answer.
+        max_turns: turns until the episode is cut off.
+
+    Reward: the share of right answers, so 1 or 0 for one question; `success`: all are right. An action that
+    cannot be read, such as a search for an unknown entity, changes nothing but the turn.
+
+    A step's `info` tells `process`, 1 for a relevant query and 0 for others (repeated, leading nowhere, unreadable;
+    nothing for the answer), `executable`, 0 for what could not be read, `calls`, the number of searches so far, and
+    `entities`, which share of the entities on the questions' ways, answers included, the agent has named itself: in
+    a search, in an answer, or in whatever it wrote. The last one tells `stratum`, the number of searches as a text.
+    With several questions each also tells `gist`, what would be worth noting now: `1: birch. question 2: cedar
+    owner.`, the answer to the first question and what is left of the second; no policy sees it.
+
+    `vector` says, for one question: its relations, the relations followed so far, how many these are, what a
+    repeated search said, and the share of turns left.
+    """
+
+    agents: tuple[str, ...] = (AGENT,)
+    provides = frozenset({"state_key", "outcome", "process", "executable", "stratum", "calls", "entities"})
+
+    def __init__(
+        self,
+        *,
+        entities: Annotated[int, pydantic.Field(ge=6, le=len(ENTITIES))] = 40,
+        relations: Annotated[int, pydantic.Field(ge=1, le=len(RELATIONS))] = 4,
+        hops: Range = (1, 3),
+        questions: Range = (1, 1),
+        noise: Fraction = 0.1,
+        graphs: Annotated[int, pydantic.Field(ge=0)] = 0,
+        in_turn: bool = False,
+        max_turns: PositiveInt = 8,
+    ) -> None:
+        _refuse_empty(hops=hops, questions=questions)
+        self._params: dict[str, Any] = {
+            "entities": entities,
+            "relations": relations,
+            "hops": list(hops),
+            "questions": list(questions),
+            "noise": noise,
+            "graphs": graphs,
+        }
+        self._in_turn = in_turn and questions[1] > 1
+        self._max_turns, self._hops, self._single = max_turns, hops[1], questions[1] == 1
+        self.actions = (*(f"follow {name}" for name in RELATIONS[:relations]), REPEAT, RESTART, ANSWER)
+        self.action_count = len(self.actions) if self._single else None
+        self.vector_size = 2 * hops[1] * relations + hops[1] + 2 + len(EVIDENCE) + 1 if self._single else None
+        self._state: State | None = None
+
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """`n` sets of questions; splits never share a seed."""
+        return seeded_tasks("hopsearch", self._params, split, n, seed, difficulty=self._difficulty)
+
+    def _difficulty(self, seed: int) -> int:
+        """A search for each relation and an answer to each question: turns of the shortest solution of one question."""
+        count = _count(self._params, seed)
+        return sum(hops_of(tuple(self._params["hops"]), derive(seed, k)) for k in range(count)) + count
+
+    def reset(self, task: Task) -> StepResult:
+        world = {**self._params, **task.params}
+        # The last bit of a seed tells its split.
+        number = task.seed // 2 % world["graphs"] if world["graphs"] else task.seed
+        graph = build_graph(world["entities"], world["relations"], number)
+        asked = tuple(ask(graph, tuple(world["hops"]), derive(task.seed, k)) for k in range(_count(world, task.seed)))
+        name = f"{number}/{' '.join(_spell(graph, question) for question in asked)}"
+        self._state = State(graph, asked, Relevance(asked), task.seed, world["noise"], name, asked[0].start)
+        said = _state_question(self._state, 0) if self._in_turn else _state_questions(graph, asked)
+        seen = self._observe(self._state, said)
+        return StepResult(observations={AGENT: seen}, info={"success": False})
+
+    def step(self, actions: Mapping[str, Action]) -> StepResult:
+        state = self._playing()
+        meant = self._read(actions[AGENT].value)
+        state.said += f" {_said(state.graph, actions[AGENT].value, meant)}"
+        gold = [state.graph.entities[entity] for q in state.questions for entity in chain(state.graph, q)[1:]]
+        told = {"executable": float(meant is not None), "entities": named_share(state.said, gold)}
+        info: dict[str, Any] = {name: {AGENT: value} for name, value in told.items()}
+        state.turn += 1
+        right: list[bool] | None = None
+        if meant is None:
+            said = "not understood."
+            info |= {"invalid": {AGENT: True}, "process": {AGENT: 0.0}}
+        elif meant[0] == ANSWER:
+            said = ""
+            right = [given == answer(state.graph, q) for given, q in zip(meant[1:], state.questions, strict=True)]
+        elif meant[0] == RESTART:
+            state.go_to(state.questions[0].start)
+            said = f"back to {state.graph.entities[state.current]}."
+            info["process"] = {AGENT: 0.0}
+        else:
+            before = _present(state)
+            said, relevant = self._search(state, *meant[1:])
+            info["process"] = {AGENT: float(relevant)}
+            if self._in_turn and (now := _present(state)) > before:
+                said = f"{now}: {state.graph.entities[state.current]}. {_state_question(state, now)}"
+        if not self._single:
+            info["gist"] = {AGENT: _gist(state, in_turn=self._in_turn)}
+        return self._result(state, said, right, info)
+
+    def close(self) -> None:
+        self._state = None
+
+    # ---- abilities ----------------------------------------------------------------------------------------
+    def expert(self, agent: str) -> Action:
+        """Follows each question's relations by what searches found, without checking them; then answers."""
+        state = self._playing()
+        names, relations = state.graph.entities, state.graph.relations
+        if not self._single:
+            return Action(text=_next_of_all(state))
+        question, followed = state.questions[0], tuple(relation for relation, _ in state.path)
+        if state.origin != question.start or followed != question.relations[: len(followed)]:
+            return Action(text=RESTART, value=self.actions.index(RESTART))
+        if followed == question.relations:
+            return Action(text=f"{ANSWER} {names[state.current]}", value=self.actions.index(ANSWER))
+        due = relations[question.relations[len(followed)]]
+        return Action(text=f"search {names[state.current]} {due}", value=self.actions.index(f"follow {due}"))
+
+    def snapshot(self) -> Any:
+        return copy.deepcopy(self._state)
+
+    def restore(self, state: Any) -> None:
+        self._state = copy.deepcopy(state)
+
+    # ---- playing ------------------------------------------------------------------------------------------
+    def _playing(self) -> State:
+        if self._state is None:
+            raise ContractError(where="environment hopsearch", what="`step` was called before `reset`.")
+        return self._state
+
+    def _read(self, value: Any) -> tuple[Any, ...] | None:
+        """("search", entity, relation), ("answer", entity, …) or ("restart",); None if it cannot be read."""
+        if isinstance(value, int | np.integer) and self._single and 0 <= value < len(self.actions):
+            value = self.actions[int(value)]
+        if not isinstance(value, str):
+            return None
+        state = self._playing()
+        entities, relations = state.graph.entities, state.graph.relations
+        match value.lower().split():
+            case ["search", entity, relation] if entity in entities and relation in relations:
+                return "search", entities.index(entity), relations.index(relation)
+            case ["follow", relation] if self._single and relation in relations:
+                return "search", state.current, relations.index(relation)
+            case ["repeat"] if self._single and state.path:
+                before = state.path[-2][1] if len(state.path) > 1 else state.origin
+                return "search", before, state.path[-1][0]
+            case ["restart"] | ["repeat"] if self._single:  # with nothing to repeat, it leads to where one is
+                return (RESTART,)
+            case ["answer"] if self._single:
+                return ANSWER, state.current
+            case ["answer", *words]:
+                # Numbers and dots are for the reader's convenience.
+                given = [word.rstrip(".") for word in words if not re.fullmatch(r"\d+:", word)]
+                if len(given) == len(state.questions) and set(given) <= set(entities):
+                    return ANSWER, *(entities.index(entity) for entity in given)
+        return None
+
+    def _search(self, state: State, entity: Entity, relation: Relation) -> tuple[str, bool]:
+        """Search, move to what was found; the text that says so, and whether the query was relevant."""
+        found = search(state.graph, entity, relation, noise=state.noise, seed=derive(state.seed, state.turn))
+        if entity != state.current:
+            state.go_to(entity)
+        state.path.append((relation, found))
+        before = state.facts.get((entity, relation))
+        state.evidence = EVIDENCE[0] if before is None else EVIDENCE[1] if before == found else EVIDENCE[2]
+        state.facts[entity, relation] = found
+        state.calls += 1
+        names = state.graph.entities
+        said = f"{names[entity]} {state.graph.relations[relation]} {names[found]}."
+        return said, state.relevance.take(entity, relation, found)
+
+    def _result(self, state: State, said: str, right: list[bool] | None, info: dict[str, Any]) -> StepResult:
+        answered = right is not None
+        info["calls"] = {AGENT: state.calls}
+        cut = not answered and state.turn >= self._max_turns
+        info["success"] = answered and all(right or ())  # from the start, for episodes that another limit cuts off
+        if answered or cut:
+            info["stratum"] = str(state.calls)
+        seen = {} if answered else {AGENT: self._observe(state, said)}
+        return StepResult(
+            observations={} if cut else seen,
+            last=seen if cut else {},
+            rewards={AGENT: sum(right) / len(right) if right else 0.0},
+            terminated=frozenset({AGENT} if answered else ()),
+            truncated=frozenset({AGENT} if cut else ()),
+            info=info,
+        )
+
+    # ---- observations -------------------------------------------------------------------------------------
+    def _observe(self, state: State, text: str) -> Observation:
+        names = state.graph.entities
+        if not self._single:
+            facts = sorted(f"{entity}.{relation}.{found}" for (entity, relation), found in state.facts.items())
+            return Observation(text=text, state_key=f"{state.name}/{' '.join(facts)}")
+        way = " ".join(f"{state.graph.relations[relation]} {names[found]}" for relation, found in state.path)
+        impossible = set()
+        if not state.path:
+            impossible = {REPEAT} if state.origin != state.questions[0].start else {REPEAT, RESTART}
+        return Observation(
+            text=text,
+            vector=self._vector(state),
+            legal=[index for index, action in enumerate(self.actions) if action not in impossible],
+            state_key=f"{state.name}/{names[state.origin]} {way}/{state.evidence}",
+        )
+
+    def _vector(self, state: State) -> np.ndarray:
+        relations, hops = len(state.graph.relations), self._hops
+        lists = np.zeros((2, hops, relations), np.float32)
+        followed = [relation for relation, _ in state.path]
+        for row, chosen in zip(lists, (state.questions[0].relations, followed), strict=True):
+            for place, relation in enumerate(chosen[:hops]):
+                row[place, relation] = 1
+        depth, evidence = np.zeros(hops + 2, np.float32), np.zeros(len(EVIDENCE), np.float32)
+        depth[min(len(followed), hops + 1)] = 1
+        evidence[EVIDENCE.index(state.evidence)] = 1
+        left = np.float32(1 - state.turn / self._max_turns)
+        return np.concatenate([lists.reshape(-1), depth, evidence, [left]]).astype(np.float32)
+
+
+def _count(world: Mapping[str, Any], seed: int) -> int:
+    """Questions of the task with this seed."""
+    fewest, most = world["questions"]
+    return int(fewest + derive(seed, "count") % (most - fewest + 1))
+
+
+def _said(graph: Graph, value: Any, meant: tuple[Any, ...] | None) -> str:
+    """What an action says: its text, if it has one, and the entities that it is about."""
+    about = meant[1:2] if meant and meant[0] == "search" else meant[1:] if meant else ()
+    return " ".join([value if isinstance(value, str) else "", *(graph.entities[entity] for entity in about)])
+
+
+def _state_questions(graph: Graph, questions: Sequence[Question]) -> str:
+    """`question: amber maker owner.`, or `question 1: … question 2: …`."""
+    if len(questions) == 1:
+        return f"question: {_spell(graph, questions[0])}."
+    return " ".join(f"question {k}: {_spell(graph, question)}." for k, question in enumerate(questions, start=1))
+
+
+def _state_question(state: State, number: int) -> str:
+    """The question of this number, from 0; behind the last one, the wish for answers."""
+    if number == len(state.questions):
+        return "answer all."
+    return f"question: {_spell(state.graph, state.questions[number])}."
+
+
+def _spell(graph: Graph, question: Question) -> str:
+    return " ".join((graph.entities[question.start], *(graph.relations[r] for r in question.relations)))
+
+
+def _reached(state: State, question: Question) -> tuple[Entity, tuple[Relation, ...]]:
+    """How far searches along a question led: an entity, and the relations that are left."""
+    entity = question.start
+    for hop, relation in enumerate(question.relations):
+        if (entity, relation) not in state.facts:
+            return entity, question.relations[hop:]
+        entity = state.facts[entity, relation]
+    return entity, ()
+
+
+def _next_of_all(state: State) -> str:
+    """The next search of the first question that is not worked out, else the answer to all."""
+    present = _present(state)
+    if present == len(state.questions):
+        return f"{ANSWER} {_gist(state, in_turn=False)}"
+    entity, left = _reached(state, state.questions[present])
+    return f"search {state.graph.entities[entity]} {state.graph.relations[left[0]]}"
+
+
+def _present(state: State) -> int:
+    """The number of the first question that is not worked out, from 0."""
+    left = (number for number, question in enumerate(state.questions) if _reached(state, question)[1])
+    return next(left, len(state.questions))
+
+
+def _gist(state: State, *, in_turn: bool) -> str:
+    """What searches found of each question, `1: birch.`, and what is left to find, `question 2: cedar owner.`"""
+    notes = []
+    for number, question in enumerate(state.questions):
+        entity, left = _reached(state, question)
+        if not left:
+            notes.append(f"{number + 1}: {state.graph.entities[entity]}.")
+        elif left != question.relations or (in_turn and number == _present(state)):
+            name = "question" if in_turn else f"question {number + 1}"
+            notes.append(f"{name}: {_spell(state.graph, Question(start=entity, relations=left))}.")
+    return " ".join(notes)
+
+
+def _refuse_empty(**ranges: Range) -> None:
+    for name, (fewest, most) in ranges.items():
+        if fewest > most:
+            raise RecipeError(
+                where="environment: hopsearch",
+                what=f"`{name}` is {fewest} to {most}: the first number is larger than the second.",
+                remedy=f"Write `{name}: [{most}, {fewest}]`.",
+            )

@@ -1,0 +1,129 @@
+"""Phrase: rooms with actions spelled in several words, where good and bad actions begin alike.
+
+Knows how actions are spelled. The house, its rules and its texts are those of `rooms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any
+
+import pydantic
+
+from palaestra.data import Action, Observation, StepResult, Task
+from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.envs.probes.rooms import ACTIONS, AGENT, WAIT, Rooms, read
+from palaestra.errors import RecipeError
+from palaestra.registry import PositiveInt, register
+
+# An action is the first words of its beginning and then its end. All moves begin alike, and so do the useful
+# and the useless way to pick up and to unlock something.
+BEGINNINGS = {
+    "go": ("walk", "slowly", "along", "the", "path"),
+    "take": ("pick", "up", "the", "small", "shiny"),
+    "open": ("turn", "around", "the", "rusty", "old"),
+}
+DECOYS = ("take lamp", "open tap")
+WORDS = (2, 6)  # fewest and most words of a phrase
+Words = Annotated[int, pydantic.Field(ge=WORDS[0], le=WORDS[1])]
+
+
+def spell(words_min: int, words_max: int) -> dict[str, str]:
+    """Phrase → action of `rooms` (a decoy is `wait`), in the order of `rooms`, decoys last.
+
+    Lengths go round from `words_min` to `words_max`; a decoy is as long as the action it looks like.
+    """
+    span = words_max - words_min + 1
+    lengths = {action: words_min + place % span for place, action in enumerate(ACTIONS)}
+    phrases = {_phrase(action, length): action for action, length in lengths.items()}
+    for decoy in DECOYS:
+        model = next(action for action in ACTIONS if action.split()[0] == decoy.split()[0])
+        phrases[_phrase(decoy, lengths[model])] = WAIT
+    return phrases
+
+
+def _phrase(action: str, length: int) -> str:
+    verb, end = action.split()
+    return " ".join((*BEGINNINGS[verb][: length - 1], end))
+
+
+@register("environment", "phrase")
+class Phrase:
+    """Rooms with actions of several words: which word of a good action deserves the credit?
+
+    Every move begins with "walk slowly"; "pick up … lamp" and "turn around … tap" begin like the key's and the
+    door's actions and do nothing. A phrase that stops early, or mixes two, cannot be read.
+
+    Args:
+        words_min: fewest words of an action. Higher: longer responses. Usual: 3.
+        words_max: most words of an action, 2–6. Higher: credit must reach further back. Usual: 6.
+        rooms, max_turns, mazes, show_actions: as for `rooms`.
+
+    Raises: RecipeError, if `words_min` exceeds `words_max`.
+    """
+
+    agents: tuple[str, ...] = (AGENT,)
+    provides = Rooms.provides
+
+    def __init__(
+        self,
+        *,
+        words_min: Words = 3,
+        words_max: Words = 6,
+        rooms: Annotated[int, pydantic.Field(ge=3, le=25)] = 12,
+        max_turns: PositiveInt = 15,
+        mazes: Annotated[int, pydantic.Field(ge=0)] = 0,
+        show_actions: bool = False,
+    ) -> None:
+        if words_min > words_max:
+            raise RecipeError(
+                where="environment: phrase",
+                what=f"words_min {words_min} is more than words_max {words_max}.",
+                remedy="Set `words_min` to at most `words_max`.",
+            )
+        self._rooms = Rooms(rooms=rooms, max_turns=max_turns, mazes=mazes)
+        self._params = {"rooms": rooms, "max_turns": max_turns, "mazes": mazes}
+        self._phrases = spell(words_min, words_max)
+        self._show_actions = show_actions
+        self.actions = tuple(self._phrases)
+        self.action_count = len(self.actions)
+        self.vector_size = self._rooms.vector_size
+
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """`n` mazes; splits never share a seed."""
+        return seeded_tasks("phrase", self._params, split, n, seed, difficulty=self._rooms.difficulty)
+
+    def reset(self, task: Task) -> StepResult:
+        return self._spelled(self._rooms.reset(task))
+
+    def step(self, actions: Mapping[str, Action]) -> StepResult:
+        phrase = read(actions[AGENT].value, self.actions)
+        meant = None if phrase is None else self._phrases.get(phrase)
+        return self._spelled(self._rooms.step({AGENT: Action(text=meant or "")}))
+
+    def close(self) -> None:
+        self._rooms.close()
+
+    def expert(self, agent: str) -> Action:
+        """The first action of a shortest solution, spelled out."""
+        meant = self._rooms.expert(agent).text
+        return Action(text=next(phrase for phrase, action in self._phrases.items() if action == meant))
+
+    def snapshot(self) -> Any:
+        return self._rooms.snapshot()
+
+    def restore(self, state: Any) -> None:
+        self._rooms.restore(state)
+
+    # ---- observations -------------------------------------------------------------------------------------
+    def _spelled(self, result: StepResult) -> StepResult:
+        observations = {agent: self._spell(seen) for agent, seen in result.observations.items()}
+        last = {agent: self._spell(seen) for agent, seen in result.last.items()}
+        return replace(result, observations=observations, last=last)
+
+    def _spell(self, seen: Observation) -> Observation:
+        possible = {*(seen.legal or ()), WAIT}
+        legal = [phrase for phrase, action in self._phrases.items() if action in possible]
+        text = f"{seen.text} actions: {', '.join(legal)}." if self._show_actions else seen.text
+        return replace(seen, text=text, legal=legal)

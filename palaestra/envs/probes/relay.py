@@ -1,0 +1,283 @@
+"""Relay: a main agent splits a question in two and sends a sub-agent, who alone has the tool, to find each half.
+
+Knows questions, calls and texts of the game. Who called whom is told with every act, for credit in teams.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pydantic
+
+from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.errors import ContractError
+from palaestra.registry import Fraction, NonNegative, PositiveInt, register
+
+MAIN, SUB = "main", "sub"
+OBJECTS = ("lamp", "box", "cup", "door", "ring", "coat", "drum", "sail")
+PLACES = ("top", "base", "rim", "back")
+COLORS = ("red", "blue", "green", "gold", "black", "white")
+SPARE = 2  # acts of the main agent beside its calls: the answer, and one for nothing
+Key = int  # which place of which object
+Color = int
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of the sub-agent. `parent` is the turn of the act that made it."""
+
+    key: Key
+    parent: int
+    acts: int = 0
+    found: tuple[Key, Color] | None = None
+
+
+@dataclass(slots=True)
+class State:
+    """How far one episode is. `notes` has what was reported on each half of the question; `turn` counts all acts."""
+
+    world: tuple[Color, ...]
+    question: tuple[Key, Key]
+    seed: int
+    notes: dict[Key, Color] = field(default_factory=dict)
+    call: Call | None = None
+    calls: int = 0
+    own: int = 0  # acts of the main agent
+    turn: int = 0
+
+    @property
+    def agent(self) -> str:
+        """Who acts."""
+        return MAIN if self.call is None else SUB
+
+
+@register("environment", "relay")
+class Relay:
+    """Answer a question of two halves by calling a sub-agent, who has the search tool.
+
+    `question: top of lamp and rim of cup.` The agent `main` calls with `ask top of lamp`; then the agent `sub` is told
+    `find top of lamp.`, may `search top of lamp`, and ends the call with `report red`. When the main agent knows both
+    halves it answers them in their order: `answer red blue`. Colors differ from task to task.
+
+    Args:
+        objects, places: 2–8 and 1–4; what can be asked for. Higher: more to choose from. Usual: 4, 2.
+        colors: 2–6. Higher: a guess is right more rarely. Usual: 4.
+        calls: most calls of an episode, 2 of which are needed. Higher: failed calls can be made again. Usual: 3.
+        call_turns: acts of the sub-agent in one call; 2 are needed. One that has not reported by then failed.
+        noise: probability that a search finds a wrong color. Usual: 0.
+        offer: "legal" lists the actions of the role as indices, so that network policies take no others; "all" lists
+            none, and roles must be learned too.
+        main_penalty, sub_penalty: ≥ 0, taken from the reward for an act that the role cannot do there.
+        shared: the sub-agent is rewarded for the answer as well.
+
+    Reward: 1 to `main` for the right answer, else 0. Readable actions that the role cannot do change nothing but the
+    turn, as unreadable ones; only the latter are marked invalid.
+
+    A step's `info` tells `invocation` (0 for `main`, else the number of the call), `parent` (turn of the act that
+    called), `format` (0 for what the role cannot do, and for the last act of a call without a report) and, at the end
+    of a call, `expert`: whether the report was true. The last one tells `calls` and `stratum`, the same as a text.
+    """
+
+    agents: tuple[str, ...] = (MAIN, SUB)
+    provides = frozenset({"state_key", "outcome", "format", "expert", "stratum"})
+
+    def __init__(
+        self,
+        *,
+        objects: Annotated[int, pydantic.Field(ge=2, le=len(OBJECTS))] = 4,
+        places: Annotated[int, pydantic.Field(ge=1, le=len(PLACES))] = 2,
+        colors: Annotated[int, pydantic.Field(ge=2, le=len(COLORS))] = 4,
+        calls: PositiveInt = 3,
+        call_turns: PositiveInt = 3,
+        noise: Fraction = 0.0,
+        offer: Literal["legal", "all"] = "legal",
+        main_penalty: NonNegative = 0.0,
+        sub_penalty: NonNegative = 0.0,
+        shared: bool = False,
+    ) -> None:
+        self._params = {"objects": objects, "places": places, "colors": colors, "noise": noise}
+        self._objects, self._places, self._colors, self._noise = objects, places, colors, noise
+        self._calls, self._call_turns, self._offer, self._shared = calls, call_turns, offer, shared
+        self._penalty = {MAIN: main_penalty, SUB: sub_penalty}
+        self._keys = [f"{place} of {thing}" for thing in OBJECTS[:objects] for place in PLACES[:places]]
+        hues = COLORS[:colors]
+        self.actions: tuple[str, ...] = (
+            *(f"ask {key}" for key in self._keys),
+            *(f"answer {one} {two}" for one, two in itertools.product(hues, hues)),
+            *(f"search {key}" for key in self._keys),
+            *(f"report {hue}" for hue in hues),
+        )
+        self.action_count = len(self.actions)
+        self.vector_size = 2 + 4 * (objects + places) + 3 * colors + calls + 1
+        self._state: State | None = None
+
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """`n` questions; splits never share a seed."""
+        return seeded_tasks("relay", self._params, split, n, seed)
+
+    def reset(self, task: Task) -> StepResult:
+        draw = random.Random(task.seed)
+        world = tuple(draw.randrange(self._colors) for _ in self._keys)
+        first, second = draw.sample(range(len(self._keys)), 2)
+        self._state = State(world, (first, second), task.seed)
+        return StepResult(observations={MAIN: self._observe(self._state, "")})
+
+    def step(self, actions: Mapping[str, Action]) -> StepResult:
+        state = self._playing()
+        agent = state.agent
+        meant = self._read(actions[agent].value)
+        fits = meant is not None and meant in self._possible(state)
+        info: dict[str, Any] = {"invocation": {agent: state.calls if state.call else 0}, "format": {agent: float(fits)}}
+        if state.call is not None:
+            info["parent"] = {agent: state.call.parent}
+        if meant is None:
+            info["invalid"] = {agent: True}
+        rewards = {} if fits else {agent: -self._penalty[agent]}
+        words = self.actions[meant].split() if meant is not None and fits else []
+        answered: bool | None = None
+        if state.call is None:
+            answered = self._main_acts(state, words)
+        else:
+            self._sub_acts(state, state.call, words, info)
+        state.turn += 1
+        said = "" if fits else "not understood. " if meant is None else "not possible. "
+        if answered is None and (state.call is not None or state.own < self._calls + SPARE):
+            return StepResult(observations={state.agent: self._observe(state, said)}, rewards=rewards, info=info)
+        won = bool(answered)
+        for one in (MAIN, SUB) if self._shared else (MAIN,):
+            rewards[one] = rewards.get(one, 0.0) + float(won)
+        info |= {"success": won, "calls": state.calls, "stratum": str(state.calls)}
+        return StepResult(observations={}, rewards=rewards, terminated=frozenset(self.agents), info=info)
+
+    def close(self) -> None:
+        self._state = None
+
+    # ---- abilities ----------------------------------------------------------------------------------------
+    def expert(self, agent: str) -> Action:
+        """Asks for each half once, searches what is asked for, reports what was found, answers what was reported."""
+        state = self._playing()
+        if state.call is not None:
+            key, found = state.call.key, state.call.found
+            searched = found is not None and found[0] == key
+            return self._action(f"report {COLORS[found[1]]}" if found and searched else f"search {self._keys[key]}")
+        unknown = [key for key in state.question if key not in state.notes]
+        if unknown and state.calls < self._calls:
+            return self._action(f"ask {self._keys[unknown[0]]}")
+        return self._action("answer " + " ".join(COLORS[state.notes.get(key, 0)] for key in state.question))
+
+    def snapshot(self) -> Any:
+        return copy.deepcopy(self._state)
+
+    def restore(self, state: Any) -> None:
+        self._state = copy.deepcopy(state)
+
+    # ---- playing ------------------------------------------------------------------------------------------
+    def _playing(self) -> State:
+        if self._state is None:
+            raise ContractError(where="environment relay", what="`step` was called before `reset`.")
+        return self._state
+
+    def _action(self, text: str) -> Action:
+        return Action(text=text, value=self.actions.index(text))
+
+    def _read(self, value: Any) -> int | None:
+        """The index of the action that is meant; None if it cannot be read."""
+        if isinstance(value, int | np.integer) and 0 <= value < len(self.actions):
+            return int(value)
+        text = " ".join(value.lower().split()) if isinstance(value, str) else ""
+        return self.actions.index(text) if text in self.actions else None
+
+    def _possible(self, state: State) -> range:
+        """The actions that the acting role can do now."""
+        keys, split = len(self._keys), len(self._keys) + self._colors**2
+        if state.call is not None:
+            return range(split, len(self.actions))
+        return range(0 if state.calls < self._calls else keys, split)
+
+    def _main_acts(self, state: State, words: list[str]) -> bool | None:
+        """Call or answer; whether the answer is right, None if there is none yet."""
+        state.own += 1
+        if words[:1] == ["ask"]:
+            state.calls += 1
+            state.call = Call(self._keys.index(" ".join(words[1:])), state.turn)
+        if words[:1] == ["answer"]:
+            return [COLORS.index(word) for word in words[1:]] == [state.world[key] for key in state.question]
+        return None
+
+    def _sub_acts(self, state: State, call: Call, words: list[str], info: dict[str, Any]) -> None:
+        """Search or report; what the call was worth is told when it ends."""
+        call.acts += 1
+        if words[:1] == ["search"]:
+            key = self._keys.index(" ".join(words[1:]))
+            call.found = (key, self._search(state, key))
+        reported = words[:1] == ["report"]
+        if reported:
+            state.notes[call.key] = COLORS.index(words[1])
+        if reported or call.acts >= self._call_turns:
+            true = reported and state.notes[call.key] == state.world[call.key]
+            info["expert"] = {SUB: float(true)}
+            info["format"] = {SUB: info["format"][SUB] * float(reported)}
+            state.call = None
+
+    def _search(self, state: State, key: Key) -> Color:
+        draw = random.Random(derive(state.seed, "search", state.turn))
+        if draw.random() >= self._noise:
+            return state.world[key]
+        return draw.choice([color for color in range(self._colors) if color != state.world[key]])
+
+    # ---- observations -------------------------------------------------------------------------------------
+    def _observe(self, state: State, said: str) -> Observation:
+        text = self._describe(state)
+        return Observation(
+            text=f"{said}{text}",
+            vector=self._vector(state),
+            legal=list(self._possible(state)) if self._offer == "legal" else None,
+            state_key=f"{state.agent}/{text}",
+        )
+
+    def _describe(self, state: State) -> str:
+        """`question: top of lamp and rim of cup. top of lamp is red. 2 calls left.`, or `find top of lamp.`"""
+        call = state.call
+        if call is not None:
+            found = f" found: {self._keys[call.found[0]]} is {COLORS[call.found[1]]}." if call.found else ""
+            return f"find {self._keys[call.key]}.{found} {self._call_turns - call.acts} turns left."
+        asked = " and ".join(self._keys[key] for key in state.question)
+        notes = "".join(
+            f" {self._keys[key]} is {COLORS[state.notes[key]]}." for key in state.question if key in state.notes
+        )
+        return f"question: {asked}.{notes} {self._calls - state.calls} calls left."
+
+    def _vector(self, state: State) -> np.ndarray:
+        """Role; the halves of the question and what was reported on them, calls made; the call and its finding."""
+        call, keys = state.call, self._objects + self._places
+        parts = [np.array([call is None, call is not None], np.float32)]
+        for key in state.question:
+            parts += [
+                self._spell(key if call is None else None),
+                _one(state.notes.get(key), self._colors, call is None),
+            ]
+        parts.append(_one(state.calls, self._calls + 1, call is None))
+        found = call.found if call is not None else None
+        parts += [self._spell(call.key if call is not None else None), self._spell(found[0] if found else None)]
+        parts.append(_one(found[1] if found else None, self._colors))
+        vector = np.concatenate(parts).astype(np.float32)
+        assert len(vector) == 2 + 4 * keys + 3 * self._colors + self._calls + 1
+        return vector
+
+    def _spell(self, key: Key | None) -> np.ndarray:
+        thing, place = divmod(key, self._places) if key is not None else (None, None)
+        return np.concatenate([_one(thing, self._objects), _one(place, self._places)])
+
+
+def _one(place: int | None, size: int, shown: bool = True) -> np.ndarray:
+    found = np.zeros(size, np.float32)
+    if place is not None and shown:
+        found[place] = 1
+    return found

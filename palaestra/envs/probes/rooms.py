@@ -1,0 +1,399 @@
+"""Rooms: a house as a text maze, with a key, a locked door and a goal.
+
+Knows house plans, moves and texts. The world is deterministic; all that differs between tasks comes from the seed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pydantic
+
+from palaestra.data import Action, Observation, StepResult, Task
+from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.envs.probes.approach import Approach
+from palaestra.errors import ContractError
+from palaestra.registry import PositiveInt, register
+
+AGENT = "player"
+NAMES = (
+    *("kitchen", "hall", "library", "cellar", "attic", "study", "garden", "pantry", "chapel", "stable", "tower"),
+    *("gallery", "armory", "bakery", "nursery", "parlor", "laundry", "workshop", "balcony", "crypt", "bathroom"),
+    *("bedroom", "office", "vault", "porch"),
+)
+DIRECTIONS = {"north": (0, -1), "east": (1, 0), "south": (0, 1), "west": (-1, 0)}
+ACTIONS = (*(f"go {direction}" for direction in DIRECTIONS), "take key", "open door")
+WAIT = "wait"  # can be read, changes nothing, and is not offered
+LOOPS = 0.4  # share of the remaining walls between neighbors that become passages
+Room = int
+Count = Annotated[int, pydantic.Field(ge=0)]
+
+
+class Key(IntEnum):
+    """Where the key is; this is all that the inventory can say."""
+
+    LYING = 0
+    CARRIED = 1
+    USED = 2  # it stays in the lock: the door is open
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """The agent's situation."""
+
+    room: Room
+    key: Key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Maze:
+    """One house: passages, and where things are. The only way to the goal is the locked door."""
+
+    exits: tuple[Mapping[str, Room], ...]
+    start: Room
+    key: Room
+    goal: Room
+    length: int  # turns of the shortest solution
+
+    def locked(self, state: State, beyond: Room) -> bool:
+        """Whether the door is shut between the agent and a neighboring room."""
+        return beyond == self.goal and state.key is not Key.USED
+
+    def next(self, state: State, action: str) -> State | None:
+        """The state after an action; None if it is impossible here."""
+        exits = self.exits[state.room]
+        if action == "take key" and state.key is Key.LYING and state.room == self.key:
+            return State(room=state.room, key=Key.CARRIED)
+        if action == "open door" and state.key is Key.CARRIED and self.goal in exits.values():
+            return State(room=state.room, key=Key.USED)
+        beyond = exits.get(action.removeprefix("go "))
+        if beyond is None or self.locked(state, beyond):
+            return None
+        return State(room=beyond, key=state.key)
+
+    def ways(self) -> tuple[dict[Room, int], dict[Room, int]]:
+        """Distances to the key and to the door from every room but the goal."""
+        door = next(iter(self.exits[self.goal].values()))
+        return _distances(self.exits, self.key, avoid=self.goal), _distances(self.exits, door, avoid=self.goal)
+
+    def left(self, state: State, ways: tuple[dict[Room, int], dict[Room, int]]) -> int:
+        """Turns of a shortest solution from here."""
+        to_key, to_door = ways
+        if state.room == self.goal:
+            return 0
+        if state.key is Key.LYING:
+            return to_key[state.room] + 1 + to_door[self.key] + 2  # take the key, open the door, go through
+        return to_door[state.room] + (2 if state.key is Key.CARRIED else 1)
+
+    def legal(self, state: State) -> list[str]:
+        """The actions that are possible, in the order of `ACTIONS`."""
+        return [action for action in ACTIONS if self.next(state, action) is not None]
+
+
+# ---- building ---------------------------------------------------------------------------------------------
+@lru_cache(maxsize=4096)
+def build(rooms: int, shortest: int, longest: int, seed: int) -> Maze:
+    """A maze whose shortest solution takes between `shortest` and `longest` turns, or as near as can be."""
+    draw = random.Random(seed)
+    found: list[Maze] = []
+    for _ in range(20):
+        exits, goal = _passages(rooms, draw)
+        fitting = list(_placements(exits, goal))
+        best = min(_misfit(maze, shortest, longest) for maze in fitting)
+        found.append(draw.choice([maze for maze in fitting if _misfit(maze, shortest, longest) == best]))
+        if best == 0:
+            return found[-1]
+    return min(found, key=lambda maze: _misfit(maze, shortest, longest))
+
+
+def _misfit(maze: Maze, shortest: int, longest: int) -> int:
+    return max(shortest - maze.length, maze.length - longest, 0)
+
+
+def _passages(rooms: int, draw: random.Random) -> tuple[tuple[dict[str, Room], ...], Room]:
+    """A random tree over the plan with some loops; the goal is a leaf, and no loop touches it."""
+    sides = [(room, direction, beyond) for room in range(rooms) for direction, beyond in _neighbors(room, rooms)]
+    draw.shuffle(sides)
+    exits: tuple[dict[str, Room], ...] = tuple({} for _ in range(rooms))
+    inside = {draw.randrange(rooms)}
+    while len(inside) < rooms:
+        room, direction, beyond = next(side for side in sides if side[0] in inside and side[2] not in inside)
+        _join(exits, room, direction, beyond)
+        inside.add(beyond)
+        draw.shuffle(sides)
+    goal = draw.choice([room for room in range(rooms) if len(exits[room]) == 1])
+    for room, direction, beyond in sides:
+        if room < beyond and goal not in (room, beyond) and draw.random() < LOOPS:
+            _join(exits, room, direction, beyond)
+    return tuple({d: one[d] for d in DIRECTIONS if d in one} for one in exits), goal
+
+
+def _neighbors(room: Room, rooms: int) -> Iterator[tuple[str, Room]]:
+    columns = columns_of(rooms)
+    for direction, (right, down) in DIRECTIONS.items():
+        x, y = room % columns + right, room // columns + down
+        if 0 <= x < columns and y >= 0 and x + y * columns < rooms:
+            yield direction, x + y * columns
+
+
+def columns_of(rooms: int) -> int:
+    """Width of the plan; the last row may be shorter."""
+    return int(np.ceil(np.sqrt(rooms)))
+
+
+def _join(exits: tuple[dict[str, Room], ...], room: Room, direction: str, beyond: Room) -> None:
+    opposite = {"north": "south", "south": "north", "east": "west", "west": "east"}
+    exits[room][direction] = beyond
+    exits[beyond][opposite[direction]] = room
+
+
+def _placements(exits: tuple[dict[str, Room], ...], goal: Room) -> Iterator[Maze]:
+    """Every start and place of the key, with the length of the shortest solution."""
+    door = next(iter(exits[goal].values()))
+    rooms = [room for room in range(len(exits)) if room != goal]
+    to_door = _distances(exits, door, avoid=goal)
+    for key in rooms:
+        to_key = _distances(exits, key, avoid=goal)
+        for start in rooms:
+            length = to_key[start] + 1 + to_door[key] + 2  # take the key, open the door, go through
+            yield Maze(exits=exits, start=start, key=key, goal=goal, length=length)
+
+
+def _distances(exits: tuple[dict[str, Room], ...], target: Room, *, avoid: Room) -> dict[Room, int]:
+    found, waiting = {target: 0}, deque([target])
+    while waiting:
+        room = waiting.popleft()
+        for beyond in exits[room].values():
+            if beyond not in found and beyond != avoid:
+                found[beyond] = found[room] + 1
+                waiting.append(beyond)
+    return found
+
+
+def solve(maze: Maze, state: State) -> list[str]:
+    """A shortest list of actions from `state` to the goal, by breadth-first search."""
+    paths: dict[State, list[str]] = {state: []}
+    waiting = deque([state])
+    while waiting:
+        here = waiting.popleft()
+        if here.room == maze.goal:
+            return paths[here]
+        for action in maze.legal(here):
+            after = maze.next(here, action)
+            if after is not None and after not in paths:
+                paths[after] = [*paths[here], action]
+                waiting.append(after)
+    return []
+
+
+# ---- the environment --------------------------------------------------------------------------------------
+@register("environment", "rooms")
+class Rooms:
+    """Find the key, open the door, reach the goal; every room may be visited again and again.
+
+    Rooms lie on one plan, so that `library` is always east of `hall`; which neighbors are joined, where one
+    starts, and where key and goal are, differ from maze to maze. An observation says all of that which can be
+    known: the room, its exits, the room of the key and of the goal, and what the last action did. So a policy that
+    sees the latest observation only can play, and what it learns in one maze helps in the next.
+
+    Args:
+        rooms: of the house, 3–25. Higher: longer ways, more dead ends. Usual: 12.
+        max_turns: turns until the episode is cut off. The shortest solution takes 40–75 % of them where the
+            house is big enough, so 6–11 of 15. Higher: longer mazes too. Usual: 15.
+        mazes: 0 makes a new maze for every seed; k > 0 lets every seed, of every split, play one of k fixed mazes,
+            for comparisons on a small set.
+        show_actions: end the text with the possible actions.
+        prefix: rooms of a porch before the house, with one way on, which all episodes share. Usual: 0.
+        corridor: steps of a dark corridor before the house, where every action that can be read leads on, so that
+            none deserves credit. Usual: 0. Turns for porch and corridor come on top of `max_turns`.
+        reward: "milestones" gives 1 for the key and 1 for the open door too; `maximum` of a step is then 3.
+
+    Reward: 1 for reaching the goal, else 0. A task's `difficulty` is the length of a shortest solution. An action that
+    is impossible or cannot be read changes nothing but the turn, and has `executable` 0. `progress` of a step is 1
+    once the key is taken, 2 once the door is open; `process` is 1 if the step was one of a shortest solution, else 0.
+    `actions` lists all actions; an index into it is taken as well as its text. `vector` is one-hot: room, room of
+    the key, room of the goal, way open and way locked per direction, where the key is.
+    """
+
+    agents: tuple[str, ...] = (AGENT,)
+    provides = frozenset(
+        {"state_key", "outcome", "progress", "executable", "process"}
+    )  # columns that tables made of it have
+    actions: tuple[str, ...] = ACTIONS
+    action_count: int = len(ACTIONS)
+
+    def __init__(
+        self,
+        *,
+        rooms: Annotated[int, pydantic.Field(ge=3, le=len(NAMES))] = 12,
+        max_turns: PositiveInt = 15,
+        mazes: Count = 0,
+        show_actions: bool = False,
+        prefix: Count = 0,
+        corridor: Count = 0,
+        reward: Literal["goal", "milestones"] = "goal",
+    ) -> None:
+        before = {name: steps for name, steps in (("prefix", prefix), ("corridor", corridor)) if steps}
+        self._params = {"rooms": rooms, "max_turns": max_turns, "mazes": mazes, **before}
+        self._approach = Approach(prefix=prefix, corridor=corridor)
+        self._max_turns, self._show_actions = max_turns + self._approach.length, show_actions
+        self._milestones = reward == "milestones"
+        self.vector_size = 3 * rooms + 2 * len(DIRECTIONS) + len(Key) + self._approach.length
+        self._maze: Maze | None = None
+        self._ways: tuple[dict[Room, int], dict[Room, int]] = ({}, {})
+        self._place, self._seed = 0, 0  # on the approach; of the task
+        self._state, self._turn, self._name, self._said = State(room=0, key=Key.LYING), 0, "", ""
+
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """`n` mazes; splits never share a seed."""
+        return seeded_tasks("rooms", self._params, split, n, seed, difficulty=self.difficulty)
+
+    def difficulty(self, seed: int) -> int:
+        """Turns of a shortest solution of the task with this seed."""
+        return self._build(self._params, seed)[0].length + self._approach.length
+
+    def _build(self, world: Mapping[str, Any], seed: int) -> tuple[Maze, int]:
+        """The maze of a seed, and its number."""
+        mazes, turns = world["mazes"], world["max_turns"]
+        number = seed // 2 % mazes if mazes else seed  # the last bit of a seed tells its split
+        return build(world["rooms"], round(0.4 * turns), int(0.75 * turns), number), number
+
+    def reset(self, task: Task) -> StepResult:
+        self._maze, number = self._build({**self._params, **task.params}, task.seed)
+        self._ways, self._place, self._seed = self._maze.ways(), 0, task.seed
+        self._state = State(room=self._maze.start, key=Key.LYING)
+        self._turn, self._name, self._said = 0, str(number), "you start"
+        return StepResult(observations={AGENT: self._observe(self._maze)})
+
+    def step(self, actions: Mapping[str, Action]) -> StepResult:
+        maze = self._playing()
+        action, key = read(actions[AGENT].value, ACTIONS), self._state.key
+        possible, good = self._move(maze, action)
+        self._turn += 1
+        won = self._state.room == maze.goal
+        cut = not won and self._turn >= self._max_turns
+        info: dict[str, Any] = {
+            "progress": {AGENT: float(self._state.key)},
+            "executable": {AGENT: float(possible)},
+            "process": {AGENT: float(good)},
+            **({"maximum": {AGENT: float(len(Key))}} if self._milestones else {}),
+            **({"success": won} if won or cut else {}),
+        }
+        if action is None:
+            info["invalid"] = {AGENT: True}
+        seen = {} if won else {AGENT: self._observe(maze)}
+        return StepResult(
+            observations={} if cut else seen,
+            last=seen if cut else {},
+            rewards={AGENT: float(won + (self._state.key - key if self._milestones else 0))},
+            terminated=frozenset({AGENT} if won else ()),
+            truncated=frozenset({AGENT} if cut else ()),
+            info=info,
+        )
+
+    def close(self) -> None:
+        self._maze = None
+
+    def _move(self, maze: Maze, action: str | None) -> tuple[bool, bool]:
+        """Change the state. Returns: whether the action was possible, and whether it belongs to a shortest solution."""
+        if self._place < self._approach.length:
+            onward = self._approach.leads_on(self._place, action)
+            self._said = "you went on" if onward else "nothing happens" if action else "not understood"
+            self._place += onward
+            return onward, onward
+        before, after = self._state, None if action is None else maze.next(self._state, action)
+        self._said = _result(maze, before, action, after)
+        self._state = after or before
+        return after is not None, maze.left(self._state, self._ways) < maze.left(before, self._ways)
+
+    # ---- abilities ----------------------------------------------------------------------------------------
+    def expert(self, agent: str) -> Action:
+        """The first action of a shortest solution."""
+        maze = self._playing()
+        if self._place < self._approach.length:
+            text = self._approach.choose(self._place, ACTIONS, self._seed)
+        else:
+            text = solve(maze, self._state)[0]
+        return Action(text=text, value=ACTIONS.index(text))
+
+    def snapshot(self) -> Any:
+        return self._maze, self._ways, self._place, self._seed, self._state, self._turn, self._name, self._said
+
+    def restore(self, state: Any) -> None:
+        self._maze, self._ways, self._place, self._seed, self._state, self._turn, self._name, self._said = state
+
+    # ---- observations -------------------------------------------------------------------------------------
+    def _playing(self) -> Maze:
+        if self._maze is None:
+            raise ContractError(where="environment rooms", what="`step` was called before `reset`.")
+        return self._maze
+
+    def _observe(self, maze: Maze) -> Observation:
+        approach, house = self._approach, _vector(maze, self._state)
+        if self._place < approach.length:
+            legal, text = approach.legal(self._place, ACTIONS), approach.describe(self._place)
+            house, where = np.zeros_like(house), f"outside {self._place}"
+        else:
+            legal, text, where = maze.legal(self._state), _describe(maze, self._state), NAMES[self._state.room]
+        outside = np.arange(approach.length) == self._place
+        return Observation(
+            text=f"{self._said}. {text}" + (f" actions: {', '.join(legal)}." if self._show_actions else ""),
+            vector=np.concatenate([house, outside.astype(np.float32)]),
+            legal=legal,
+            state_key=f"{self._name}/{where}/{self._state.key.name.lower()}",
+        )
+
+
+def read(value: Any, actions: tuple[str, ...]) -> str | None:
+    """The action meant by a text or an index; None if it cannot be read."""
+    if isinstance(value, str):
+        text = " ".join(value.lower().split())
+        return text if text in actions or text == WAIT else None
+    if isinstance(value, int | np.integer) and 0 <= value < len(actions):
+        return actions[int(value)]
+    return None
+
+
+def _result(maze: Maze, before: State, action: str | None, after: State | None) -> str:
+    if action is None:
+        return "not understood"
+    if action == WAIT:
+        return "nothing happens"
+    if action == "take key":
+        return "key taken" if after else "no key here"
+    if action == "open door":
+        return "door opened" if after else "cannot open"
+    direction = action.removeprefix("go ")
+    if after:
+        return f"you went {direction}"
+    return f"{direction} is locked" if direction in maze.exits[before.room] else f"no way {direction}"
+
+
+def _describe(maze: Maze, state: State) -> str:
+    """`hall. exits north west, locked east. key in cellar. goal vault.`"""
+    ways = maze.exits[state.room]
+    free = [direction for direction, beyond in ways.items() if not maze.locked(state, beyond)]
+    shut = [direction for direction, beyond in ways.items() if maze.locked(state, beyond)]
+    exits = f"exits {' '.join(free)}" + (f", locked {shut[0]}" if shut else "")
+    place = f"in {NAMES[maze.key]}" if state.room != maze.key else "here"
+    key = {Key.LYING: f"key {place}", Key.CARRIED: "you carry key", Key.USED: "door is open"}[state.key]
+    return f"{NAMES[state.room]}. {exits}. {key}. goal {NAMES[maze.goal]}."
+
+
+def _vector(maze: Maze, state: State) -> np.ndarray:
+    rooms = len(maze.exits)
+    found = np.zeros(3 * rooms + 2 * len(DIRECTIONS) + len(Key), np.float32)
+    found[[state.room, rooms + maze.key, 2 * rooms + maze.goal]] = 1
+    for place, direction in enumerate(DIRECTIONS):
+        beyond = maze.exits[state.room].get(direction)
+        if beyond is not None:
+            found[3 * rooms + 2 * place + maze.locked(state, beyond)] = 1
+    found[-len(Key) + state.key] = 1
+    return found

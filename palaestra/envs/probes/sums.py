@@ -1,0 +1,111 @@
+"""Sums: add two numbers, digit by digit; the smallest task whose answers are right or wrong and can be checked.
+
+Knows two numbers and their sum. Knows nothing of who answers, or of who judges.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import pydantic
+
+from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.envs.kit.single import single, unstarted
+from palaestra.registry import Fraction, PositiveInt, register
+
+AGENT = "solver"
+PLACES = Annotated[int, pydantic.Field(ge=1, le=9)]
+
+
+def spell(number: int, places: int = 1) -> str:
+    """`0 7`: the digits with spaces between them, at least so many, so that a token never holds two of them."""
+    return " ".join(str(number).zfill(places))
+
+
+def read(text: str) -> int | None:
+    """The number that digits with or without spaces spell; None if there is anything else."""
+    digits = "".join(text.split())
+    return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 19 else None
+
+
+@register("environment", "sums")
+class Sums:
+    """`2 3 + 4 8` is answered by `0 7 1`, in one act. Split by seed: sums that training asks may be asked again.
+
+    Args:
+        digits: of both numbers. Higher: more to carry. Usual: 2.
+        most: the largest first number; None: all that have so many digits. Lower: fewer different sums.
+        second: the largest second number; None: as `most`. Lower: the sum is nearer to the first one, learned sooner.
+        slips: probability that the expert's answer has a wrong digit; each call slips anew. Higher: who clones it is
+            right less often. Usual: 0, and 0.4 where something shall be left to learn.
+
+    Reward: 1 for the right number, else 0; zeros before it do not matter. What is no number is `invalid`.
+    """
+
+    agents: tuple[str, ...] = (AGENT,)
+    provides = frozenset({"state_key", "outcome"})  # columns that tables made of it have
+    phrases = ("fine", "error") * 2  # what judges of an answer say: words for a tokenizer
+
+    def __init__(
+        self,
+        *,
+        digits: PLACES = 2,
+        most: PositiveInt | None = None,
+        second: PositiveInt | None = None,
+        slips: Fraction = 0.0,
+    ) -> None:
+        first = min(most or 10**digits - 1, 10**digits - 1)
+        self._params = {"digits": digits, "most": first, "second": min(second or first, 10**digits - 1)}
+        self._slips = slips
+        self._state: tuple[int, int, int, int, int] | None = None  # both numbers, places, seed, calls of the expert
+
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """`n` sums; splits never share a seed."""
+        return seeded_tasks("sums", self._params, split, n, seed)
+
+    def reset(self, task: Task) -> StepResult:
+        world, draw = {**self._params, **task.params}, random.Random(task.seed)
+        one, other = draw.randint(0, world["most"]), draw.randint(0, world["second"])
+        self._state = (one, other, world["digits"], task.seed, 0)
+        text = f"{spell(one, world['digits'])} + {spell(other, world['digits'])}"
+        return StepResult(observations={AGENT: Observation(text=text, state_key=text)})
+
+    def step(self, actions: Mapping[str, Action]) -> StepResult:
+        one, other, *_ = self._playing()
+        value = actions[AGENT].value
+        number = read(value) if isinstance(value, str) else None
+        right = number == one + other
+        info: dict[str, Any] = {"success": right}
+        if number is None:
+            info["invalid"] = {AGENT: True}
+        self._state = None
+        return single(AGENT, None, reward=float(right), over=True, info=info)
+
+    def close(self) -> None:
+        self._state = None
+
+    # ---- abilities ----------------------------------------------------------------------------------------
+    def expert(self, agent: str) -> Action:
+        """The sum, with one place more than the numbers have; by a slip one of its digits is another."""
+        one, other, places, seed, calls = self._playing()
+        self._state = (one, other, places, seed, calls + 1)
+        draw = random.Random(derive(seed, "expert", calls))
+        digits = list(str(one + other).zfill(places + 1))
+        if draw.random() < self._slips:
+            place = draw.randint(1, places)
+            digits[place] = draw.choice([digit for digit in "0123456789" if digit != digits[place]])
+        return Action(text=" ".join(digits))
+
+    def snapshot(self) -> Any:
+        return self._state
+
+    def restore(self, state: Any) -> None:
+        self._state = state
+
+    def _playing(self) -> tuple[int, int, int, int, int]:
+        if self._state is None:
+            raise unstarted("sums")
+        return self._state

@@ -1,0 +1,371 @@
+"""Toolcalc: work an expression out step by step, with a calculator and a register of names that both may fail.
+
+Knows tools, texts and rewards; expressions are in `toolcalc_expressions`. The world is deterministic; all that differs
+between tasks, the failures of tools too, comes from the seed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Annotated, Any
+
+import numpy as np
+import pydantic
+
+from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.envs.probes.toolcalc_expressions import (
+    FAMILIES,
+    NAMES,
+    OPERATIONS,
+    Expression,
+    Family,
+    Operation,
+    apply,
+    build,
+)
+from palaestra.errors import ContractError, RecipeError
+from palaestra.registry import Fraction, PositiveInt, register
+
+AGENT = "player"
+CALC, HEAD, LOOKUP, ANSWER, DONE = "calc", "head", "lookup", "answer", "done"
+TAGGED = re.compile(r"\s*(?:<think>[^<>]*</think>\s*)?<tool>([^<>]*)</tool>\s*")
+Range = tuple[PositiveInt, PositiveInt]
+
+
+class Said(IntEnum):
+    """How the last act went."""
+
+    FINE = 0
+    BUSY = 1  # the tool failed; the same call may work later
+    WRONG = 2  # the tool cannot do this here
+    UNREAD = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """How far one episode is. Frozen: a snapshot is the state itself."""
+
+    expression: Expression
+    seed: int
+    failure: float
+    value: int
+    place: int = 0  # operations done
+    known: frozenset[str] = frozenset()
+    said: Said = Said.FINE
+    text: str = "start."
+    turn: int = 0
+    calls: int = 0
+    errors: int = 0
+    answers: int = 0
+    answered: int | None = None
+    readable: bool = True  # so far
+
+    @property
+    def over(self) -> bool:
+        """Whether no operation is left."""
+        return self.place == len(self.expression.operations)
+
+    @property
+    def right_so_far(self) -> bool:
+        """Whether the value is what it should be here."""
+        return self.value == self.expression.results[self.place]
+
+    @property
+    def unknown(self) -> str | None:
+        """The name of the next number, if it has one and was not looked up."""
+        name = None if self.over else self.expression.names[self.place]
+        return None if name in self.known else name
+
+    def easy(self, mental: int) -> bool:
+        """Whether the next operation can be done in the head: with small numbers only."""
+        if self.over or self.unknown:
+            return False
+        small = self.expression.numbers[self.place] < mental
+        return small and (self.expression.operations[self.place] != "times" or abs(self.value) < mental)
+
+
+@register("environment", "toolcalc")
+class ToolCalc:
+    """Work out `17 plus red times 3`, from left to right, and answer; the tools `calc` and `lookup` may fail.
+
+    `lookup red` finds the number behind a name. `calc plus` does the next operation with the calculator, `head plus`
+    in the head, which is right for small numbers only and does not say so. Whoever names another operation than the
+    expression gets another result. `answer` answers with the present value, `answer 42` with a number.
+
+    Args:
+        operations: fewest and most operations, mixed evenly. Higher: more acts in a row must be right. Usual: 2 to 4.
+        families: kinds of expressions, mixed evenly: "small" (numbers of one digit), "large" (mostly two digits),
+            "named" (as large, some numbers behind names).
+        failure: probability q that a call fails; calling again, a turn later, may work. Higher: longer episodes.
+        mental: numbers below it are small. 0: nothing can be done in the head. Usual: 10.
+        tools: without them, `calc` and `lookup` do not exist.
+        confirm: an answer ends nothing and may be given again; `done` ends the episode, the last answer counts.
+        tags: an act is written `<tool> calc plus </tool>`, `<think> words </think>` may stand before it; what is
+            outside of tags, in other tags, in nested ones or in one that was never closed cannot be read.
+        max_turns: turns until the episode is cut off. Expressions take up to 2 · operations + 1. Usual: 12.
+
+    Reward: 1 for the right answer at the end, else 0.
+
+    A call that fails, asks for what is not there or cannot be read comes back as a text that begins with `error:`, and
+    the episode goes on. A step's `info` tells `tool_call`, `tool_error` (unreadable acts are calls that failed, where
+    there are tools), `executable` (0 for those and for calls that cannot be made here), `answer`, `process` (1 for a
+    step that leads on to the right answer) and `format` (1 once the episode ended with exactly one answer and all was
+    readable). The episode's are `calls`, `errors`, `answers`, `well_formed` and `stratum`, its family.
+
+    `vector` says: the next operation, the name or number it needs, whether that is easy, how many operations are left,
+    how the last act went, whether an answer stands, and the share of turns left.
+    """
+
+    agents: tuple[str, ...] = (AGENT,)
+    provides = frozenset(
+        {"state_key", "outcome", "process", "executable", "tool_call", "tool_error", "answer", "format", "stratum"}
+    )
+
+    def __init__(
+        self,
+        *,
+        operations: Range = (2, 4),
+        families: tuple[Family, ...] = FAMILIES,
+        failure: Fraction = 0.1,
+        mental: Annotated[int, pydantic.Field(ge=0, le=10)] = 10,
+        tools: bool = True,
+        confirm: bool = False,
+        tags: bool = False,
+        max_turns: PositiveInt = 12,
+    ) -> None:
+        _refuse_impossible(operations, families, failure)
+        self._params = {
+            "operations": list(operations),
+            "families": list(families),
+            "failure": failure,
+            "mental": mental,
+        }
+        self._tools, self._confirm, self._max_turns, self._most = tools, confirm, max_turns, operations[1]
+        self._mental, self._tags = mental, tags
+        kinds = (CALC, HEAD) if tools else (HEAD,)
+        self.actions = (
+            *(f"{kind} {operation}" for kind in kinds for operation in OPERATIONS),
+            *(f"{LOOKUP} {name}" for name in NAMES if tools),
+            ANSWER,
+            *((DONE,) if confirm else ()),
+        )
+        self.action_count = len(self.actions)
+        self._written = tuple(f"<tool> {action} </tool>" if tags else action for action in self.actions)
+        self.vector_size = len(OPERATIONS) + len(NAMES) + 2 + self._most + 1 + len(Said) + 2
+        self._state: State | None = None
+
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """`n` expressions; splits never share a seed. `difficulty` is the number of operations."""
+        return seeded_tasks("toolcalc", self._params, split, n, seed, difficulty=self._difficulty)
+
+    def reset(self, task: Task) -> StepResult:
+        world = {**self._params, **task.params}
+        expression = build(*world["operations"], tuple(world["families"]), task.seed)
+        self._mental = world["mental"]
+        self._state = State(expression=expression, seed=task.seed, failure=world["failure"], value=expression.start)
+        return StepResult(observations={AGENT: self._observe(self._state)}, info={"stratum": expression.family})
+
+    def step(self, actions: Mapping[str, Action]) -> StepResult:
+        before = self._playing()
+        meant = self._read(actions[AGENT].value)
+        self._state = after = self._act(dataclasses.replace(before, turn=before.turn + 1), meant)
+        over = (meant is not None) and meant[0] == (DONE if self._confirm else ANSWER)
+        cut = not over and after.turn >= self._max_turns
+        right = over and after.answered == after.expression.answer
+        seen = {} if over else {AGENT: self._observe(after)}
+        return StepResult(
+            observations={} if cut else seen,
+            last=seen if cut else {},
+            rewards={AGENT: float(right)},
+            terminated=frozenset({AGENT} if over else ()),
+            truncated=frozenset({AGENT} if cut else ()),
+            info=_tell(before, after, over=over, right=right),
+        )
+
+    def close(self) -> None:
+        self._state = None
+
+    # ---- abilities ----------------------------------------------------------------------------------------
+    def expert(self, agent: str) -> Action:
+        """Looks up, calculates what is not easy, answers; it does not notice what went wrong before."""
+        state = self._playing()
+        if state.over:
+            text = DONE if state.answered is not None else ANSWER
+        elif state.unknown and self._tools:
+            text = f"{LOOKUP} {state.unknown}"
+        else:
+            kind = CALC if self._tools and not state.easy(self._mental) else HEAD
+            text = f"{kind} {state.expression.operations[state.place]}"
+        index = self.actions.index(text)
+        return Action(text=self._written[index], value=index)
+
+    def snapshot(self) -> Any:
+        return self._state
+
+    def restore(self, state: Any) -> None:
+        self._state = state
+
+    # ---- playing ------------------------------------------------------------------------------------------
+    def _playing(self) -> State:
+        if self._state is None:
+            raise ContractError(where="environment toolcalc", what="`step` was called before `reset`.")
+        return self._state
+
+    def _difficulty(self, seed: int) -> float:
+        return float(len(build(*self._params["operations"], tuple(self._params["families"]), seed).operations))
+
+    def _read(self, value: Any) -> tuple[str, ...] | None:
+        """The words of an action; None if it cannot be read."""
+        if isinstance(value, int | np.integer) and 0 <= value < len(self.actions):
+            value = self._written[int(value)]
+        if not isinstance(value, str):
+            return None
+        if self._tags:
+            found = TAGGED.fullmatch(value)
+            value = found[1] if found else ""
+        words = tuple(value.lower().split())
+        if " ".join(words) in self.actions:
+            return words
+        number = words[1].removeprefix("-") if len(words) == 2 and words[0] == ANSWER else ""
+        return words if number.isascii() and number.isdecimal() and len(number) < 19 else None
+
+    def _act(self, state: State, meant: tuple[str, ...] | None) -> State:
+        match meant:
+            case None:
+                state = dataclasses.replace(state, readable=False)
+                return _failed(state, Said.UNREAD, "cannot read that") if self._tools else _unread(state)
+            case ("answer", *number):
+                given = int(number[0]) if number else state.value
+                return dataclasses.replace(
+                    state, answered=given, answers=state.answers + 1, said=Said.FINE, text="noted."
+                )
+            case ("done",):
+                return dataclasses.replace(state, said=Said.FINE)
+            case ("lookup", name):
+                return _look_up(state, name)
+            case (kind, operation):
+                return self._compute(state, kind, operation)
+        raise AssertionError(meant)
+
+    def _compute(self, state: State, kind: str, operation: Operation) -> State:
+        if kind == HEAD and state.over:
+            return dataclasses.replace(state, said=Said.WRONG, text="nothing is left.")
+        if kind == CALC and state.over:
+            return _failed(state, Said.WRONG, "nothing is left")
+        if kind == CALC and state.unknown:
+            return _failed(state, Said.WRONG, f"{state.unknown} is not known")
+        if kind == CALC and _fails(state, kind, operation):
+            return _failed(state, Said.BUSY, "calc is busy")
+        found = apply(operation, state.value, state.expression.numbers[state.place])
+        if kind == HEAD and not state.easy(self._mental):
+            found += 1 + derive(state.seed, HEAD, state.place) % 9
+        return dataclasses.replace(
+            state,
+            value=found,
+            place=state.place + 1,
+            calls=state.calls + (kind == CALC),
+            said=Said.FINE,
+            text=f"{operation} is done.",
+        )
+
+    # ---- observations -------------------------------------------------------------------------------------
+    def _observe(self, state: State) -> Observation:
+        answered = "none" if state.answered is None else str(state.answered)
+        known = " ".join(sorted(state.known))
+        return Observation(
+            text=_describe(state),
+            vector=self._vector(state),
+            legal=self._written,
+            state_key=f"{state.seed}/{state.place} {state.value}/{known}/{answered}",
+        )
+
+    def _vector(self, state: State) -> np.ndarray:
+        operation, name = np.zeros(len(OPERATIONS)), np.zeros(len(NAMES))
+        if not state.over:
+            operation[OPERATIONS.index(state.expression.operations[state.place])] = 1
+        if state.unknown:
+            name[NAMES.index(state.unknown)] = 1
+        number = (not state.over and not state.unknown, state.easy(self._mental))
+        left = np.arange(self._most + 1) == min(len(state.expression.operations) - state.place, self._most)
+        said = np.arange(len(Said)) == state.said
+        rest = (state.answered is not None, 1 - state.turn / self._max_turns)
+        return np.concatenate([operation, name, number, left, said, rest]).astype(np.float32)
+
+
+def _look_up(state: State, name: str) -> State:
+    if name not in state.expression.names[state.place :]:
+        return _failed(state, Said.WRONG, f"no {name} here")
+    if _fails(state, LOOKUP, name):
+        return _failed(state, Said.BUSY, "lookup is busy")
+    number = state.expression.numbers[state.expression.names.index(name)]
+    return dataclasses.replace(
+        state, known=state.known | {name}, calls=state.calls + 1, said=Said.FINE, text=f"{name} is {number}."
+    )
+
+
+def _fails(state: State, *call: str) -> bool:
+    """Whether this call fails in this turn, as the task's seed has it."""
+    return derive(state.seed, "failure", state.turn, *call) / 2**63 < state.failure
+
+
+def _failed(state: State, said: Said, why: str) -> State:
+    return dataclasses.replace(state, calls=state.calls + 1, errors=state.errors + 1, said=said, text=f"error: {why}.")
+
+
+def _unread(state: State) -> State:
+    return dataclasses.replace(state, said=Said.UNREAD, text="error: cannot read that.")
+
+
+def _tell(before: State, after: State, *, over: bool, right: bool) -> dict[str, Any]:
+    """What the last act was, and how the episode stands."""
+    called, failed = after.calls - before.calls, after.errors - before.errors
+    answered = after.answers > before.answers and after.answered == after.expression.answer
+    moved = after.place > before.place or after.known != before.known
+    well_formed = over and after.readable and after.answers == 1
+    info: dict[str, Any] = {
+        "tool_call": {AGENT: float(called)},
+        "tool_error": {AGENT: float(failed)},
+        "executable": {AGENT: float(after.said not in (Said.WRONG, Said.UNREAD))},
+        "answer": {AGENT: float(after.answers - before.answers)},
+        "process": {AGENT: float(answered or right or (moved and after.right_so_far))},
+        "format": {AGENT: float(well_formed)},
+        "calls": after.calls,
+        "errors": after.errors,
+        "answers": after.answers,
+        "well_formed": float(well_formed),
+        "success": right,
+    }
+    if after.said is Said.UNREAD:
+        info["invalid"] = {AGENT: True}
+    return info
+
+
+def _describe(state: State) -> str:
+    """`red is 12. 17 plus 12 times 3.`: how the last act went, and what is left; `answered 87.` if an answer stands."""
+    words = [str(state.value)]
+    expression = state.expression
+    for place in range(state.place, len(expression.operations)):
+        name = expression.names[place]
+        number = str(expression.numbers[place]) if name is None or name in state.known else name
+        words += [expression.operations[place], number]
+    answered = "" if state.answered is None else f" answered {state.answered}."
+    return f"{state.text} {' '.join(words)}.{answered}"
+
+
+def _refuse_impossible(operations: Range, families: tuple[Family, ...], failure: float) -> None:
+    fewest, most = operations
+    for what, remedy in (
+        (
+            f"`operations` is {fewest} to {most}: the first number is larger than the second." if fewest > most else "",
+            f"Write `operations: [{most}, {fewest}]`.",
+        ),
+        ("`families` is empty." if not families else "", f"Name some of: {', '.join(FAMILIES)}."),
+        ("`failure` is 1: no call would ever work." if failure == 1 else "", "Give a probability below 1."),
+    ):
+        if what:
+            raise RecipeError(where="environment: toolcalc", what=what, remedy=remedy)

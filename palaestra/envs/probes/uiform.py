@@ -1,0 +1,256 @@
+"""Uiform: bring a form of several pages into the wanted state by clicks, words and scrolling.
+
+Knows actions, observations and references of each step. Forms and their solutions come from `uiform_forms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import numpy as np
+import pydantic
+
+from palaestra.data import Action, Observation, StepResult, Task
+from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.envs.probes.uiform_forms import ON, WORDS, Form, Gesture, Screen, build, longest_possible
+from palaestra.errors import ContractError, RecipeError
+from palaestra.registry import PositiveInt, register
+
+AGENT = "user"
+PER_WIDGET = 5 + len(WORDS)  # numbers of the vector
+Count = Annotated[int, pydantic.Field(ge=0)]
+
+
+@register("environment", "uiform")
+class UIForm:
+    """Fill in a form: click fields and type words, turn switches, scroll between pages, finish.
+
+    A form has pages of widgets with boxes; some hold the wrong value. A field takes a click and a word, a switch a
+    click, the next page a scroll, and `finish` hands the form in, right or wrong. The observation names everything
+    that is still wrong, on all pages, so a policy that sees the latest observation only can play.
+
+    Args:
+        shortest, longest: actions of a shortest solution, drawn evenly between them for each form; it is the task's
+            `difficulty`. Higher: rarer success. Usual: 2 and 12.
+        rows: widgets of a page, 2–5. pages: 1–3. Higher: more to look at. Usual: 4 and 3.
+        max_turns: turns until the episode is cut off. Usual: twice `longest`.
+        forms: 0 makes a new form for every seed; k > 0 lets every seed, of every split, play one of k forms.
+        boxes: the text tells the box of each widget in view, for clicks at points.
+
+    Actions: `click NAME`, `click X Y` (on a screen of 1000 × 1000), `type WORD`, `scroll up`, `scroll down`,
+    `finish`; or an index into `actions`, where clicks are told by the widget's place on the page.
+    Reward: 1 for handing in the form with every value as wanted, else 0. What is impossible changes nothing but the
+    turn. `process` of a step is 1 if it belongs to a shortest solution; `executable` is 1 if it was possible;
+    `references` lists such steps before the act, `gesture` is what was done: what a rule-based reward compares.
+    `vector` per widget in view: field, switch, on, focus, wrong, wanted word if it is a wrong field; then the page;
+    then whether something is wrong on a page above, on one below, anywhere.
+    """
+
+    agents: tuple[str, ...] = (AGENT,)
+    provides = frozenset(
+        {"state_key", "outcome", "process", "executable", "gesture", "references"}
+    )  # columns that tables made of it have, and what its steps' `info` tells
+
+    def __init__(
+        self,
+        *,
+        shortest: Annotated[int, pydantic.Field(ge=2)] = 2,
+        longest: Annotated[int, pydantic.Field(ge=2)] = 12,
+        rows: Annotated[int, pydantic.Field(ge=2, le=5)] = 4,
+        pages: Annotated[int, pydantic.Field(ge=1, le=3)] = 3,
+        max_turns: PositiveInt = 24,
+        forms: Count = 0,
+        boxes: bool = False,
+    ) -> None:
+        if not shortest <= longest <= longest_possible(rows, pages):
+            raise RecipeError(
+                where="environment: uiform",
+                what=f"there is no form of {shortest} to {longest} actions on {pages} pages of {rows} widgets.",
+                remedy=f"Keep 2 ≤ `shortest` ≤ `longest` ≤ {longest_possible(rows, pages)}, or add `rows` or `pages`.",
+            )
+        self._world = {"shortest": shortest, "longest": longest, "rows": rows, "pages": pages, "forms": forms}
+        self._rows, self._pages, self._max_turns, self._boxes = rows, pages, max_turns, boxes
+        self.actions = (
+            *(f"click {place}" for place in range(rows)),
+            *(f"type {word}" for word in WORDS),
+            *("scroll up", "scroll down", "finish"),
+        )
+        self.action_count = len(self.actions)
+        self.vector_size = rows * PER_WIDGET + pages + 3
+        self._form: Form | None = None
+        self._screen, self._turn, self._name, self._said = Screen(values=()), 0, "", ""
+
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """`n` forms; splits never share a seed."""
+        return seeded_tasks(
+            "uiform", self._world, split, n, seed, difficulty=lambda own: self._build(own, self._world).length
+        )
+
+    def _build(self, seed: int, world: Mapping[str, Any]) -> Form:
+        forms = world["forms"]
+        number = seed // 2 % forms if forms else seed  # the last bit of a seed tells its split
+        return build(world["rows"], world["pages"], world["shortest"], world["longest"], number)
+
+    def reset(self, task: Task) -> StepResult:
+        world = {**self._world, **task.params}
+        self._form = self._build(task.seed, world)
+        self._screen, self._turn, self._said = self._form.start, 0, "you start"
+        self._name = str(task.seed // 2 % world["forms"] if world["forms"] else task.seed)
+        return StepResult(observations={AGENT: self._observe(self._form)})
+
+    def step(self, actions: Mapping[str, Action]) -> StepResult:
+        form, before = self._playing(), self._screen
+        gesture = self._read(form, actions[AGENT].value)
+        best, left = form.best(before), form.left(before)
+        after = None if gesture is None else form.next(before, gesture)
+        self._said = _said(gesture, after, form)
+        self._screen = after or before
+        self._turn += 1
+        over = self._screen.finished
+        won = over and not form.missing(self._screen)
+        cut = not over and self._turn >= self._max_turns
+        now = form.left(self._screen)
+        info: dict[str, Any] = {
+            "process": {AGENT: float(now is not None and left is not None and now < left)},
+            "executable": {AGENT: float(after is not None)},
+            "references": {AGENT: [_reference(form, before, one) for one in best]},
+            **({"success": won} if over or cut else {}),
+        }
+        if gesture is None:
+            info["invalid"] = {AGENT: True}
+        else:
+            info["gesture"] = {AGENT: gesture.plain()}
+        seen = {} if over else {AGENT: self._observe(form)}
+        return StepResult(
+            observations={} if cut else seen,
+            last=seen if cut else {},
+            rewards={AGENT: float(won)},
+            terminated=frozenset({AGENT} if over else ()),
+            truncated=frozenset({AGENT} if cut else ()),
+            info=info,
+        )
+
+    def close(self) -> None:
+        self._form = None
+
+    # ---- abilities ----------------------------------------------------------------------------------------
+    def expert(self, agent: str) -> Action:
+        """The first action of a shortest solution, from the top of the screen."""
+        form = self._playing()
+        gesture = form.best(self._screen)[0]
+        text = _command(form, self._screen, gesture)
+        return Action(text=text, value=self._index(form, gesture))
+
+    def snapshot(self) -> Any:
+        return self._form, self._screen, self._turn, self._name, self._said
+
+    def restore(self, state: Any) -> None:
+        self._form, self._screen, self._turn, self._name, self._said = state
+
+    # ---- reading ------------------------------------------------------------------------------------------
+    def _playing(self) -> Form:
+        if self._form is None:
+            raise ContractError(where="environment uiform", what="`step` was called before `reset`.")
+        return self._form
+
+    def _read(self, form: Form, value: Any) -> Gesture | None:
+        """The gesture meant by a text or an index; None if it cannot be read."""
+        if isinstance(value, str):
+            return _parse(form, self._screen, value)
+        if not isinstance(value, int | np.integer) or not 0 <= value < self.action_count:
+            return None
+        if value < self._rows:
+            return Gesture(type="click", point=form.widgets[form.shown(self._screen)[int(value)]].center)
+        return _parse(form, self._screen, self.actions[int(value)])
+
+    def _index(self, form: Form, gesture: Gesture) -> int:
+        if gesture.type == "click" and gesture.point is not None:
+            hit = form.at(self._screen, *gesture.point)
+            assert hit is not None
+            return hit % self._rows
+        return self.actions.index(_command(form, self._screen, gesture))
+
+    # ---- observations -------------------------------------------------------------------------------------
+    def _observe(self, form: Form) -> Observation:
+        screen = self._screen
+        return Observation(
+            text=f"{self._said}. {_describe(form, screen, boxes=self._boxes)}",
+            vector=_vector(form, screen),
+            legal=[_command(form, screen, gesture) for gesture in form.gestures(screen)],
+            state_key=f"{self._name}/{screen.page}/{screen.focus}/{' '.join(screen.values)}",
+        )
+
+
+def _parse(form: Form, screen: Screen, said: str) -> Gesture | None:
+    match said.lower().split():
+        case ["finish"]:
+            return Gesture(type="finish")
+        case ["scroll", ("up" | "down") as direction]:
+            return Gesture(type="scroll", direction=direction)  # type: ignore[arg-type]
+        case ["type", word]:
+            return Gesture(type="type", text=word) if word in WORDS else None
+        case ["click", x, y] if x.isdecimal() and y.isdecimal():
+            return Gesture(type="click", point=(int(x), int(y)))
+        case ["click", name]:
+            seen = (form.widgets[i] for i in form.shown(screen))
+            return next((Gesture(type="click", point=one.center) for one in seen if one.name == name), None)
+    return None
+
+
+def _command(form: Form, screen: Screen, gesture: Gesture) -> str:
+    """The text of a gesture that is possible here."""
+    if gesture.type == "click" and gesture.point is not None:
+        hit = form.at(screen, *gesture.point)
+        return f"click {form.widgets[hit].name}" if hit is not None else f"click {gesture.point[0]} {gesture.point[1]}"
+    return " ".join(word for word in (gesture.type, gesture.text, gesture.direction) if word)
+
+
+def _reference(form: Form, screen: Screen, gesture: Gesture) -> dict[str, Any]:
+    """A right gesture as JSON values: a click is right anywhere in the box."""
+    plain = gesture.plain()
+    if gesture.type == "click" and gesture.point is not None:
+        hit = form.at(screen, *gesture.point)
+        assert hit is not None
+        del plain["point"]
+        plain["box"] = [*form.widgets[hit].box]
+    return plain
+
+
+def _said(gesture: Gesture | None, after: Screen | None, form: Form) -> str:
+    if gesture is None:
+        return "not understood"
+    if after is None:
+        return "nothing happens"
+    if gesture.type == "type":
+        return f"typed {gesture.text}"
+    return {"click": "clicked", "scroll": f"scrolled {gesture.direction}", "finish": "handed in"}[gesture.type]
+
+
+def _describe(form: Form, screen: Screen, *, boxes: bool) -> str:
+    """`to do city rome, news on. page 1 of 2. field city amber focus, switch news off, switch wifi on.`"""
+    wrong = ", ".join(f"{form.widgets[i].name} {form.widgets[i].wanted}" for i in form.missing(screen))
+    page = form.tree(screen).children[0]
+    focus = None if screen.focus is None else form.widgets[screen.focus].name
+    shown = [
+        f"{node.role} {node.name} {node.value}"
+        + (" focus" if node.name == focus else "")
+        + (f" {' '.join(map(str, node.box))}" if boxes else "")
+        for node in page.children
+    ]
+    return f"to do {wrong or 'nothing'}. page {page.name}. {', '.join(shown)}."
+
+
+def _vector(form: Form, screen: Screen) -> np.ndarray:
+    missing = {*form.missing(screen)}
+    found = np.zeros(form.rows * PER_WIDGET + form.pages + 3, np.float32)
+    for place, i in enumerate(form.shown(screen)):
+        widget, first = form.widgets[i], place * PER_WIDGET
+        is_field, wrong = widget.kind == "field", i in missing
+        found[first : first + 5] = is_field, not is_field, screen.values[i] == ON, screen.focus == i, wrong
+        if is_field and wrong:
+            found[first + 5 + WORDS.index(widget.wanted)] = 1
+    found[form.rows * PER_WIDGET + screen.page] = 1
+    pages = {i // form.rows for i in missing}
+    found[-3:] = any(p < screen.page for p in pages), any(p > screen.page for p in pages), bool(missing)
+    return found

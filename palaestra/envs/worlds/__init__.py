@@ -1,0 +1,1 @@
+"""Worlds that are built in. Each is a part, found by its name."""

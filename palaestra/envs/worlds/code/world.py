@@ -1,0 +1,278 @@
+"""The environment `code`: tasks, turns, rewards.
+
+Knows episodes and texts. Problems are in `problems` and `repository`, acts in `acts`, and `machines` run code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import pydantic
+
+from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.envs.kit.single import single, unstarted
+from palaestra.envs.worlds.code.acts import Act, Kind, Misread, Style, explained, read_act, write_act
+from palaestra.envs.worlds.code.chains import DOMAINS, Domain
+from palaestra.envs.worlds.code.episode import Effect, Plan, State, fails, next_act, plan, sensible, settle
+from palaestra.envs.worlds.code.machines import Machine, Require, Where, backend, borrow, give_back
+from palaestra.envs.worlds.code.problems import Sizes, build
+from palaestra.envs.worlds.code.repository import Repository, build_repository
+from palaestra.errors import RecipeError
+from palaestra.registry import Fraction, Positive, PositiveInt, register
+
+AGENT = "player"
+Depth = Annotated[int, pydantic.Field(ge=1, le=4)]
+Files = Annotated[int, pydantic.Field(ge=3, le=6)]
+Examples = Annotated[int, pydantic.Field(ge=1, le=10)]
+
+
+@register("environment", "code")
+class Code:
+    """Write a function, or mend a small package, that passes hidden tests; code runs in a sandbox only.
+
+    With `style: expression`, for small models, a program is one line: `try x * 3 + 1` tells what it gives on the
+    visible tests, `submit` hands the last one in (`submit x * 3 + 1` another). It may use `x`, numbers, strings, lists,
+    `+ - * // %`, slices, `abs len max min sorted sum`, `.upper()` and `.lower()`, is worked out here, and needs no
+    sandbox. With the other styles, `run`, `test` and `submit` take a whole program that defines `f(x)`. With `kind:
+    repository` there are files with one wrong line: `list`, `read FILE`, `replace FILE NUMBER LINE`, `write FILE`,
+    `test`, `submit`. Submitting ends the episode.
+
+    Args:
+        kind: "function" or "repository" (functions of numbers in three to six files that import each other).
+        style: how acts are written: "expression" (functions only), "fenced" (a word and a ```python block), "json" or
+            "tagged" (calls of tools). None: "expression" for functions, "fenced" for repositories.
+        text: what is told of a function: "words", "examples" (the visible tests) or "both".
+        paraphrased: other words and names; tasks and solutions stay.
+        domains: of functions: "number", "string", "list", mixed evenly.
+        depth: operations of a function, fewest and most, 1–4. Higher: rarer success. Usual: 1 to 2.
+        operators: how many operations of each sort there are, easiest first. Higher: more to choose from. Usual: 2–8.
+        constants: numbers in a program go from 1 to this. Usual: 3–9.
+        largest: number in the inputs of examples. Hidden tests go further.
+        mutants: wrong solutions of each task that are listed among the legal acts; each fails a hidden test.
+        examples: visible tests, 1–10. Fewer: solutions that pass them are more often wrong. Usual: 3.
+        hidden: hidden tests, at least.
+        files: of a repository, fewest and most, 3–6.
+        trivial: share of the visible tests that hardly any wrong solution fails. wrong: share that wants what a wrong
+            solution gives; those of the repository's fault stay right. Hidden tests are always right.
+        noise: probability that the machine fails when it should run or test something.
+        score: "all" gives 1 if all hidden tests pass, "fraction" the share of those that do.
+        sandbox: "bubblewrap", "subprocess" (no isolation) or "auto", the best that is there.
+        require: "isolation" refuses to run code of a policy without one; "none" is for code that you trust.
+        timeout_s, memory_mb: of one run: wall clock and memory. workers: warm interpreters, which all episodes share.
+        max_turns: turns until the episode is cut off, without reward.
+
+    Reward: as `score` says, when the agent submits. `info` tells `passed`, the share of hidden tests; `process`, 1 for
+    the expert's act; `executable`, 0 for what cannot be read or done; `tested`, whether the visible tests have run on
+    what there is. What the sandbox is asked to run holds inputs only: what they should give is compared here.
+    Results are remembered by content, but for runs that a limit ended. The expert knows the reference.
+    """
+
+    agents: tuple[str, ...] = (AGENT,)
+    provides = frozenset({"state_key", "outcome", "process", "executable", "tested", "passed", "stratum"})
+
+    def __init__(
+        self,
+        *,
+        kind: Kind = "function",
+        style: Style | None = None,
+        text: Literal["words", "examples", "both"] = "both",
+        paraphrased: bool = False,
+        domains: tuple[Domain, ...] = DOMAINS,
+        depth: tuple[Depth, Depth] = (1, 2),
+        operators: Annotated[int, pydantic.Field(ge=1, le=8)] = 8,
+        constants: Annotated[int, pydantic.Field(ge=1, le=9)] = 9,
+        largest: Annotated[int, pydantic.Field(ge=2, le=50)] = 9,
+        mutants: Annotated[int, pydantic.Field(ge=1, le=20)] = 6,
+        examples: Examples = 3,
+        hidden: PositiveInt = 8,
+        files: tuple[Files, Files] = (3, 4),
+        trivial: Fraction = 0.0,
+        wrong: Fraction = 0.0,
+        noise: Fraction = 0.0,
+        score: Literal["all", "fraction"] = "all",
+        sandbox: Where = "auto",
+        require: Require = "isolation",
+        timeout_s: Positive = 5.0,
+        memory_mb: Annotated[int, pydantic.Field(ge=64)] = 256,
+        workers: PositiveInt = 2,
+        max_turns: PositiveInt = 8,
+    ) -> None:
+        self._kind, self._style = kind, style or ("expression" if kind == "function" else "fenced")
+        _refuse_impossible(kind, self._style, depth=depth, files=files, spoiled=trivial + wrong, domains=domains)
+        self._backend = None if self._style == "expression" else backend(sandbox, require)
+        self._sizes: dict[str, Any] = {
+            "domains": list(domains),
+            "depth": list(depth),
+            "operators": operators,
+            "constants": constants,
+            "largest": largest,
+            "mutants": mutants,
+            "examples": examples,
+            "hidden": hidden,
+            "trivial": trivial,
+            "wrong": wrong,
+        }
+        self._params = self._sizes | {"kind": kind, "max_turns": max_turns}
+        if kind == "repository":
+            self._params["files"] = list(files)
+        self._text, self._paraphrased, self._noise, self._score = text, paraphrased, noise, score
+        self._limits: dict[str, Any] = {"timeout_s": timeout_s, "memory_mb": memory_mb}
+        self._workers, self._max_turns = workers, max_turns
+        self._machine: Machine | None = None
+        self._state: State | None = None
+        if self._backend is not None:  # whoever asks sees that this has to be waited for
+            self.step = self._step_waiting  # type: ignore[method-assign, assignment]
+
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """`n` tasks; splits never share a seed. `difficulty` is the number of operations, or of files."""
+        return seeded_tasks("code", self._params, split, n, seed, difficulty=lambda own: float(_size(self._of(own))))
+
+    def reset(self, task: Task) -> StepResult:
+        found = self._of(task.seed, task.params)
+        if self._backend is not None and self._machine is None:
+            self._machine = borrow(self._backend, self._workers)
+        self._max_turns = {**self._params, **task.params}["max_turns"]
+        files = found.faulty if isinstance(found, Repository) else ()
+        self._state = State(task=found, seed=task.seed, short=self._style == "expression", files=files)
+        return single(AGENT, self._observe(self._state), info={"success": False, "stratum": str(_size(found))})
+
+    def step(self, actions: Mapping[str, Action]) -> StepResult:
+        """What an expression gives is known at once."""
+        before, act, planned = self._begin(actions)
+        return self._end(before, act, None if planned is None else settle(planned, None))
+
+    async def _step_waiting(self, actions: Mapping[str, Action]) -> StepResult:
+        before, act, planned = self._begin(actions)
+        if planned is None:
+            return self._end(before, act, None)
+        done = None
+        if planned.job is not None and not planned.fault:
+            assert self._machine is not None
+            done = await self._machine.arun(planned.job, **self._limits)
+        return self._end(before, act, settle(planned, done))
+
+    def close(self) -> None:
+        """End the episode; the last environment's closing ends the processes that run code."""
+        self._state = None
+        if self._machine is not None:
+            give_back(self._machine)
+            self._machine = None
+
+    # ---- abilities ----------------------------------------------------------------------------------------
+    def expert(self, agent: str) -> Action:
+        """What leads to the reference: it is known, also where the agent sees examples only."""
+        state = self._playing()
+        return Action(text=write_act(next_act(state, self._max_turns - state.turn), self._style))
+
+    def snapshot(self) -> Any:
+        return self._state
+
+    def restore(self, state: Any) -> None:
+        self._state = state
+
+    # ---- playing ------------------------------------------------------------------------------------------
+    def _playing(self) -> State:
+        if self._state is None:
+            raise unstarted("code")
+        return self._state
+
+    def _of(self, seed: int, params: Mapping[str, Any] | None = None) -> Any:
+        """The problem or the repository of a seed."""
+        world = {**self._params, **(params or {})}
+        sizes = {name: world[name] for name in self._sizes}
+        made = Sizes(**sizes | {name: tuple(sizes[name]) for name in ("domains", "depth")})
+        if world["kind"] == "function":
+            return build(made, seed)
+        return build_repository(made, tuple(world["files"]), self._paraphrased, seed)
+
+    def _begin(self, actions: Mapping[str, Action]) -> tuple[State, Act | str, Plan | None]:
+        """The state before, the act or why there is none, and what it needs; nothing where the machine fails."""
+        before = self._playing()
+        try:
+            act = read_act(actions[AGENT].value, self._kind, self._style)
+        except Misread as fault:
+            return before, str(fault), None
+        lost = self._noise > 0 and derive(before.seed, "noise", before.turn) / 2**63 < self._noise
+        return before, act, None if lost and act.name in ("try", "run", "test") else plan(before, act)
+
+    def _end(self, before: State, act: Act | str, effect: Effect | None) -> StepResult:
+        if isinstance(act, str):
+            effect = Effect(replace(before, said=act), False)
+        elif effect is None:
+            effect = fails(before, act)
+        self._state = after = replace(effect.state, turn=before.turn + 1)
+        over, passed = effect.passed is not None, effect.passed or 0.0
+        told = {
+            "process": float(act == next_act(before, self._max_turns - before.turn)),
+            "executable": float(effect.fine),
+            "tested": float(after.tested),
+        } | ({"passed": passed} if over else {})
+        info: dict[str, Any] = {name: {AGENT: value} for name, value in told.items()}
+        info |= {"success": passed == 1.0, "stratum": str(_size(after.task))}
+        info |= {"invalid": {AGENT: True}} if isinstance(act, str) else {}
+        reward = passed if self._score == "fraction" else float(passed == 1.0)
+        cut = after.turn >= self._max_turns
+        seen = None if over else self._observe(after)
+        return single(AGENT, seen, reward=reward, over=over, cut=cut, info=info)
+
+    # ---- observations -------------------------------------------------------------------------------------
+    def _observe(self, state: State) -> Observation:
+        left = self._max_turns - state.turn
+        acts = dict.fromkeys([*sensible(state), next_act(state, left)])
+        between = ". " if state.short else "\n"
+        parts = [self._asked(state), state.said, f"{left} left."]
+        opened = ",".join(sorted(state.opened))
+        return Observation(
+            text=between.join(part for part in parts if part),
+            legal=[write_act(act, self._style) for act in acts],
+            state_key=f"{state.seed}/{left == 1}/{left <= 2}/{_digest(state)}/{opened}/{state.tested}/{state.said}",
+            instruction=explained(self._kind, self._style),
+        )
+
+    def _asked(self, state: State) -> str:
+        """The task in words."""
+        task = state.task
+        if isinstance(task, Repository):
+            return f"one function is wrong. files: {' '.join(path for path, _ in state.files)}"
+        words = task.told(paraphrased=self._paraphrased) if self._text != "examples" else ""
+        shown = task.visible if self._text != "words" else ()
+        if state.short:
+            examples = ", ".join(f"{test.x!r} to {test.want!r}" for test in shown)
+            return ". ".join(part for part in (words, examples) if part)
+        lines = [f"write a function f(x): {words}" if words else "write a function f(x) with these examples"]
+        return "\n".join(lines + [f"{test.call} == {test.want!r}" for test in shown])
+
+
+def _size(task: Any) -> int:
+    """How large a task is: operations, or files."""
+    return len(task.right) if isinstance(task, Repository) else len(task.chain)
+
+
+def _digest(state: State) -> str:
+    """Programs as one number: equal programs, equal numbers."""
+    return f"{derive(0, state.code, *(part for pair in state.files for part in pair)):x}"
+
+
+def _refuse_impossible(
+    kind: str, style: str, *, depth: tuple[int, int], files: tuple[int, int], spoiled: float, domains: tuple[str, ...]
+) -> None:
+    """Raises: RecipeError."""
+    for name, (fewest, most) in {"depth": depth, "files": files}.items():
+        if fewest > most:
+            raise RecipeError(
+                where=f"environment: code, {name}",
+                what=f"it goes from {fewest} down to {most}.",
+                remedy="Write the fewest first.",
+            )
+    if kind == "repository" and style == "expression":
+        what, remedy = "a repository is not one expression.", "Take `style: fenced`, `json` or `tagged`."
+    elif spoiled > 1:
+        what, remedy = f"trivial and wrong tests are {spoiled:g} of all.", "Together they may be 1 at most."
+    elif not domains:
+        what, remedy = "`domains` is empty.", f"Name some of {', '.join(DOMAINS)}."
+    else:
+        return
+    raise RecipeError(where="environment: code", what=what, remedy=remedy)

@@ -1,0 +1,254 @@
+"""The environment `craft`: tasks, actions, rewards.
+
+Knows goals, states and views. Maps come from `maps`, the tech tree from `tree`, the expert from `planner`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pydantic
+
+from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.envs.kit.single import single, unstarted
+from palaestra.envs.worlds.craft import views
+from palaestra.envs.worlds.craft.maps import draw_map
+from palaestra.envs.worlds.craft.planner import next_act, solution
+from palaestra.envs.worlds.craft.state import ACTS, State, act
+from palaestra.envs.worlds.craft.tree import DEEPEST, KINDS, Goal, Kind, draw_goal, goals
+from palaestra.errors import RecipeError
+from palaestra.registry import Fraction, PositiveInt, register
+
+AGENT = "player"
+Depth = tuple[Annotated[int, pydantic.Field(ge=1, le=DEEPEST)], Annotated[int, pydantic.Field(ge=1, le=DEEPEST)]]
+TRIES = 200  # maps drawn until one has a solution that is short enough
+
+
+@register("environment", "craft")
+class Craft:
+    """Gather, make and place things in a grid until the goal of the tech tree is had: wood, planks, … iron pickaxe.
+
+    The agent walks (`north`, `east`, `south`, `west`: it faces there, and goes if there is grass), turns (`turn left`,
+    `turn right`), hits what it faces (`attack`: a tree gives wood; rock gives stone to who has a wooden pickaxe, ore
+    gives iron to who has a stone pickaxe; what was placed is taken up again), opens a chest (`use`), makes things
+    (`craft planks`: wood makes two planks, planks make two sticks or, two of them, a table; a pickaxe takes a
+    stick and planks, stone or iron, beside a table) and puts them down in front of itself (`place table`,
+    `place planks`).
+
+    Args:
+        size: of the square map, 5–32. Higher: longer ways. Usual: 9.
+        density: share of places that are not grass, 0.1–0.6. Higher: more to find, more in the way. Usual: 0.3.
+        depth: of the goal in the tech tree, from wood (1), planks (2), sticks and table (3), wooden pickaxe (4), stone
+            (5), stone pickaxe (6), iron (7) to iron pickaxe (8), fewest and most, mixed evenly. Usual: 1 to 6.
+        kinds: of goals: "atomic" (collect k of what lies no deeper than 2), "long" (have one of what lies deeper),
+            "open" (a purpose in words that several things serve: `something to break rock with`).
+        most: of an item that an atomic goal asks for, 1–3.
+        sight: how far the agent sees to each side, 1–15. 3 is a window of seven times seven.
+        text: "nearest" tells the nearest of each kind in sight; "window" shows a sign for every tile in sight.
+        names: "plain", "renamed" (invented words for all things) or "shuffled" (each task draws which invented word
+            means what; needs `manual`). Acts use the same names.
+        manual: say what everything is made of, in every observation.
+        noise: probability that an act fails, and nothing happens.
+        reward: "goal" (1 when the goal is had) or "items" (1 for each kind of thing that is had for the first time).
+        max_turns: turns until the episode is cut off; every task can be solved in three quarters of them.
+
+    `info` tells `process`, 1 for an act that the expert would have chosen; `executable`, 0 for what cannot be done
+    here or cannot be read; `items`, how many kinds of things were had so far; `stratum`, the goal's depth. `vector`
+    and `image` show the window: a picture of a pixel a tile. `imagine` tells what an act would show, without acting.
+    """
+
+    agents: tuple[str, ...] = (AGENT,)
+    provides = frozenset({"state_key", "outcome", "process", "executable", "items", "stratum"})
+
+    def __init__(
+        self,
+        *,
+        size: Annotated[int, pydantic.Field(ge=5, le=32)] = 9,
+        density: Annotated[float, pydantic.Field(ge=0.1, le=0.6)] = 0.3,
+        depth: Depth = (1, 6),
+        kinds: tuple[Kind, ...] = KINDS,
+        most: Annotated[int, pydantic.Field(ge=1, le=3)] = 2,
+        sight: Annotated[int, pydantic.Field(ge=1, le=15)] = 3,
+        text: views.Text = "nearest",
+        names: views.Names = "plain",
+        manual: bool = False,
+        noise: Fraction = 0.0,
+        reward: Literal["goal", "items"] = "goal",
+        max_turns: PositiveInt = 80,
+    ) -> None:
+        _refuse_impossible(kinds, depth, most, names=names, manual=manual)
+        if round(density * size * size) >= size * size - 1 or size * size * density < 9:
+            raise RecipeError(
+                where="environment: craft",
+                what=f"a map of {size} × {size} with density {density:g} has no room for all that goals need.",
+                remedy="Nine places that are not grass are the least: raise `size` or `density`.",
+            )
+        self._params = {
+            "size": size,
+            "density": density,
+            "depth": list(depth),
+            "kinds": list(kinds),
+            "most": most,
+            "max_turns": max_turns,
+        }
+        self._sight, self._text, self._names, self._manual = sight, text, names, manual
+        self._noise, self._reward = noise, reward
+        self.action_count = len(ACTS)
+        self.vector_size = views.vector_size(sight)
+        self._state: State | None = None
+        self._called: dict[str, str] = {}
+        self._max_turns = max_turns
+
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """`n` maps with goals; splits never share a seed. `difficulty` is the goal's depth."""
+        return seeded_tasks("craft", self._params, split, n, seed, difficulty=self._difficulty)
+
+    def reset(self, task: Task) -> StepResult:
+        world = {**self._params, **task.params}
+        self._max_turns = world["max_turns"]
+        self._state = state = build(
+            size=world["size"],
+            density=world["density"],
+            depth=tuple(world["depth"]),
+            kinds=tuple(world["kinds"]),
+            most=world["most"],
+            turns=world["max_turns"] * 3 // 4,
+            seed=task.seed,
+        )
+        self._called = views.names_of(self._names, task.seed)
+        info = {"success": False, "stratum": str(state.goal.depth)}
+        return single(AGENT, self._observe(state), info=info)
+
+    def step(self, actions: Mapping[str, Action]) -> StepResult:
+        before = self._playing()
+        meant = self._read(actions[AGENT].value)
+        wanted = next_act(before)
+        fails = self._noise > 0 and derive(before.seed, "noise", before.turn) / 2**63 < self._noise
+        after = act(before, meant if meant is not None and not fails else "nothing")
+        self._state = after = _later(after)
+        over = after.goal.met(after.holds)
+        new = len(after.had) - len(before.had)
+        told = {
+            "process": float(meant == wanted),
+            "executable": float(meant is not None and (fails or after.effect != "nothing")),
+            "items": float(len(after.had)),
+        }
+        info: dict[str, Any] = {name: {AGENT: value} for name, value in told.items()}
+        info |= {"success": over, "stratum": str(after.goal.depth)} | ({} if meant else {"invalid": {AGENT: True}})
+        return single(
+            AGENT,
+            self._observe(after),
+            reward=float(over) if self._reward == "goal" else float(new),
+            over=over,
+            cut=after.turn >= self._max_turns,
+            info=info,
+        )
+
+    def close(self) -> None:
+        self._state = None
+
+    # ---- abilities ----------------------------------------------------------------------------------------
+    def expert(self, agent: str) -> Action:
+        """What the planner, who sees the whole map, does next."""
+        chosen = next_act(self._playing()) or ACTS[0]  # nothing helps any more: any act will do
+        return Action(text=self._spell(chosen), value=ACTS.index(chosen))
+
+    def imagine(self, text: str) -> Observation:
+        """What would be seen after an act, as the rules have it, without noise. Nothing is done."""
+        state = self._playing()
+        return self._observe(_later(act(state, self._read(text) or "nothing")))
+
+    def snapshot(self) -> Any:
+        return self._state, self._called
+
+    def restore(self, state: Any) -> None:
+        self._state, self._called = state
+
+    # ---- playing ------------------------------------------------------------------------------------------
+    def _playing(self) -> State:
+        if self._state is None:
+            raise unstarted("craft")
+        return self._state
+
+    def _difficulty(self, seed: int) -> float:
+        p = self._params
+        return float(_goal(tuple(p["kinds"]), tuple(p["depth"]), p["most"], seed).depth)  # type: ignore[arg-type]
+
+    def _read(self, value: Any) -> str | None:
+        if isinstance(value, int | np.integer) and 0 <= value < len(ACTS):
+            return ACTS[int(value)]
+        text = " ".join(value.lower().split()) if isinstance(value, str) else ""
+        return next((known for known in ACTS if self._spell(known) == text), None)
+
+    def _spell(self, meant: str) -> str:
+        """An act as it is written with the task's names."""
+        word, _, item = meant.partition(" ")
+        return f"{word} {self._called[item]}" if word in ("craft", "place") else meant
+
+    def _observe(self, state: State) -> Observation:
+        text = views.describe(state, self._called, self._text, self._sight)
+        return Observation(
+            text=f"{views.manual(self._called)} {text}" if self._manual else text,
+            vector=views.vector(state, self._sight),
+            image=views.picture(state, self._sight),
+            legal=tuple(self._spell(known) for known in ACTS),
+            state_key=f"{state.seed}/{state.place} {state.facing}/{state.inventory}/{_digest(state)}",
+        )
+
+
+# ---- tasks ------------------------------------------------------------------------------------------------
+@functools.lru_cache(maxsize=4096)
+def build(
+    *, size: int, density: float, depth: tuple[int, int], kinds: tuple[Kind, ...], most: int, turns: int, seed: int
+) -> State:
+    """The first state of a task: the first map drawn on which the expert needs at most `turns` acts.
+
+    Raises: RecipeError, if none of many maps is such.
+    """
+    goal = _goal(kinds, depth, most, seed)
+    for number in range(TRIES):
+        tiles, place = draw_map(size, density, derive(seed, number))
+        facing = ("north", "east", "south", "west")[derive(seed, "facing", number) % 4]
+        inside = ("wood", "stone", "iron")[derive(seed, "chest", number) % 3]
+        state = State(tiles=tiles, place=place, facing=facing, goal=goal, seed=seed, inside=inside)
+        acts = solution(state, turns)
+        if acts:
+            return state
+    raise RecipeError(
+        where="environment: craft",
+        what=f"no map was found where {views.spell_goal(goal, views.names_of('plain', 0))} takes at most {turns} acts.",
+        remedy="Raise `max_turns` or `density`, or ask for goals that lie less deep.",
+    )
+
+
+def _goal(kinds: tuple[Kind, ...], depth: tuple[int, int], most: int, seed: int) -> Goal:
+    return draw_goal(goals(kinds, *depth, most), seed)
+
+
+def _later(state: State) -> State:
+    return replace(state, turn=state.turn + 1)
+
+
+def _digest(state: State) -> str:
+    """The map as one number: equal maps, equal numbers."""
+    return f"{derive(0, *(kind for row in state.tiles for kind in row)):x}"
+
+
+def _refuse_impossible(kinds: tuple[Kind, ...], depth: Depth, most: int, *, names: str, manual: bool) -> None:
+    """Raises: RecipeError."""
+    if depth[0] > depth[1]:
+        what, remedy = f"`depth` goes from {depth[0]} down to {depth[1]}.", "Write the fewest first."
+    elif not goals(kinds, *depth, most):
+        what = f"no goal of the kinds {', '.join(kinds) or 'none'} has a depth from {depth[0]} to {depth[1]}."
+        remedy = "Atomic goals have depth 1 or 2, long ones 3 to 8; give more `kinds`, or another `depth`."
+    elif names == "shuffled" and not manual:
+        what = "with `names: shuffled` nobody can know what is made of what."
+        remedy = "Set `manual: true`, which says it in every observation, or take `names: renamed`."
+    else:
+        return
+    raise RecipeError(where="environment: craft", what=what, remedy=remedy)

@@ -1,0 +1,144 @@
+"""Plans for the household: the shortest way to the goal, and what to do while it is not known where things are.
+
+Knows houses, rules and what an agent has seen. Knows nothing of words or rewards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import permutations, product
+
+from palaestra.envs.worlds.household.house import (
+    APPLIANCES,
+    NOWHERE,
+    House,
+    Number,
+    State,
+    accessible,
+    delivered,
+    ready,
+    stage,
+    stages,
+)
+from palaestra.envs.worlds.household.rules import Command
+
+
+class _Sketch:
+    """Commands, and where they lead, without playing them."""
+
+    __slots__ = ("at", "commands", "held", "house", "opened", "room", "state")
+
+    def __init__(self, house: House, state: State) -> None:
+        self.house, self.state = house, state
+        self.room, self.at, self.held = state.room, state.at, state.held
+        self.opened: set[Number] = set()
+        self.commands: list[Command] = []
+
+    def reach(self, place: Number, *, inside: bool) -> None:
+        """Go to a place; open it, if the hands must get inside."""
+        room = self.house.places[place].room
+        if self.at != place:
+            if self.room != room:
+                self.commands.append(Command("enter", place=room))
+            self.commands.append(Command("go", place=place))
+            self.room, self.at = room, place
+        if inside and place not in self.opened and not accessible(self.house, self.state, place):
+            self.commands.append(Command("open", place=place))
+            self.opened.add(place)
+
+    def fetch(self, thing: Number) -> None:
+        """Get a thing into the hands; what is in them stays behind where the thing was."""
+        if self.held == thing:
+            return
+        place = self.state.where[thing]
+        self.reach(place, inside=True)
+        if self.held != NOWHERE:
+            self.commands.append(Command("put", self.held, place))
+        self.commands.append(Command("take", thing, place))
+        self.held = thing
+
+    def prepare(self, thing: Number) -> None:
+        """Clean, heat or cool what is held, if the goal wants that."""
+        how = self.house.goal.name
+        if how in APPLIANCES and not ready(self.house, self.state, thing):
+            appliance = self.house.appliance(how)
+            self.reach(appliance, inside=False)
+            self.commands.append(Command(how, thing, appliance))
+
+    def deliver(self, place: Number) -> None:
+        """Put what is held somewhere."""
+        self.reach(place, inside=True)
+        self.commands.append(Command("put", self.held, place))
+        self.held = NOWHERE
+
+
+def shortest(house: House, state: State) -> list[Command]:
+    """Commands of a shortest way to the goal, by one who sees everything; empty, if it is reached."""
+    if stage(house, state) == len(stages(house.goal)):
+        return []
+    return min(_ways(house, state, house.candidates(), house.targets(), lamp=True), key=len)
+
+
+def _ways(
+    house: House, state: State, things: Sequence[Number], targets: Sequence[Number], *, lamp: bool
+) -> Iterator[list[Command]]:
+    """Ways to the goal with some of the things and places that it may be about, the shortest among them."""
+    goal, there = house.goal, delivered(house, state)
+    left = [thing for thing in things if thing not in there]
+    if goal.name == "look":
+        for thing in left if lamp else ():
+            sketch = _Sketch(house, state)
+            sketch.fetch(thing)
+            sketch.reach(house.lamp, inside=False)
+            yield [*sketch.commands, Command("use")]
+        return
+    needed = 2 - len(there) if goal.name == "two" else 1
+    for chosen in permutations(left, needed):
+        if needed == 2 and state.held in left and chosen[0] != state.held:
+            continue  # what is carried goes first: to lay it down and come back is longer
+        for places in product(targets, repeat=needed):
+            sketch = _Sketch(house, state)
+            for thing, place in zip(chosen, places, strict=True):
+                sketch.fetch(thing)
+                sketch.prepare(thing)
+                sketch.deliver(place)
+            yield sketch.commands
+
+
+# ---- without seeing everything ----------------------------------------------------------------------------
+def search_then_plan(house: House, state: State) -> Command:
+    """The next command of one who knows only what was seen: the shortest known way, else a look at the next place."""
+    things = [one for one in house.candidates() if state.where[one] in (NOWHERE, *state.seen)]
+    targets = [place for place in house.targets() if house.places[place].room in state.entered]
+    how = APPLIANCES.get(house.goal.name)
+    equipped = how is None or house.places[house.appliance(house.goal.name)].room in state.entered
+    ways = list(_ways(house, state, things, targets, lamp=house.lamp in state.seen)) if equipped else []
+    if ways:
+        return min(ways, key=len)[0]
+    return _first_of_two(house, state, things, targets) or _explore(house, state)
+
+
+def _first_of_two(house: House, state: State, things: Sequence[Number], targets: Sequence[Number]) -> Command | None:
+    """Where two things are wanted and one is known, it is brought first."""
+    left = [thing for thing in things if thing not in delivered(house, state)]
+    if house.goal.name != "two" or not left or not targets:
+        return None
+    ways = []
+    for thing, place in product(left, targets):
+        sketch = _Sketch(house, state)
+        sketch.fetch(thing)
+        sketch.deliver(place)
+        ways.append(sketch.commands)
+    return min(ways, key=len)[0]
+
+
+def _explore(house: House, state: State) -> Command:
+    """Look into the place here, else go to one of this room that was not looked into, else to another room."""
+    if state.at != NOWHERE and state.at not in state.seen:
+        return Command("open", place=state.at)
+    unseen = [number for number in range(len(house.places)) if number not in state.seen]
+    for number in unseen:
+        if house.places[number].room == state.room:
+            return Command("go", place=number)
+    rooms = [room for room in range(len(house.rooms)) if room not in state.entered]
+    return Command("enter", place=rooms[0] if rooms else house.places[unseen[0]].room)

@@ -1,0 +1,114 @@
+"""Texts of the household: names, commands as they are written and read, what the agent is told.
+
+Knows one house, one vocabulary and how much may be seen. Knows nothing of rewards or tasks.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from palaestra.envs.worlds.household.house import NOWHERE, RESULTS, House, Number, State, accessible
+from palaestra.envs.worlds.household.rules import IDLE, Command, conceivable, possible
+from palaestra.envs.worlds.household.words import Vocabulary
+
+View = Literal["full", "remembered", "here"]
+
+
+class Wording:
+    """How one house is spoken of.
+
+    Args:
+        view: which contents of places the text tells: of all; of those seen so far; of the one where the agent is.
+        idle: whether commands that change nothing exist.
+    """
+
+    def __init__(self, house: House, vocabulary: Vocabulary, *, view: View, idle: bool) -> None:
+        self._house, self._words, self._view, self._idle = house, vocabulary, view, idle
+        word = vocabulary.words
+        self._rooms = [word[room] for room in house.rooms]
+        self._places = [f"{word[place.kind]} {place.number}" for place in house.places]
+        self._things = [f"{word[kind]} {number}" for kind, number in house.things]
+        self._task = self._goal()
+        self._texts = {one: self._command(one) for one in conceivable(house) if idle or one.verb not in IDLE}
+        self._meant = {text: command for command, text in self._texts.items()}
+
+    # ---- commands -----------------------------------------------------------------------------------------
+    def write(self, command: Command) -> str:
+        """A command as text."""
+        return self._texts[command]
+
+    def read(self, text: str) -> Command | None:
+        """What a text means; None, if it names no command or nothing that the house has."""
+        return self._meant.get(" ".join(text.lower().split()).rstrip("."))
+
+    def legal(self, state: State) -> list[str]:
+        """What can be done now."""
+        return [self._texts[one] for one in possible(self._house, state) if self._idle or one.verb not in IDLE]
+
+    def _command(self, command: Command) -> str:
+        verb, thing, place = command
+        say = self._words.command
+        if verb == "enter":
+            return say("go", place=self._rooms[place])
+        if verb == "use":
+            return say("use", place=self._words.words["lamp"])
+        named = "" if place == NOWHERE else self._places[place]
+        if verb == "examine":
+            return say("examine", thing=named or self._things[thing])
+        return say(verb, thing="" if thing == NOWHERE else self._things[thing], place=named)
+
+    # ---- what is told -------------------------------------------------------------------------------------
+    def show(self, state: State) -> str:
+        """All that an agent needs to know, where `view` allows it."""
+        at = "" if state.at == NOWHERE else f" at {self._places[state.at]}"
+        held = "nothing" if state.held == NOWHERE else self._thing(state, state.held)
+        rooms = [
+            f"{name}: {', '.join(self._listed(state, room)) or '?'}."
+            for room, name in enumerate(self._rooms)
+            if self._view != "here" or room == state.room
+        ]
+        doors = []
+        if self._view == "here" and len(self._rooms) > 1:
+            doors = [f"doors: {', '.join(name for room, name in enumerate(self._rooms) if room != state.room)}."]
+        here = f"you are in {self._rooms[state.room]}{at}. you carry {held}."
+        return " ".join([self._said(state), self._task, here, *rooms, *doors])
+
+    def _goal(self) -> str:
+        goal, word = self._house.goal, self._words.words
+        kind, place = word[goal.kind], word.get(goal.place, "")
+        if goal.name == "look":
+            return f"task: look at {kind} under {word['lamp']}."
+        if goal.name == "two":
+            return f"task: put two {kind}s in {place}."
+        state = f"{word[RESULTS[goal.name]]} " if goal.name in RESULTS else ""
+        return f"task: put {state}{kind} in {place}."
+
+    def _said(self, state: State) -> str:
+        kind, number = state.said
+        if kind == "thing":
+            marks = [self._words.words[mark] for one, mark in sorted(state.marks) if one == number]
+            return f"{self._things[number]} is {' and '.join(marks) or 'nothing special'}."
+        if kind == "place":
+            return f"{self._places[number]} is {'open' if accessible(self._house, state, number) else 'closed'}."
+        return {"start": "you start.", "nothing": "nothing happens.", "done": "done."}[kind]
+
+    def _listed(self, state: State, room: Number) -> list[str]:
+        """The places of a room, each with what is known of it; nothing of a room that was never entered."""
+        if self._view != "full" and room not in state.entered:
+            return []
+        return [self._place(state, number) for number, place in enumerate(self._house.places) if place.room == room]
+
+    def _place(self, state: State, number: Number) -> str:
+        """`drawer 1 closed mug 1 pen 2`, `shelf 1 empty`, `desk 1 ?` if it was not looked into."""
+        door = "" if accessible(self._house, state, number) else " closed"
+        there = state.at == number and not door
+        known = {"full": True, "remembered": number in state.seen, "here": there}[self._view]
+        if not known:
+            return f"{self._places[number]}{door} ?"
+        inside = [self._words.words["lamp"]] if number == self._house.lamp else []
+        inside += [self._thing(state, thing) for thing, place in enumerate(state.where) if place == number]
+        return f"{self._places[number]}{door} {' '.join(inside) or 'empty'}"
+
+    def _thing(self, state: State, thing: Number) -> str:
+        marks = [self._words.words[mark] for one, mark in sorted(state.marks) if one == thing]
+        return " ".join([self._things[thing], *marks])

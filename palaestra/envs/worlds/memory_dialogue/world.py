@@ -1,0 +1,347 @@
+"""The environment: one sentence after the other a memory is kept, then questions are answered from it alone.
+
+Knows turns, roles, observations, rewards and what `info` tells. Stories, entries and the reading of actions are in the
+modules beside it. Everything random comes from the task's seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+import pydantic
+
+from palaestra.data import Action, Observation, StepResult, Task
+from palaestra.envs.kit.answers import answer_words, token_f1
+from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.envs.kit.single import unstarted
+from palaestra.envs.worlds.memory_dialogue.actions import ANSWER, OPERATIONS, SELECT, Operation, Style, read, write
+from palaestra.envs.worlds.memory_dialogue.bank import Bank, Entry, mentioned, recall
+from palaestra.envs.worlds.memory_dialogue.experts import answer_from, choices, maintain, selection
+from palaestra.envs.worlds.memory_dialogue.story import KINDS, Event, Kind, Plan, Question, Story, build
+from palaestra.envs.worlds.memory_dialogue.topics import ATTRIBUTES, PEOPLE, THEN, Wording
+from palaestra.errors import RecipeError
+from palaestra.registry import Fraction, PositiveInt, register
+
+PLAYER, MANAGER, ANSWERER = "player", "manager", "answerer"
+AGENTS = {"one": (PLAYER,), "two": (MANAGER, ANSWERER), "manager": (MANAGER,), "answerer": (ANSWERER,)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """How far one episode is. Frozen: a snapshot is the state itself.
+
+    Attributes:
+        place: sentences heard. asked: questions done. chosen: entries that were selected for the present one; None
+            before anything was selected.
+        said: what went wrong last. scores: of the answers so far, and whether each was right.
+    """
+
+    story: Story
+    seed: int
+    bank: Bank
+    place: int = 0
+    asked: int = 0
+    chosen: tuple[int, ...] | None = None
+    said: str = ""
+    scores: tuple[float, ...] = ()
+    right: tuple[bool, ...] = ()
+
+    @property
+    def event(self) -> Event | None:
+        """The sentence at hand; None when all were heard."""
+        return self.story.events[self.place] if self.place < len(self.story.events) else None
+
+    @property
+    def question(self) -> Question | None:
+        """The question at hand; None while sentences are left, and after the last one."""
+        return self.story.questions[self.asked] if self.event is None and not self.over else None
+
+    @property
+    def over(self) -> bool:
+        """Whether all questions were answered."""
+        return self.asked == len(self.story.questions)
+
+
+@register("environment", "memory_dialogue")
+class MemoryDialogue:
+    """Keep a memory of a long talk, sentence by sentence, then answer questions from the memory alone.
+
+    Facts about people come up, add up (`anna adopted another dog, fido`), change and end. For each sentence the agent
+    does one operation: `add anna dog rex`, `update 2 anna dog rex fido`, `delete 2` or `noop`. Then come the questions:
+    `select 1 3` keeps these entries in view, `answer rex fido` answers. The talk itself is not shown again.
+
+    Args:
+        parts, facts: of the talk, and sentences of each. Higher: longer episodes. Usual: 3, 4.
+        people: 1–6, attributes: 1–6 of each that are talked about. Higher: more entries at the same time.
+        questions: at the end. Higher: less luck. Usual: 3.
+        kinds: of questions, mixed evenly: "single" fact, "two" facts, "time" (what was before or after), "unknown"
+            (never said, or no longer true: `answer unknown`). Where a talk has nothing for one, another is asked.
+        repeats: share of sentences that say again what is true. chatter: share that say nothing about anyone.
+        capacity: most entries, 2 or more; no more facts than that are true at once. Lower: less can be added blindly.
+        entry_words: an entry's words beyond these are cut off, 8 or more.
+        shown: entries in view, those nearest to the sentence or the question. 0: all.
+        select: whether entries may be selected before an answer.
+        view: a sentence at a time is shown ("fact"), or with it all of its part ("part").
+        wording: "short" notes, "plain" sentences, or "varied" ones, of which each thing has three.
+        renamed: other people and values; what happens stays the same.
+        noise: probability that a sentence is misheard, with another value. A later repetition may set it right.
+        style: "words" as above; "calls": `UPDATE(2, "anna dog rex fido")`.
+        score: "em": an answer has the right words, in any order; "f1" of its tokens.
+        roles: "one" agent, `player`, does it all; "two": `manager` keeps the memory and `answerer` answers; "manager"
+            or "answerer": the other one is played by a script.
+
+    Reward: the mean score of the answers, told answer by answer; with two roles both get it. `success`: all are right.
+    What cannot be read or done changes nothing: the sentence has passed, and so has the chance to select; a second act
+    that is no answer gives the question up.
+
+    A step's `info` tells `operation` and `wanted` (the kind of operation, and the one that keeps the memory right),
+    `process` (1 for an operation of this kind after which the memory is right about the sentence's topic and no worse
+    elsewhere; of a selection, whether it holds just what the question is about; of an answer its score), `executable`
+    and, for answers, `question`, the kind. The episode's are `entries` (size of the memory), `score` and `stratum`, the
+    kinds of its questions.
+    """
+
+    provides = frozenset({"state_key", "outcome", "process", "executable", "stratum"})
+
+    def __init__(
+        self,
+        *,
+        parts: PositiveInt = 3,
+        facts: PositiveInt = 4,
+        people: Annotated[int, pydantic.Field(ge=1, le=len(PEOPLE))] = 2,
+        attributes: Annotated[int, pydantic.Field(ge=1, le=len(ATTRIBUTES))] = 4,
+        questions: PositiveInt = 3,
+        kinds: tuple[Kind, ...] = KINDS,
+        repeats: Fraction = 0.1,
+        chatter: Fraction = 0.1,
+        capacity: Annotated[int, pydantic.Field(ge=2, le=64)] = 6,
+        entry_words: Annotated[int, pydantic.Field(ge=8)] = 12,
+        shown: Annotated[int, pydantic.Field(ge=0)] = 0,
+        select: bool = True,
+        view: Literal["fact", "part"] = "fact",
+        wording: Wording = "plain",
+        renamed: bool = False,
+        noise: Fraction = 0.0,
+        style: Style = "words",
+        score: Literal["em", "f1"] = "em",
+        roles: Literal["one", "two", "manager", "answerer"] = "one",
+    ) -> None:
+        _refuse_impossible(kinds, repeats, chatter)
+        self._params: dict[str, Any] = {
+            "facts": parts * facts,
+            "people": people,
+            "attributes": attributes,
+            "capacity": capacity,
+            "questions": questions,
+            "kinds": list(kinds),
+            "repeats": repeats,
+            "chatter": chatter,
+            "noise": noise,
+            "wording": wording,
+            "renamed": renamed,
+        }
+        self.agents: tuple[str, ...] = AGENTS[roles]
+        self._roles, self._part, self._view = roles, facts, view
+        self._words, self._shown, self._select, self._style = entry_words, shown, select, style
+        self._f1 = score == "f1"
+        self._state: State | None = None
+
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """`n` talks; splits never share a seed. `difficulty` is the number of sentences that change what is true."""
+        return seeded_tasks("memory_dialogue", self._params, split, n, seed, difficulty=self._difficulty)
+
+    def reset(self, task: Task) -> StepResult:
+        story = build(_plan({**self._params, **task.params}), task.seed)
+        capacity = {**self._params, **task.params}["capacity"]
+        state = State(story=story, seed=task.seed, bank=Bank(capacity=capacity, words=self._words))
+        while self._roles == ANSWERER and state.event is not None:
+            bank, _ = state.bank.apply(maintain(state.bank, story, state.place))
+            state = replace(state, bank=bank, place=state.place + 1)
+        self._state = state
+        return StepResult(observations={self._actor(state): self._observe(state)}, info=_standing(state))
+
+    def step(self, actions: Mapping[str, Action]) -> StepResult:
+        before = self._playing()
+        agent = self._actor(before)
+        given = read(str(actions[agent].value), self._style)
+        if before.event is not None:
+            state, told = self._remember(before, given)
+        else:
+            state, told = self._respond(before, given)
+        while self._roles == MANAGER and state.question is not None:  # the script answers at once
+            state = self._answered(state, self._scripted(state))
+        self._state = state
+        gained = sum(state.scores) - sum(before.scores)
+        rewards = dict.fromkeys(self.agents, gained / len(state.story.questions)) if gained else {agent: 0.0}
+        info = {name: {agent: value} for name, value in told.items()} | _standing(state)
+        return StepResult(
+            observations={} if state.over else {self._actor(state): self._observe(state)},
+            rewards=rewards,
+            terminated=frozenset(self.agents if state.over else ()),
+            info=info,
+        )
+
+    def close(self) -> None:
+        self._state = None
+
+    # ---- abilities ----------------------------------------------------------------------------------------
+    def expert(self, agent: str) -> Action:
+        """Keeps the memory true to all that was heard, and mends it where it is not; answers from the memory alone."""
+        return Action(text=write(self._best(self._playing()), self._style))
+
+    def snapshot(self) -> Any:
+        return self._state
+
+    def restore(self, state: Any) -> None:
+        self._state = state
+
+    # ---- playing ------------------------------------------------------------------------------------------
+    def _playing(self) -> State:
+        if self._state is None:
+            raise unstarted("memory_dialogue")
+        return self._state
+
+    def _difficulty(self, seed: int) -> float:
+        events = build(_plan(self._params), seed).events
+        return float(sum(event.happening not in ("again", "chatter") for event in events))
+
+    def _actor(self, state: State) -> str:
+        return self.agents[0] if state.event is not None else self.agents[-1]
+
+    def _best(self, state: State) -> Operation:
+        if state.event is not None:
+            return maintain(state.bank, state.story, state.place)
+        if self._select and state.chosen is None and (wanted := self._about(state)):
+            return Operation(kind=SELECT, ids=wanted)
+        return self._scripted(state)
+
+    def _scripted(self, state: State) -> Operation:
+        """What the entries in view answer."""
+        assert state.question is not None
+        return Operation(kind=ANSWER, text=answer_from(self._in_view(state), state.question, state.story.topics))
+
+    def _about(self, state: State) -> tuple[int, ...]:
+        """Numbers of the entries in view that the question is about."""
+        assert state.question is not None
+        return selection(self._in_view(state), state.question, state.story.topics)
+
+    def _remember(self, state: State, given: Operation | None) -> tuple[State, dict[str, Any]]:
+        """After an operation on the memory, and what is told of it."""
+        wanted = maintain(state.bank, state.story, state.place)
+        readable = given is not None and given.kind in OPERATIONS
+        bank, fault = state.bank.apply(given) if readable and given is not None else (state.bank, "cannot read that")
+        kind = given.kind if readable and given is not None else "none"
+        good = not fault and kind == wanted.kind and _no_worse(state, bank)
+        state = replace(state, bank=bank, place=state.place + 1, said=f"error: {fault}. " if fault else "")
+        told: dict[str, Any] = {"operation": kind, "wanted": wanted.kind, "process": float(good)}
+        told |= {"executable": float(not fault)} | ({} if readable else {"invalid": True})
+        return state, told
+
+    def _respond(self, state: State, given: Operation | None) -> tuple[State, dict[str, Any]]:
+        """After a selection or an answer, and what is told of it."""
+        if given is not None and given.kind == ANSWER:
+            after, question = self._answered(state, given), state.question
+            assert question is not None
+            return after, {"process": after.scores[-1], "executable": 1.0, "question": question.kind}
+        in_view = {number for number, _ in self._in_view(state)}
+        fault, chosen = "cannot read that", tuple[int, ...]()
+        if given is not None and given.kind == SELECT and self._select:
+            strange = [number for number in given.ids if number not in in_view]
+            fault = "select only once" if state.chosen is not None else f"no entry {strange[0]}" if strange else ""
+            chosen = () if fault else tuple(sorted(given.ids))
+        good = not fault and chosen == tuple(sorted(self._about(state)))
+        told: dict[str, Any] = {"process": float(good), "executable": float(not fault)}
+        told |= {"invalid": True} if fault == "cannot read that" else {}
+        if state.chosen is not None or not self._select:
+            return self._answered(state, Operation(kind=ANSWER)), told
+        return replace(state, chosen=chosen, said=f"error: {fault}. " if fault else ""), told
+
+    def _answered(self, state: State, given: Operation) -> State:
+        assert state.question is not None
+        right = [word for text in state.question.answer for word in answer_words(text)]
+        words = [word for word in answer_words(given.text) if word not in ("and", THEN)]
+        exact = sorted(words) == sorted(right)
+        score = token_f1(" ".join(words), [" ".join(right)]) if self._f1 else float(exact)
+        scores, all_right = (*state.scores, score), (*state.right, exact)
+        return replace(state, asked=state.asked + 1, chosen=None, said="", scores=scores, right=all_right)
+
+    # ---- observations -------------------------------------------------------------------------------------
+    def _in_view(self, state: State) -> tuple[Entry, ...]:
+        """The entries that are shown: those that were selected, else the related ones."""
+        if state.chosen:
+            return tuple(entry for entry in state.bank.entries if entry[0] in state.chosen)
+        if not self._shown:
+            return state.bank.entries
+        words: list[str] = []
+        if state.event is not None:
+            words = [state.event.text, state.event.topic.name if state.event.topic is not None else ""]
+        elif state.question is not None:  # a good retriever knows that who lives has a home, so topics are named
+            words = [state.question.text, *(topic.name for topic in state.question.topics)]
+        return state.bank.related(" ".join(words), self._shown)
+
+    def _observe(self, state: State) -> Observation:
+        entries = " ".join(f"{number}: {text}." for number, text in self._in_view(state)) or "nothing."
+        if state.event is not None:
+            first = state.place // self._part * self._part
+            heard = ". ".join(event.text for event in state.story.events[first : first + self._part])
+            part = f"part {state.place // self._part + 1}: {heard}. " if self._view == "part" else ""
+            asked = f"{part}fact: {state.event.text}."
+        else:
+            asked = f"question: {state.question.text if state.question else ''}"
+        bank = ";".join(f"{number} {text}" for number, text in state.bank.entries)
+        return Observation(
+            text=f"{state.said}{asked} memory: {entries}",
+            legal=self._legal(state),
+            state_key=f"{state.seed}/{state.place}.{state.asked}/{state.chosen}/{bank}",
+        )
+
+    def _legal(self, state: State) -> list[str]:
+        """Operations with the sentence's words, or selections of one entry and answers with the entries' words."""
+        found = choices(self._in_view(state), state.event, state.story.topics)
+        if state.event is None and (not self._select or state.chosen is not None):
+            found = [one for one in found if one.kind == ANSWER]
+        return sorted({write(one, self._style) for one in [*found, self._best(state)]})
+
+
+# ---- what is told -----------------------------------------------------------------------------------------
+def _plan(world: Mapping[str, Any]) -> Plan:
+    return Plan(**{**world, "kinds": tuple(world["kinds"])})
+
+
+def _no_worse(state: State, bank: Bank) -> bool:
+    """Whether the bank is right about the sentence's topic, and about all others that it was right about before."""
+    story, believed = state.story, state.story.heard[state.place + 1]
+    topic = state.event.topic if state.event is not None else None
+    was, now = (recall(one.entries, story.topics) for one in (state.bank, bank))
+    for other in story.topics:
+        right = believed.get(other, ())
+        if (other is topic or was.get(other, ()) == right) and now.get(other, ()) != right:
+            return False
+    junk = [sum(not mentioned(text, story.topics) for _, text in one.entries) for one in (state.bank, bank)]
+    return junk[1] <= junk[0]
+
+
+def _standing(state: State) -> dict[str, Any]:
+    """How the episode stands."""
+    return {
+        "success": state.over and all(state.right),
+        "entries": len(state.bank),
+        "score": sum(state.scores) / len(state.story.questions),
+        "stratum": "+".join(sorted({question.kind for question in state.story.questions})),
+    }
+
+
+def _refuse_impossible(kinds: tuple[Kind, ...], repeats: float, chatter: float) -> None:
+    for what, remedy in (
+        ("`kinds` is empty." if not kinds else "", f"Name some of: {', '.join(KINDS)}."),
+        (
+            f"`repeats` and `chatter` are {repeats:g} and {chatter:g}: nothing new would ever be said."
+            if repeats + chatter >= 1
+            else "",
+            "Let both together stay below 1.",
+        ),
+    ):
+        if what:
+            raise RecipeError(where="environment: memory_dialogue", what=what, remedy=remedy)

@@ -1,0 +1,232 @@
+"""The environment `puzzles`: which game a task plays, how boards are shown, rewards.
+
+Knows the games by their shared protocol. Knows nothing of their rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pydantic
+
+from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.envs.kit.single import single, unstarted
+from palaestra.envs.worlds.puzzles.grid import Game
+from palaestra.envs.worlds.puzzles.lake import Lake
+from palaestra.envs.worlds.puzzles.mines import Mines
+from palaestra.envs.worlds.puzzles.sokoban import Sokoban
+from palaestra.errors import RecipeError
+from palaestra.registry import Fraction, PositiveInt, register
+
+AGENT = "player"
+Name = Literal["lake", "sokoban", "mines"]
+GAMES: tuple[Name, ...] = ("lake", "sokoban", "mines")
+OTHERS = "abcdehijklmnpqruvwyz=%&"  # signs that mean nothing by themselves
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """A game in progress. Frozen: a snapshot is the state itself."""
+
+    game: str
+    board: Any
+    seed: int
+    names: tuple[tuple[str, str], ...]  # canonical sign → as shown
+    turn: int = 0
+    idle: bool = False  # the last act changed nothing
+
+
+@register("environment", "puzzles")
+class Puzzles:
+    """Solve puzzles on grids of signs: Frozen Lake, Sokoban, Minesweeper.
+
+    Lake: walk over ice to the goal, not into a hole (`up`, `right`, `down`, `left`). Sokoban: push boxes onto targets
+    by the same moves. Mines: `reveal ROW COLUMN` every place without a mine; `flag ROW COLUMN` is a note to oneself.
+    Every board can be solved, and a field of mines without a guess.
+
+    Args:
+        games: which, mixed evenly.
+        size: of the square board, fewest and most, mixed evenly: 3–10 for the lake, 5–8 for Sokoban (with its border),
+            4–8 for mines. Higher: longer solutions. Usual: 4 to 6.
+        boxes: in Sokoban, 1–3.
+        symbols: "plain", "renamed" (other signs for all things) or "shuffled" (each task draws them; needs `legend`).
+        text: "board" shows the rows of signs; "brief" says in a few words where things are, for small models.
+        legend: say what each sign means, in every observation.
+        noise: probability that an act goes wrong: on slippery ice one moves to the left or right of where one wanted;
+            elsewhere nothing happens.
+        misread: probability that an observation shows one place as another sign.
+        max_turns: turns until the episode is cut off.
+
+    Reward: 1 when the puzzle is solved, else 0; a hole or a mine ends it. `info` tells `process`, 1 for what the expert
+    would have done, `executable`, 0 for what changes nothing or cannot be read, and `stratum`, the game. `image` is a
+    raster of a pixel a place; with a single game of a single size there are `vector` (each sign a plane) and acts by
+    index.
+    """
+
+    agents: tuple[str, ...] = (AGENT,)
+    provides = frozenset({"state_key", "outcome", "process", "executable", "stratum"})
+
+    def __init__(
+        self,
+        *,
+        games: tuple[Name, ...] = GAMES,
+        size: tuple[PositiveInt, PositiveInt] = (5, 6),
+        boxes: Annotated[int, pydantic.Field(ge=1, le=3)] = 1,
+        symbols: Literal["plain", "renamed", "shuffled"] = "plain",
+        text: Literal["board", "brief"] = "board",
+        legend: bool = False,
+        noise: Fraction = 0.0,
+        misread: Fraction = 0.0,
+        max_turns: PositiveInt = 30,
+    ) -> None:
+        _refuse_impossible(games, size, boxes, symbols=symbols, legend=legend)
+        made: list[Game] = [Lake(noise), Sokoban(noise, boxes), Mines(noise)]
+        self._games = {game.name: game for game in made}
+        self._params = {"games": list(games), "size": list(size), "boxes": boxes}
+        self._symbols, self._brief, self._legend = symbols, text == "brief", legend
+        self._misread, self._max_turns = misread, max_turns
+        self._state: State | None = None
+        self._only = self._games[games[0]] if len(games) == 1 and size[0] == size[1] else None
+        if self._only is not None:
+            self.action_count = len(self._only.acts(self._only.draw(size[0], 0)))
+            self.vector_size = size[0] ** 2 * len(self._only.signs)
+
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """`n` boards; splits never share a seed."""
+        return seeded_tasks("puzzles", self._params, split, n, seed)
+
+    def reset(self, task: Task) -> StepResult:
+        world = {**self._params, **task.params}
+        name = world["games"][derive(task.seed, "game") % len(world["games"])]
+        fewest, most = world["size"]
+        size = fewest + derive(task.seed, "size") % (most - fewest + 1)
+        game = self._games[name]
+        self._state = State(
+            game=name, board=game.draw(size, task.seed), seed=task.seed, names=self._names(game, task.seed)
+        )
+        return single(AGENT, self._observe(self._state), info={"success": False, "stratum": name})
+
+    def step(self, actions: Mapping[str, Action]) -> StepResult:
+        before = self._playing()
+        game = self._games[before.game]
+        meant = self._read(before, actions[AGENT].value)
+        wanted = game.expert(before.board)
+        board = before.board
+        if meant is not None:
+            board = game.act(board, meant, chance=derive(before.seed, "noise", before.turn) / 2**63)
+        after = replace(before, board=board, turn=before.turn + 1, idle=board == before.board)
+        self._state = after
+        won, lost = game.solved(board), game.lost(board)
+        told = {"process": float(meant is not None and meant == wanted), "executable": float(not after.idle)}
+        info: dict[str, Any] = {name: {AGENT: value} for name, value in told.items()}
+        info |= {"success": won, "stratum": before.game} | ({"invalid": {AGENT: True}} if meant is None else {})
+        cut = after.turn >= self._max_turns
+        return single(AGENT, self._observe(after), reward=float(won), over=won or lost, cut=cut, info=info)
+
+    def close(self) -> None:
+        self._state = None
+
+    # ---- abilities ----------------------------------------------------------------------------------------
+    def expert(self, agent: str) -> Action:
+        """The next act of a solution (a shortest one on the lake and in Sokoban, a proven one among mines); where
+        there is none any more, the first act that can be read."""
+        state = self._playing()
+        game = self._games[state.game]
+        text = game.expert(state.board) or game.acts(state.board)[0]
+        return Action(text=text, value=text if self._only is None else game.acts(state.board).index(text))
+
+    def snapshot(self) -> Any:
+        return self._state
+
+    def restore(self, state: Any) -> None:
+        self._state = state
+
+    # ---- playing ------------------------------------------------------------------------------------------
+    def _playing(self) -> State:
+        if self._state is None:
+            raise unstarted("puzzles")
+        return self._state
+
+    def _read(self, state: State, value: Any) -> str | None:
+        acts = self._games[state.game].acts(state.board)
+        if isinstance(value, int | np.integer) and self._only is not None and 0 <= value < len(acts):
+            return acts[int(value)]
+        text = " ".join(value.lower().split()) if isinstance(value, str) else ""
+        return text if text in acts else None
+
+    def _names(self, game: Game, seed: int) -> tuple[tuple[str, str], ...]:
+        if self._symbols == "plain":
+            return tuple((sign, sign) for sign in game.signs)
+        draw = np.random.default_rng(derive(seed if self._symbols == "shuffled" else 0, game.name, "signs"))
+        return tuple((sign, OTHERS[int(k)]) for sign, k in zip(game.signs, draw.permutation(len(OTHERS)), strict=False))
+
+    # ---- observations -------------------------------------------------------------------------------------
+    def _observe(self, state: State) -> Observation:
+        game = self._games[state.game]
+        shown = dict(state.names)
+        rows = [[shown[sign] for sign in row] for row in self._misread_rows(game, state)]
+        board = game.brief(state.board) if self._brief else "\n".join(" ".join(row) for row in rows)
+        legend = ", ".join(f"{shown[sign]} {meaning}" for sign, meaning in game.signs.items())
+        parts = [
+            f"{legend}." if self._legend else "",
+            "nothing happens." if state.idle else "",
+            f"{state.game}:",
+            board,
+        ]
+        return Observation(
+            text=(" " if self._brief else "\n").join(part for part in parts if part),
+            image=self._picture(game, state),
+            vector=self._planes(game, state) if self._only is not None else None,
+            legal=game.acts(state.board),
+            state_key=f"{state.seed}/{game.rows(state.board)}",
+        )
+
+    def _misread_rows(self, game: Game, state: State) -> list[list[str]]:
+        rows = game.rows(state.board)
+        draw = derive(state.seed, "misread", state.turn)
+        if self._misread and draw / 2**63 < self._misread:
+            place = derive(draw, "place") % len(rows) ** 2
+            rows[place // len(rows)][place % len(rows)] = list(game.signs)[derive(draw, "sign") % len(game.signs)]
+        return rows
+
+    def _codes(self, game: Game, state: State) -> np.ndarray:
+        signs = list(game.signs)
+        return np.array([[signs.index(sign) for sign in row] for row in self._misread_rows(game, state)])
+
+    def _planes(self, game: Game, state: State) -> np.ndarray:
+        """float32: for every place, which sign is there."""
+        return np.eye(len(game.signs), dtype=np.float32)[self._codes(game, state)].ravel()
+
+    def _picture(self, game: Game, state: State) -> np.ndarray:
+        """uint8 (size, size, 3): signs as colors that are far apart."""
+        step = 255 // len(game.signs)
+        codes = self._codes(game, state)
+        return np.stack([codes * step, (codes * 7 * step) % 256, 255 - codes * step], axis=-1).astype(np.uint8)
+
+
+LIMITS: dict[str, tuple[int, int]] = {"lake": (3, 10), "sokoban": (5, 8), "mines": (4, 8)}
+
+
+def _refuse_impossible(
+    games: tuple[str, ...], size: tuple[int, int], boxes: int, *, symbols: str, legend: bool
+) -> None:
+    """Raises: RecipeError."""
+    wrong = next((name for name in games if not LIMITS[name][0] <= size[0] <= size[1] <= LIMITS[name][1]), None)
+    if not games or len(set(games)) < len(games):
+        what, remedy = f"`games` is {list(games)}.", "Name one or several of lake, sokoban and mines, each once."
+    elif wrong is not None:
+        fewest, most = LIMITS[wrong]
+        what = f"{wrong} has boards of {fewest} to {most}, and `size` is {size[0]} to {size[1]}."
+        remedy = "Write the fewest first; with several games the size must fit all of them."
+    elif "sokoban" in games and boxes > size[0] - 4:
+        what, remedy = f"a room of size {size[0]} is too small for {boxes} boxes.", "Raise `size` or lower `boxes`."
+    elif symbols == "shuffled" and not legend:
+        what = "with `symbols: shuffled` nobody can know what a sign means."
+        remedy = "Set `legend: true`, which says it in every observation, or take `symbols: renamed`."
+    else:
+        return
+    raise RecipeError(where="environment: puzzles", what=what, remedy=remedy)

@@ -1,0 +1,319 @@
+"""The environment `rasters`: acts on pictures, what they show, rewards.
+
+Knows problems and tools. Knows nothing of how pictures are drawn.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.envs.kit.single import single, unstarted
+from palaestra.envs.worlds.rasters.pictures import COLORS, KINDS, LEVELS, Kind, Order, Problem, arranged, problem, tile
+from palaestra.errors import RecipeError
+from palaestra.registry import Fraction, PositiveInt, register
+
+AGENT = "player"
+INVENTED = ("gorp", "dax", "blick", "wug")
+LONGEST = 1000  # characters of an answer
+ACCURACY, FORMAT, IMAGE, FAILED = 0.8, 0.2, -0.05, -0.25  # the reward with costs of turns
+Mode = Literal["outcome", "turns"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """How far one episode is. Frozen: a snapshot is the state itself.
+
+    Attributes:
+        order: which tile of the whole picture lies at each place now.
+        images: that acts have shown so far. readable: whether every act was.
+        said: what the last act showed.
+    """
+
+    problem: Problem
+    order: Order
+    seed: int
+    said: str = ""
+    images: int = 0
+    readable: bool = True
+    turn: int = 0
+
+    @property
+    def shown(self) -> np.ndarray:
+        """The picture as it lies now."""
+        return arranged(np.array(self.problem.pixels), self.problem.tiles, self.order)
+
+
+def score(*, solved: bool, readable: bool, images: int) -> float:
+    """The reward of a whole episode with costs of turns (AGILE, arXiv 2510.01304).
+
+        0.8 · solved + 0.2 · readable + (−0.05 · images if solved, else −0.25)
+
+    >>> round(score(solved=True, readable=True, images=3), 2), round(score(solved=False, readable=True, images=4), 2)
+    (0.85, -0.05)
+    """
+    return ACCURACY * solved + FORMAT * readable + (IMAGE * images if solved else FAILED)
+
+
+@register("environment", "rasters", source="arXiv 2510.01304")
+class Rasters:
+    """Put the tiles of a picture in order, or answer a question about one: count, name a color, read a digit.
+
+    A picture is a square of whole numbers. In a jigsaw its tiles were shuffled: `swap 1 4` exchanges two places,
+    `crop 2` shows one, `zoom` shows everything; `answer 3 1 4 2` says which of the tiles now shown belongs to the
+    first place, to the second …, so `answer 1 2 3 4` says that all is in order. A question is about a picture of four
+    colors that is not shown at first: `zoom`, `crop 1` (a quarter), `count red`, then `answer 12`.
+
+    Args:
+        kinds: "jigsaw", "count" (how many places have a color), "color" (which one is most frequent), "digit", mixed
+            evenly.
+        tiles: of a jigsaw in a row, 2 or 3. Higher: 24 or 362,880 arrangements.
+        text: "board" shows numbers and letters row by row; "brief" tells of a jigsaw how much values jump between
+            places that touch: for small models.
+        tools: without them only `answer` can be read, and the whole picture is shown.
+        names: "plain", or "renamed": colors are called by invented words.
+        noise: probability that a tool fails, and nothing changes.
+        misread: probability that a picture that is shown has one wrong place.
+        reward: "outcome" (1 for a right answer) or "turns": at the end 0.8 for a right answer, 0.2 if every act could
+            be read, −0.05 for each picture that was shown if the answer is right, else −0.25 (AGILE).
+        max_turns: turns until the episode is cut off, wrong.
+
+    `info` tells `tool_call`, `tool_error`, `executable`, `process` (1 for a swap that puts a tile in its place, and
+    for a right answer), `format`, `images` and `stratum`, the kind. `image` is the picture, one pixel a place.
+    """
+
+    agents: tuple[str, ...] = (AGENT,)
+    provides = frozenset(
+        {"state_key", "outcome", "process", "executable", "tool_call", "tool_error", "format", "stratum"}
+    )
+
+    def __init__(
+        self,
+        *,
+        kinds: tuple[Kind, ...] = KINDS,
+        tiles: Literal[2, 3] = 2,
+        text: Literal["board", "brief"] = "board",
+        tools: bool = True,
+        names: Literal["plain", "renamed"] = "plain",
+        noise: Fraction = 0.0,
+        misread: Fraction = 0.0,
+        reward: Mode = "outcome",
+        max_turns: PositiveInt = 12,
+    ) -> None:
+        if not kinds or len(set(kinds)) < len(kinds):
+            raise RecipeError(
+                where="environment: rasters, kinds",
+                what=f"it is {list(kinds)}.",
+                remedy="Name one or several of jigsaw, count, color and digit, each once.",
+            )
+        self._params = {"kinds": list(kinds), "tiles": tiles}
+        self._brief, self._tools, self._noise, self._misread = text == "brief", tools, noise, misread
+        self._colors = COLORS if names == "plain" else INVENTED
+        self._reward, self._max_turns = reward, max_turns
+        self._state: State | None = None
+
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """`n` problems; splits never share a seed."""
+        return seeded_tasks("rasters", self._params, split, n, seed)
+
+    def reset(self, task: Task) -> StepResult:
+        world = {**self._params, **task.params}
+        kind = world["kinds"][derive(task.seed, "kind") % len(world["kinds"])]
+        found = problem(kind, world["tiles"], task.seed)
+        self._state = state = State(problem=found, order=found.order, seed=task.seed)
+        return single(AGENT, self._observe(state), info={"success": False, "stratum": kind})
+
+    def step(self, actions: Mapping[str, Action]) -> StepResult:
+        before = self._playing()
+        value = actions[AGENT].value
+        words = value.lower().split() if isinstance(value, str) and len(value) <= LONGEST else []
+        meant = self._read(before, words)
+        fails = self._noise > 0 and derive(before.seed, "noise", before.turn) / 2**63 < self._noise
+        answered = meant is not None and words[0] == "answer"
+        after, failed = (before, True) if meant is None else self._act(before, words, fails=fails and not answered)
+        if meant is None:
+            after = replace(after, said="error: cannot read that.", readable=False)
+        self._state = after = replace(after, turn=before.turn + 1)
+        right = answered and self._right(after, words[1:])
+        cut = not answered and after.turn >= self._max_turns
+        info = self._told(before, after, words, meant=meant is not None, failed=failed, right=right)
+        reward = float(right)
+        if self._reward == "turns":
+            whole = score(solved=right, readable=after.readable and answered, images=after.images)
+            reward = whole if answered or cut else 0.0
+        return single(AGENT, self._observe(after), reward=reward, over=answered, cut=cut, info=info)
+
+    def close(self) -> None:
+        self._state = None
+
+    # ---- abilities ----------------------------------------------------------------------------------------
+    def expert(self, agent: str) -> Action:
+        """Swaps tiles into their places, knowing which they are, then answers; without tools it answers at once. Of a
+        question it counts or looks before it answers."""
+        state = self._playing()
+        found = state.problem
+        if found.kind == "jigsaw":
+            wrong = [place for place, number in enumerate(state.order) if place != number]
+            if wrong and self._tools:
+                return Action(text=f"swap {wrong[0] + 1} {state.order.index(wrong[0]) + 1}")
+            return Action(text="answer " + " ".join(str(state.order.index(k) + 1) for k in range(len(state.order))))
+        if state.images == 0 and self._tools:
+            return Action(text=f"count {self._colors[found.subject]}" if found.kind == "count" else "zoom")
+        return Action(text=f"answer {self._spell(found.answer)}")
+
+    def snapshot(self) -> Any:
+        return self._state
+
+    def restore(self, state: Any) -> None:
+        self._state = state
+
+    # ---- playing ------------------------------------------------------------------------------------------
+    def _playing(self) -> State:
+        if self._state is None:
+            raise unstarted("rasters")
+        return self._state
+
+    def _read(self, state: State, words: list[str]) -> str | None:
+        """The kind of an act; None if it cannot be read."""
+        count = len(state.order) if state.problem.kind == "jigsaw" else 4
+        places = {str(number + 1) for number in range(count)}
+        match words:
+            case ["answer", *given] if given:
+                return "answer"
+            case ["swap", one, other] if self._tools and state.problem.kind == "jigsaw" and {one, other} <= places:
+                return "swap"
+            case ["crop", one] if self._tools and one in places:
+                return "crop"
+            case ["zoom"] if self._tools:
+                return "zoom"
+            case ["count", color] if self._tools and state.problem.kind != "jigsaw" and color in self._colors:
+                return "count"
+        return None
+
+    def _act(self, state: State, words: list[str], *, fails: bool) -> tuple[State, bool]:
+        """The state after an act that can be read, and whether its tool failed."""
+        if fails:
+            return replace(state, said=f"error: {words[0]} is busy."), True
+        match words:
+            case ["swap", one, other]:
+                order = list(state.order)
+                first, second = int(one) - 1, int(other) - 1
+                order[first], order[second] = order[second], order[first]
+                return replace(state, order=tuple(order), said="", images=state.images + 1), False
+            case ["crop", one]:
+                tiles = state.problem.tiles if state.problem.kind == "jigsaw" else 2
+                part = tile(self._seen(state), tiles, int(one) - 1)
+                return replace(state, said=f"{one}: {self._lines(state, part)}", images=state.images + 1), False
+            case ["zoom"]:
+                said = self._lines(state, self._seen(state))
+                return replace(state, said=said, images=state.images + 1), False
+            case ["count", color]:
+                found = int((self._seen(state) == self._colors.index(color)).sum())
+                return replace(state, said=f"{found} {color}.", images=state.images + 1), False
+        return replace(state, said=""), False
+
+    def _right(self, state: State, given: list[str]) -> bool:
+        if state.problem.kind == "jigsaw":
+            return given == [str(state.order.index(k) + 1) for k in range(len(state.order))]
+        return given == [self._spell(state.problem.answer)]
+
+    def _told(
+        self, before: State, after: State, words: list[str], *, meant: bool, failed: bool, right: bool
+    ) -> dict[str, Any]:
+        settled = _settled(after.order) - _settled(before.order)
+        told = {
+            "tool_call": float(meant and words[0] != "answer"),
+            "tool_error": float(meant and failed),
+            "executable": float(not failed),
+            "process": float(right or settled > 0),
+            "images": float(after.images),
+        }
+        info: dict[str, Any] = {name: {AGENT: value} for name, value in told.items()}
+        answered = meant and words[0] == "answer"
+        info["format"] = {AGENT: float(answered and after.readable)}
+        return info | {"success": right, "stratum": after.problem.kind} | ({} if meant else {"invalid": {AGENT: True}})
+
+    # ---- observations -------------------------------------------------------------------------------------
+    def _observe(self, state: State) -> Observation:
+        found = state.problem
+        asked = {
+            "jigsaw": "order the tiles.",
+            "count": f"how many {self._colors[found.subject]}?",
+            "color": "which color is most frequent?",
+            "digit": "which digit is drawn?",
+        }[found.kind]
+        parts = [asked, state.said]
+        if found.kind == "jigsaw":
+            parts.append(self._jumps(state) if self._brief else self._lines(state, self._seen(state)))
+        elif not self._tools:
+            parts.append(self._lines(state, self._seen(state)))
+        hidden = found.kind != "jigsaw" and self._tools and state.images == 0
+        pixels = self._seen(state) * (255 // (LEVELS - 1 if found.kind == "jigsaw" else len(COLORS) - 1))
+        return Observation(
+            text=" ".join(part for part in parts if part),
+            image=np.repeat((pixels * (not hidden)).astype(np.uint8)[:, :, None], 3, axis=2),
+            legal=self._legal(state),
+            state_key=f"{state.seed}/{state.order}/{state.said}/{state.images}",
+        )
+
+    def _legal(self, state: State) -> list[str]:
+        kind, count = state.problem.kind, len(state.order)
+        numbers = [str(number + 1) for number in range(count)]
+        if kind == "jigsaw":
+            tools = [f"swap {one} {other}" for one, other in itertools.combinations(numbers, 2)]
+            tools += [f"crop {one}" for one in numbers]
+            orders = itertools.islice(itertools.permutations(numbers), 24)
+            answers = [" ".join(order) for order in orders]
+        else:
+            tools = [f"crop {part + 1}" for part in range(4)] + [f"count {color}" for color in self._colors]
+            answers = {
+                "count": [str(number) for number in range(len(state.problem.pixels) ** 2 + 1)],
+                "color": list(self._colors),
+                "digit": [str(digit) for digit in range(10)],
+            }[kind]
+        return [*(["zoom", *tools] if self._tools else ()), *(f"answer {given}" for given in answers)]
+
+    def _seen(self, state: State) -> np.ndarray:
+        """The picture as it is shown: perhaps with one wrong place."""
+        shown = state.shown.copy()
+        draw = derive(state.seed, "misread", state.turn)
+        if self._misread and draw / 2**63 < self._misread:
+            place = derive(draw, "place") % shown.size
+            most = LEVELS if state.problem.kind == "jigsaw" else len(COLORS)
+            shown.flat[place] = (shown.flat[place] + 1 + derive(draw, "value") % (most - 1)) % most
+        return shown
+
+    def _lines(self, state: State, pixels: np.ndarray) -> str:
+        """Row by row: numbers of a jigsaw, first letters of colors else."""
+        letters = [color[0] for color in self._colors]
+        jigsaw = state.problem.kind == "jigsaw"
+        return " / ".join(" ".join(str(value) if jigsaw else letters[value] for value in row) for row in pixels)
+
+    def _jumps(self, state: State) -> str:
+        """How much values jump between places that touch."""
+        shown, tiles = self._seen(state), state.problem.tiles
+        parts = []
+        for place in range(tiles * tiles):
+            row, column = divmod(place, tiles)
+            here = tile(shown, tiles, place)
+            if column + 1 < tiles:
+                gap = np.abs(here[:, -1] - tile(shown, tiles, place + 1)[:, 0]).sum()
+                parts.append(f"{place + 1} to {place + 2} jumps {gap}.")
+            if row + 1 < tiles:
+                gap = np.abs(here[-1] - tile(shown, tiles, place + tiles)[0]).sum()
+                parts.append(f"{place + 1} to {place + 1 + tiles} jumps {gap}.")
+        return " ".join(parts)
+
+    def _spell(self, answer: str) -> str:
+        return self._colors[COLORS.index(answer)] if answer in COLORS else answer
+
+
+def _settled(order: Order) -> int:
+    """How many tiles lie where they belong."""
+    return sum(place == number for place, number in enumerate(order))

@@ -1,0 +1,324 @@
+"""The environment: an agent searches, opens passages and answers; what it read so far decides what it is shown.
+
+Knows turns, observations, rewards and what `info` tells. Graphs, passages, questions and the reading of actions are in
+the modules beside it. Everything random comes from the task's seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import pydantic
+
+from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.answers import answer_words, exact_match, holds_answer, token_f1
+from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.envs.kit.single import single, unstarted
+from palaestra.envs.worlds.searchqa.actions import ANSWER, OPEN, SEARCH, Act, Style, parts_of, read, write
+from palaestra.envs.worlds.searchqa.episode import (
+    AGENT,
+    State,
+    corpus_of,
+    failed,
+    opened,
+    place,
+    queries_for,
+    searched,
+    standing,
+    tell,
+)
+from palaestra.envs.worlds.searchqa.graph import FEWEST, MOST, RELATIONS
+from palaestra.envs.worlds.searchqa.passages import WORDINGS
+from palaestra.envs.worlds.searchqa.questions import ask, count_of, fill_in
+from palaestra.errors import RecipeError
+from palaestra.registry import Fraction, PositiveInt, register
+
+SCORES = {"em": exact_match, "f1": token_f1, "substring": holds_answer}
+Few = Annotated[int, pydantic.Field(ge=1, le=4)]
+
+
+@register("environment", "searchqa", extra="tools", modules=("bm25s",))
+class SearchQA:
+    """Answer questions of one to four hops, or fill hidden spans of a passage, by searching a corpus of passages.
+
+    A random graph of people, towns, firms, works and years is told in passages, one for each of them, in one of three
+    wordings. `question: anna friend home.` asks for the home of the friend of anna. `search anna friend` shows the best
+    passages (BM25), shortened to whole sentences around the query's words; `open d3` shows one as a whole; `answer elm`
+    ends the episode. Other passages are about things that only bear the name, such as the ship anna.
+
+    Args:
+        entities: people, towns, firms and works, 8–64. Higher: more passages, rarer lucky guesses. Usual: 24.
+        relations: 3–10; the last two lead to years. Higher: more words, longer passages. Usual: 10.
+        questions: "hops" asks along the graph; "masked" hides spans of a passage, which a search still finds.
+        hops: fewest and most, 1–4. Higher: more searches in a row must be right. Usual: 1 to 3.
+        masks: fewest and most hidden spans, 1–4, no more than the passage has. Higher: harder.
+        graphs: 0: a new graph for every seed. n: one of n fixed graphs, whose index is kept.
+        held_out: "questions": training and evaluation share fixed graphs and no question; "graphs": no graph either.
+        distractors: share of entities with a namesake. Higher: more passages that look right. Usual: 0.25.
+        wordings: ways in which passages are worded, 1–3. Higher: the question's words are found more rarely. Usual: 3.
+        renamed: other names and other words for relations; the facts stay the same.
+        passages: shown by a search. Higher: longer prompts. Usual: 3.
+        passage_words: about how many words of each; 0: the whole passage. Lower: some must be opened. Usual: 20.
+        book: what a model may be trained on beforehand, as `corpus_texts()` gives it: "open": nothing; "part": the
+            share `known` of the facts; "closed": that share too, and there is no search. The latter two need fixed
+            graphs that evaluation shares.
+        known: share of the facts, see `book`.
+        style: "words" as above; "tags" asks for `<think> … </think> <search> … </search>` and real questions.
+        notes: what an observation repeats of earlier turns: "none", the "queries" made, or the facts "found" that the
+            question is about. Without, a policy must see its own history.
+        score: "em" exact match, "f1" of tokens, "substring": a right answer stands in the answer. Aliases count.
+        reader: the agent only decides when to stop: `answer` without more, and a scripted reader answers, right if
+            the question's facts were all read.
+        reader_error: probability that the reader is wrong nevertheless.
+        noise: probability that a search goes wrong: it misses its best passage, or shows any other in its place.
+        max_turns: turns until the episode is cut off. Usual: 8.
+
+    Reward: the score of the answer at the end, the mean over hidden spans; `success`: all are matched exactly (by
+    substring, where that is the score). What cannot be read or opened comes back as a text that begins with `error:`.
+
+    A step's `info` tells `tool_call`, `tool_error`, `executable`, `format` (1 for the asked form), `process` (1 for a
+    search or an opening that showed a new fact the question needs, else 0), `entities` (share of the entities on the
+    way that the agent named itself) and `due`, the next search that leads on, which no policy sees. The episode's are
+    `searches`, `calls`, `errors`, `gold_hops`, `found_hops`, `known_hops` (facts of the question a model may know) and
+    `stratum`, hops or spans.
+    """
+
+    agents: tuple[str, ...] = (AGENT,)
+    provides = frozenset(
+        {"state_key", "outcome", "process", "executable", "tool_call", "tool_error", "format", "entities", "stratum"}
+    )
+
+    def __init__(
+        self,
+        *,
+        entities: Annotated[int, pydantic.Field(ge=FEWEST, le=MOST)] = 24,
+        relations: Annotated[int, pydantic.Field(ge=3, le=len(RELATIONS))] = len(RELATIONS),
+        questions: Literal["hops", "masked"] = "hops",
+        hops: tuple[Few, Few] = (1, 3),
+        masks: tuple[Few, Few] = (1, 4),
+        graphs: Annotated[int, pydantic.Field(ge=0)] = 0,
+        held_out: Literal["questions", "graphs"] = "questions",
+        distractors: Fraction = 0.25,
+        wordings: Annotated[int, pydantic.Field(ge=1, le=WORDINGS)] = WORDINGS,
+        renamed: bool = False,
+        passages: PositiveInt = 3,
+        passage_words: Annotated[int, pydantic.Field(ge=0)] = 20,
+        book: Literal["open", "part", "closed"] = "open",
+        known: Fraction = 0.6,
+        style: Style = "words",
+        notes: Literal["none", "queries", "found"] = "found",
+        score: Literal["em", "f1", "substring"] = "em",
+        reader: bool = False,
+        reader_error: Fraction = 0.0,
+        noise: Fraction = 0.0,
+        max_turns: PositiveInt = 8,
+    ) -> None:
+        _refuse_impossible(hops=hops, masks=masks, graphs=graphs, held_out=held_out, book=book, reader=reader)
+        self._params: dict[str, Any] = {
+            "entities": entities,
+            "relations": relations,
+            "questions": questions,
+            "counts": list(hops if questions == "hops" else masks),
+            "graphs": graphs,
+            "held_out": held_out,
+            "distractors": distractors,
+            "wordings": wordings,
+            "renamed": renamed,
+            "known": known if book != "open" else 0.0,
+            "noise": noise,
+        }
+        self._passages, self._words, self._closed = passages, passage_words, book == "closed"
+        self._style, self._notes, self._score = style, notes, SCORES[score]
+        self._whole = holds_answer if score == "substring" else exact_match
+        self._reader, self._reader_error, self._max_turns = reader, reader_error, max_turns
+        self._state: State | None = None
+
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """`n` questions; splits never share a seed. `difficulty` is the number of hops or hidden spans."""
+        counts = tuple(self._params["counts"])
+        return seeded_tasks(
+            "searchqa", self._params, split, n, seed, difficulty=lambda own: float(count_of(counts, own))
+        )
+
+    def corpus_texts(self) -> list[str]:
+        """The passages of the fixed graphs that training asks about, with those sentences that a model may know."""
+        texts, share = [], self._params["known"]
+        for number in range(self._params["graphs"]):
+            corpus = corpus_of(self._params, number)
+            for passage in corpus.passages.values():
+                told = [sentence.text for sentence in passage.sentences if corpus.knows(sentence.fact, share)]
+                texts += [" ".join([f"{passage.title}:", *told])] if told else []
+        return texts
+
+    def reset(self, task: Task) -> StepResult:
+        world = {**self._params, **task.params}
+        number, half = place(world, task.seed)
+        corpus, count = corpus_of(world, number), count_of(tuple(world["counts"]), task.seed)
+        if not self._closed:
+            corpus.prepare()
+        if world["questions"] == "hops":
+            question = ask(corpus.graph, count, task.seed, half=half)
+        else:
+            question = fill_in(corpus, count, task.seed, half=half)
+        self._state = State(
+            corpus=corpus, question=question, seed=task.seed, noise=world["noise"], known=world["known"]
+        )
+        return StepResult(observations={AGENT: self._observe(self._state)}, info=standing(self._state))
+
+    def step(self, actions: Mapping[str, Action]) -> StepResult:
+        before, given = self._playing(), str(actions[AGENT].value)
+        act, formed = read(given, self._style, alone=self._closed, reader=self._reader)
+        state = replace(before, turn=before.turn + 1, words=f"{before.words} {given}")
+        over, scores = act is not None and act.kind == ANSWER, [0.0]
+        if act is None:
+            state = failed(state, "cannot read that")
+        elif act.kind == ANSWER:
+            scores = [self._score(*pair) for pair in self._answered(state, act)]
+        elif act.kind == OPEN:
+            state = opened(state, act.text)
+        else:
+            state = searched(state, act.text, self._passages, self._words)
+        self._state = state
+        info = tell(before, state, act, formed) | standing(state)
+        if over and act is not None:
+            info["success"] = all(self._whole(*pair) == 1 for pair in self._answered(state, act))
+        return single(
+            AGENT,
+            None if over else self._observe(state),
+            reward=sum(scores) / len(scores),
+            over=over,
+            cut=state.turn >= self._max_turns,
+            info=info,
+        )
+
+    def close(self) -> None:
+        self._state = None
+
+    # ---- abilities ----------------------------------------------------------------------------------------
+    def expert(self, agent: str) -> Action:
+        """One search for each fact that was not read yet, then the answer, from what was read.
+
+        It knows the facts behind the question, but uses no name before it has read it. Without a search engine it
+        answers from those facts.
+        """
+        return Action(text=write(self._next(self._playing()), self._style))
+
+    def snapshot(self) -> Any:
+        return self._state
+
+    def restore(self, state: Any) -> None:
+        self._state = state
+
+    # ---- playing ------------------------------------------------------------------------------------------
+    def _playing(self) -> State:
+        if self._state is None:
+            raise unstarted("searchqa")
+        return self._state
+
+    def _next(self, state: State) -> Act:
+        corpus, found = state.corpus, state.found
+        due = next((fact for fact in state.question.gold if fact not in found), None)
+        if due is None or self._closed:
+            return Act(kind=ANSWER, text="" if self._reader else self._right(state))
+        queries = queries_for(corpus, due)
+        fresh = [query for query in queries if query not in state.queries]
+        own = corpus.about(due[0]).id
+        if len(fresh) < len(queries) and own in state.seen:
+            return Act(kind=OPEN, text=own)
+        return Act(kind=SEARCH, text=fresh[0] if fresh else queries[state.turn % len(queries)])
+
+    def _right(self, state: State) -> str:
+        answers = [right[0] for right in state.question.answers]
+        return (" " if self._style == "words" else "; ").join(answers)
+
+    def _answered(self, state: State, act: Act) -> list[tuple[str, tuple[str, ...]]]:
+        """What was given and what is right, for each thing that was asked for."""
+        right = state.question.answers
+        if not self._reader:
+            return list(zip(parts_of(act.text, len(right)), right, strict=True))
+        read_all = len(state.found) == len(state.question.gold)
+        errs = derive(state.seed, "reader") / 2**63 < self._reader_error
+        return [(one[0] if read_all and not errs else "", one) for one in right]
+
+    # ---- observations -------------------------------------------------------------------------------------
+    def _observe(self, state: State) -> Observation:
+        tagged = self._style == "tags"
+        result = f"<information> {state.said} </information>" if tagged and state.said else state.said
+        lines = [state.question.long if tagged else state.question.short, self._noted(state), result]
+        key = derive(0, *sorted(state.read), *sorted(state.seen))
+        return Observation(
+            text=("\n" if tagged else " ").join(line for line in lines if line),
+            legal=self._legal(state),
+            state_key=f"{state.corpus.graph.seed}/{state.question.short}/{key:x}",
+            instruction=_instruction(self._closed, self._reader) if tagged else None,
+        )
+
+    def _noted(self, state: State) -> str:
+        if self._notes == "queries" and state.queries:
+            return f"searched: {', '.join(state.queries)}."
+        if self._notes == "found" and state.found:
+            return f"found: {', '.join(state.corpus.graph.spell(fact) for fact in state.found)}."
+        return ""
+
+    def _legal(self, state: State) -> list[str]:
+        """Searches for what was named so far, passages seen, answers that were read."""
+        graph, question = state.corpus.graph, state.question
+        if self._closed:
+            acts = [Act(kind=ANSWER, text=name) for name in graph.names]
+            own = Act(kind=ANSWER, text=self._right(state))
+            return [write(act, self._style) for act in ([*acts, own] if len(question.answers) > 1 else acts)]
+        passages = state.corpus.passages
+        texts = [passages[doc].sentences[number].text for doc, number in state.read]
+        told = {word for text in [*texts, *(passages[doc].title for doc in state.seen)] for word in answer_words(text)}
+        named = [e for e, name in enumerate(graph.names) if name == question.start or name in told]
+        queries = (f"{graph.names[e]} {word}" for e in named for word in (*question.relations, graph.kinds[e]))
+        acts = [Act(kind=SEARCH, text=query) for query in queries]
+        acts += [Act(kind=OPEN, text=doc) for doc in sorted(state.seen, key=lambda doc: int(doc[1:]))]
+        if self._reader:
+            acts.append(Act(kind=ANSWER))
+        else:
+            acts += [Act(kind=ANSWER, text=graph.names[entity]) for entity in named]
+            if len(question.answers) > 1 and len(state.found) == len(question.gold):
+                acts.append(Act(kind=ANSWER, text=self._right(state)))
+        return list(dict.fromkeys(write(act, self._style) for act in acts))
+
+
+# ---- texts and options ----------------------------------------------------------------------------------
+def _instruction(closed: bool, reader: bool) -> str:
+    if closed:
+        return "think in <think> … </think>, then answer from what you know: <answer> … </answer>."
+    answer = "stop with an empty <answer> </answer>" if reader else "end with <answer> … </answer>"
+    return (
+        "think in <think> … </think>, then act once: <search> words </search> finds passages, "
+        f"<open> d3 </open> shows one as a whole; {answer}."
+    )
+
+
+def _refuse_impossible(
+    *,
+    hops: tuple[int, int],
+    masks: tuple[int, int],
+    graphs: int,
+    held_out: str,
+    book: str,
+    reader: bool,
+) -> None:
+    faults = [
+        (
+            f"`{name}` is {low} to {high}: the first number is larger than the second.",
+            f"Write `{name}: [{high}, {low}]`.",
+        )
+        for name, (low, high) in (("hops", hops), ("masks", masks))
+        if low > high
+    ]
+    if book != "open" and (not graphs or held_out == "graphs"):
+        faults.append((
+            f"`book: {book}` needs graphs that training and evaluation share: nobody can know a new one by heart.",
+            "Set `graphs` to 1 or more and `held_out: questions`.",
+        ))  # fmt: skip
+    if book == "closed" and reader:
+        faults.append(("`reader` answers from what was read, and `book: closed` lets nothing be read.", "Drop one."))
+    for what, remedy in faults:
+        raise RecipeError(where="environment: searchqa", what=what, remedy=remedy)

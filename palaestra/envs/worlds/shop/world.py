@@ -1,0 +1,206 @@
+"""The shop as an environment: tasks, observations, rewards and the expert.
+
+Knows turns and rewards. Knows nothing of how catalogues are made or pages are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import pydantic
+
+from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.envs.kit.single import single, unstarted
+from palaestra.envs.worlds.shop.catalogue import build, constraints_of, families, score
+from palaestra.envs.worlds.shop.pages import Style, Wording
+from palaestra.envs.worlds.shop.visit import NOTHING, State, Store, act, enter, way
+from palaestra.envs.worlds.shop.words import DEPARTMENTS, VOCABULARIES, VocabularyName
+from palaestra.errors import RecipeError
+from palaestra.registry import Fraction, PositiveInt, register
+
+AGENT = "buyer"
+Few = Annotated[int, pydantic.Field(ge=1, le=5)]
+
+
+@register("environment", "shop", source="modeled on WebShop, arXiv 2207.01206")
+class Shop:
+    """Search a shop, look at products, choose options and buy what an instruction asks for.
+
+    `search[soft jacket]` lists what has these words in its title or details; `click[p017]` opens a product,
+    `click[red]` chooses an option's value, `click[next]` and `click[previous]` turn the page of a list, `back` leaves
+    a page, `buy` puts the product into the cart, and there orders it. What a product is, in full, and which values its
+    options have stands on its own page only. Brackets may be left out.
+
+    Args:
+        departments: 1–4, each with four types of products. Higher: more words. Usual: 4.
+        products: of the catalogue, up to 1000. Higher: more to look through. Usual: 200.
+        constraints: fewest and most of them, 1–5, mixed evenly: attributes, options, a price bound. Higher: a chance
+            purchase is worth less. Usual: 2 to 5.
+        distractors: for each product that may be asked for, products of its type that miss one constraint. Higher:
+            lists and titles tell less. Usual: 3.
+        catalogues: 0 makes a new one for every seed; k > 0 lets all seeds shop in k fixed ones, where training asks
+            for other products than all else.
+        page_size: products on a page of a list. Lower: more turns. Usual: 10.
+        cart: `buy` has to be confirmed in the cart. Without: it orders at once.
+        style: "page" has numbers for products and brackets; "words" is short, and clicks name a place of the list,
+            `click 2`, for small models.
+        vocabulary: "plain"; "renamed" has other words for all commands, products, attributes and options.
+        missing: probability that a search leaves out a product. slip: that the choice of an option fails.
+        max_turns: turns until the episode is cut off. The expert needs up to 9 or so. Usual: 15.
+
+    Reward: at the order, f · (attributes met + options met + bound kept) / constraints, in [0, 1]. f is 1 for the type
+    that is asked for, 0.5 for another type of its department, else 0. `success`: the order was worth 1.
+
+    A step's `info` tells `process`, 1 if the shortest way to the right order got shorter, and `executable`, 0 for what
+    is not possible here or cannot be read. The last one tells `score`, the reward.
+    """
+
+    agents: tuple[str, ...] = (AGENT,)
+    provides = frozenset({"state_key", "outcome", "process", "executable"})
+
+    def __init__(
+        self,
+        *,
+        departments: Annotated[int, pydantic.Field(ge=1, le=len(DEPARTMENTS))] = 4,
+        products: Annotated[int, pydantic.Field(ge=2, le=1000)] = 200,
+        constraints: tuple[Few, Few] = (2, 5),
+        distractors: Annotated[int, pydantic.Field(ge=0, le=10)] = 3,
+        catalogues: Annotated[int, pydantic.Field(ge=0)] = 0,
+        page_size: Annotated[int, pydantic.Field(ge=1, le=20)] = 10,
+        cart: bool = True,
+        style: Style = "page",
+        vocabulary: VocabularyName = "plain",
+        missing: Fraction = 0.0,
+        slip: Fraction = 0.0,
+        max_turns: PositiveInt = 15,
+    ) -> None:
+        _refuse_impossible(products, constraints, distractors, {"missing": missing, "slip": slip})
+        self._params: dict[str, Any] = {
+            "departments": departments,
+            "products": products,
+            "constraints": list(constraints),
+            "distractors": distractors,
+            "catalogues": catalogues,
+            "missing": missing,
+            "slip": slip,
+        }
+        self._page_size, self._cart, self._max_turns = page_size, cart, max_turns
+        self._wording = Wording(style, VOCABULARIES[vocabulary])
+        self._store: Store | None = None
+        self._state = State()
+
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """`n` instructions; splits never share a seed. `difficulty` is the number of constraints."""
+        return seeded_tasks("shop", self._params, split, n, seed, difficulty=self._difficulty)
+
+    def _difficulty(self, seed: int) -> float:
+        number, family = _asked(self._params, seed)
+        return float(constraints_of(number, family, tuple(self._params["constraints"])))
+
+    def reset(self, task: Task) -> StepResult:
+        world = {**self._params, **task.params}
+        number, family = _asked(world, task.seed)
+        constraints = tuple(world["constraints"])
+        catalogue = build(world["departments"], world["products"], constraints, world["distractors"], number)
+        self._store = enter(
+            catalogue,
+            catalogue.goals[family],
+            page_size=self._page_size,
+            cart=self._cart,
+            name=f"{number}.{family}",
+            seed=task.seed,
+            missing=world["missing"],
+            slip=world["slip"],
+        )
+        self._state = State()
+        return StepResult(observations={AGENT: self._observe(self._store)}, info={"success": False})
+
+    def step(self, actions: Mapping[str, Action]) -> StepResult:
+        store, before = self._shopping()
+        text = actions[AGENT].value
+        command = self._wording.read(store, before, text) if isinstance(text, str) else None
+        self._state = after = act(store, before, command or NOTHING)
+        worth = 0.0
+        if after.bought:
+            worth = score(store.goal, store.catalogue.products[after.item], after.chosen)
+        nearer = len(way(store, after)) < len(way(store, before)) and (not after.bought or worth == 1)
+        cut = after.turn >= self._max_turns
+        info: dict[str, Any] = {
+            "process": {AGENT: float(nearer)},
+            "executable": {AGENT: float(not after.failed)},
+            "success": worth == 1,
+            **({"score": worth} if after.bought or cut else {}),
+            **({"invalid": {AGENT: True}} if command is None else {}),
+        }
+        return single(AGENT, self._observe(store), reward=worth, over=after.bought, cut=cut, info=info)
+
+    def close(self) -> None:
+        self._store = None
+
+    # ---- abilities ----------------------------------------------------------------------------------------
+    def expert(self, agent: str) -> Action:
+        """The next command of a shortest way to a right order; it knows which products are right."""
+        store, state = self._shopping()
+        return Action(text=self._wording.write(store, state, way(store, state)[0]))
+
+    def snapshot(self) -> Any:
+        return self._store, self._state
+
+    def restore(self, state: Any) -> None:
+        self._store, self._state = state
+
+    # ---- playing ------------------------------------------------------------------------------------------
+    def _shopping(self) -> tuple[Store, State]:
+        if self._store is None:
+            raise unstarted("shop")
+        return self._store, self._state
+
+    def _observe(self, store: Store) -> Observation:
+        state = self._state
+        listed = f"{state.place} {' '.join(map(str, state.found))}"
+        chosen = " ".join(value for _, value in state.chosen)
+        seen = " ".join(map(str, sorted(state.seen)))
+        return Observation(
+            text=self._wording.show(store, state),
+            legal=self._wording.legal(store, state),
+            state_key=f"{store.name}/{state.page}/{listed}/{state.item} {chosen}/{seen}",
+        )
+
+
+def _asked(world: Mapping[str, Any], seed: int) -> tuple[int, int]:
+    """The number of the catalogue and the family that is asked for.
+
+    In fixed catalogues training asks for families of even numbers and all else for odd ones, as their seeds are.
+    """
+    if not world["catalogues"]:
+        return seed, 0
+    draw = derive(seed, "asked")
+    pairs = families(world["products"], world["distractors"]) // 2
+    return draw % world["catalogues"], draw // world["catalogues"] % pairs * 2 + seed % 2
+
+
+def _refuse_impossible(
+    products: int, constraints: tuple[int, int], distractors: int, probabilities: Mapping[str, float]
+) -> None:
+    fewest, most = constraints
+    if fewest > most:
+        raise RecipeError(
+            where="environment: shop",
+            what=f"`constraints` is {fewest} to {most}: the first number is larger than the second.",
+            remedy=f"Write `constraints: [{most}, {fewest}]`.",
+        )
+    if families(products, distractors) < 2:
+        raise RecipeError(
+            where="environment: shop",
+            what=f"{products} products are too few for two goals with {distractors} distractors each.",
+            remedy=f"Set `products: {2 * (1 + distractors)}` or more, or fewer `distractors`.",
+        )
+    for name, probability in probabilities.items():
+        if probability == 1:
+            raise RecipeError(
+                where="environment: shop",
+                what=f"with `{name}: 1` nothing could ever be bought right.",
+                remedy=f"Set `{name}` below 1.",
+            )

@@ -1,0 +1,324 @@
+"""Tool tasks: questions with a right answer, any tools, any way to write calls.
+
+Knows turns, texts and rewards. Problems are in `goods` and `questions`, tools in `supply`, and `matching` judges.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import pydantic
+
+from palaestra.data import Action, Observation, StepResult, Task, ToolCall, derive
+from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.envs.kit.single import single, unstarted
+from palaestra.envs.worlds.tool_tasks.episode import ANSWER, Found, Solver, State, answer_call, key_of
+from palaestra.envs.worlds.tool_tasks.goods import WORDS, Wording, make_problem
+from palaestra.envs.worlds.tool_tasks.matching import Match, equals, matches
+from palaestra.envs.worlds.tool_tasks.questions import Question, read_questions
+from palaestra.envs.worlds.tool_tasks.supply import QUICK, Spec, Supply
+from palaestra.errors import ContractError, InvalidData, RecipeError
+from palaestra.registry import Fraction, PositiveInt, register
+from palaestra.tools import Parsed, Tool, Toolbox, ToolError, ToolResult
+from palaestra.tools.formats import format_of
+
+AGENT = "player"
+NAME = "environment tool_tasks"
+SHOWN = 120  # characters of a call that are repeated beside its result
+Range = tuple[PositiveInt, PositiveInt]
+
+
+@register("environment", "tool_tasks", extra="tools")
+class ToolTasks:
+    """Answer questions with tools: built-in ones, functions of your own, MCP servers.
+
+    Without a file of questions, they are sums over a small table, such as `( apple price + drum weight ) * jar stock`:
+    `lookup apple price` finds a number, `calculator ( 12 + 7 ) * 40` works it out, `answer 760` ends the episode.
+    Several calls in one act run at the same time. A call that fails is answered by a text that begins with "error:",
+    and the episode goes on.
+
+    Args:
+        questions: a JSONL file, on each line `question`, `answer` or a list of `aliases`, and perhaps `split` (else
+            a fifth is held out) and `calls`, which the expert makes before it answers. None: the built-in sums.
+        tools: names (`calculator`, `search`, `sql`, `python`; `lookup` for the built-in table),
+            `file.py:function`, or one of them with options: `{search: {documents: texts.jsonl}}`,
+            `{sql: {database: shop.db}}`, `{mcp: {command: [python, server.py]}}`, `{mcp: {url: …}}`. Each takes
+            a `cost`.
+        format: how calls are written, the answer too: "json", "tagged", "code" or "words".
+        manual: tell the tools and how to call them at the head of what is read.
+        memory: show the question and all results in each observation. False: only what is new, for contexts that
+            remember, and for long results.
+        refer: `r1` in an argument stands for the first result, `r2` for the second … Models that copy badly need it.
+        match: "exact" compares words and numbers; "math" takes expressions that are equal too.
+        facts: of a built-in sum, fewest and most. Higher: more acts in a row must be right. Usual: 2 to 3.
+        names: lines of the built-in table. Higher: more to choose from. Usual: 6.
+        largest: number in the table. Higher: harder to work out in the head. Usual: 50.
+        wording: the table's nouns, "goods" or "trees"; the sums are the same.
+        noise: probability that a call fails; the same call, a turn later, may work. Higher: longer episodes.
+        max_calls: calls of an episode; who asks for more ends it (`max_tool_calls`). None: no limit.
+        max_faults: this many unreadable acts end the episode (`parse_error`). None: no limit.
+        max_chars: of one result; more is cut, and it is said. Higher: longer prompts. Usual: 400 to 4000.
+        max_turns: turns until the episode is cut off. Built-in sums take `facts` + 2. Usual: 8.
+
+    Reward: 1 for the right answer, else 0.
+
+    A step's `info` tells `tool_call` and `tool_error`, the calls of the act and how many of them failed; an unreadable
+    act is one call that failed. The episode's are `calls`, `cost` and `faults`, the number of calls by what was wrong:
+    unknown, arguments, raised, timeout, budget, died, and unreadable acts.
+    """
+
+    agents: tuple[str, ...] = (AGENT,)
+    provides = frozenset({"state_key", "outcome", "tool_call", "tool_error"})
+
+    def __init__(
+        self,
+        *,
+        questions: str | None = None,
+        tools: tuple[Spec, ...] = ("lookup", "calculator"),
+        format: str = "words",
+        manual: bool = True,
+        memory: bool = True,
+        refer: bool = False,
+        match: Match = "exact",
+        facts: Range = (2, 3),
+        names: Annotated[int, pydantic.Field(ge=2, le=12)] = 6,
+        largest: Annotated[int, pydantic.Field(ge=2, le=10**6)] = 50,
+        wording: Wording = "goods",
+        noise: Fraction = 0.0,
+        max_calls: Annotated[int, pydantic.Field(ge=0)] | None = None,
+        max_faults: PositiveInt | None = None,
+        max_chars: PositiveInt = 400,
+        max_turns: PositiveInt = 8,
+    ) -> None:
+        format_of(format)
+        self._supply = Supply(tools)
+        self._solver = Solver(tuple(self._supply.names), refer)
+        self._questions = None if questions is None else read_questions(questions)
+        _refuse(facts=facts, names=names, noise=noise, file=questions, table=self._supply.needs_table())
+        self._params = {
+            "facts": list(facts),
+            "names": names,
+            "largest": largest,
+            "wording": wording,
+            "noise": noise,
+        }
+        self._limits: dict[str, Any] = {"max_calls": max_calls, "max_faults": max_faults, "max_chars": max_chars}
+        self._format, self._manual, self._memory = format, manual, memory
+        self._match, self._max_turns, self._noise = match, max_turns, noise
+        self._box: Toolbox | None = None
+        self._told_first: str | None = None
+        self._lines: dict[tuple[str, ...], str] = {}
+        self._state: State | None = None
+
+    # ---- the protocol -------------------------------------------------------------------------------------
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """`n` sums, or `n` questions of the split, in an order of the seed; no split shares one with another."""
+        if self._questions is None:
+            return seeded_tasks("tool_tasks", self._params, split, n, seed)
+        pool = self._questions.get(split, [])
+        if not pool and n > 0:
+            what = f"the file has no questions of the split {split!r}."
+            remedy = f'Mark some: {{"question": …, "answer": …, "split": "{split}"}}.'
+            raise InvalidData(where=NAME, what=what, options=self._questions, remedy=remedy)
+        order = sorted(range(len(pool)), key=lambda number: derive(seed, "tool_tasks", split, number))
+        chosen = [pool[number] for number in itertools.islice(itertools.cycle(order), n)] if n > 0 else []
+        noise = {"noise": self._noise}
+        return [
+            Task(env="tool_tasks", params=one.params() | noise, seed=derive(0, "tool_tasks", one.text), split=split)
+            for one in chosen
+        ]
+
+    async def reset(self, task: Task) -> StepResult:
+        """Set a question up. Servers of the last episode are left; those of this one start with their first call."""
+        self._state = None
+        problem, question = None, None
+        if "question" in task.params:
+            question, noise = Question.of(task.params), task.params["noise"]
+        else:
+            world = {**self._params, **task.params}
+            noise = world.pop("noise")
+            problem = make_problem(**world | {"facts": tuple(world["facts"])}, seed=task.seed)
+            question = Question(problem.question, (problem.answer,))
+        tools = await self._supply.open(problem)
+        if noise:
+            tools = [self._failing(one) for one in tools]
+        self._box = Toolbox([*tools, _answer_tool()], format=self._format, **self._limits)
+        self._lines = {}
+        self._told_first = self._box.explain() if self._manual else None
+        self._state = State(question=question, problem=problem, seed=task.seed, noise=noise)
+        return StepResult(observations={AGENT: self._observe(self._state)})
+
+    async def step(self, actions: Mapping[str, Action]) -> StepResult:
+        """Make the calls of one act, all at the same time, or answer."""
+        before, box = self._playing()
+        box.restore(before.totals)
+        self._state = now = dataclasses.replace(before, turn=before.turn + 1)
+        parsed = self._read(box, actions[AGENT])
+        if parsed.fault is not None:
+            return await self._told(dataclasses.replace(now, said=(f"error: {parsed.fault}",)), unread=True)
+        given = next((call for call in parsed.calls if call.name == ANSWER), None)
+        if given is not None:
+            return await self._told(now, given=self._solver.meant(now, str(given.arguments["text"])))
+        meant = [
+            ToolCall(name=call.name, arguments={k: self._solver.meant(now, v) for k, v in call.arguments.items()})
+            for call in parsed.calls
+        ]
+        if all(call.name in QUICK for call in meant):
+            results = [box.call(call) for call in meant]
+        else:
+            results = await box.gather(meant)
+        found, said = list(now.found), []
+        for call, one, result in zip(parsed.calls, meant, results, strict=True):
+            written = box.write(call)
+            written = written if len(written) <= SHOWN else f"{written[:SHOWN]}…"
+            entry = Found(written, key_of(one.name, one.arguments), result.text)
+            said.append(f"{written}: {result.text}" if result.ok else result.text)
+            if result.ok and entry.key not in {old.key for old in found if old.text == entry.text}:
+                found.append(entry)
+        return await self._told(dataclasses.replace(now, found=tuple(found), said=tuple(said)), results=results)
+
+    async def close(self) -> None:
+        """Stop the servers of the last episode."""
+        await self._supply.close()
+
+    # ---- abilities ----------------------------------------------------------------------------------------
+    def expert(self, agent: str) -> Action:
+        """Looks the table's numbers up, calculates, answers; for questions of a file makes their `calls` first.
+
+        It knows the answer, and says it at once where there are no tools that it knows to use.
+        """
+        state, box = self._playing()
+        return Action(text=box.write(self._solver.next_call(state)))
+
+    def snapshot(self) -> Any:
+        """Raises: ContractError, with tools that remember what was done with them."""
+        if self._supply.remembers:
+            remedy = "Leave out MCP servers, `python` and `writes`, or the strategy that branches."
+            raise ContractError(where=NAME, what="its tools cannot be put back into an earlier state.", remedy=remedy)
+        return self._playing()[0]
+
+    def restore(self, state: Any) -> None:
+        self._state = state
+
+    # ---- acting -------------------------------------------------------------------------------------------
+    def _playing(self) -> tuple[State, Toolbox]:
+        if self._state is None or self._box is None:
+            raise unstarted("tool_tasks")
+        return self._state, self._box
+
+    def _read(self, box: Toolbox, action: Action) -> Parsed:
+        """The calls of an act, of which there is one at least; else a fault, which counts."""
+        if action.tool_calls:
+            parsed = Parsed(tuple(action.tool_calls))
+        else:
+            parsed = box.read(action.value if isinstance(action.value, str) else "")
+            if parsed.fault is not None:
+                return parsed
+        wrong = "" if parsed.calls else "nothing was called"
+        for call in parsed.calls:
+            if call.name == ANSWER and "text" not in call.arguments:
+                wrong = "the answer has no text"
+        if not wrong:
+            return parsed
+        box.unread()
+        return Parsed(fault=f"{wrong}. Call a tool, or write: {box.write(answer_call('42'))}")
+
+    async def _told(
+        self, state: State, *, results: Sequence[ToolResult] = (), unread: bool = False, given: str | None = None
+    ) -> StepResult:
+        """The answer to an act that led to this state."""
+        _, box = self._playing()
+        self._state = state = dataclasses.replace(state, totals=box.totals)
+        right = given is not None and await self._judged(given, state.question.answers)
+        stop = None if given is not None else box.exhausted
+        cut = stop is not None or state.turn >= self._max_turns
+        failed = sum(not result.ok for result in results)
+        faults = box.failed | ({"unreadable": box.faults} if box.faults else {})
+        info: dict[str, Any] = {
+            "tool_call": {AGENT: float(len(results) + unread)},
+            "tool_error": {AGENT: float(failed + unread)},
+            "calls": box.calls,
+            "cost": box.cost,
+            "faults": dict(sorted(faults.items())),
+            "success": right,
+        }
+        info |= {"invalid": {AGENT: True}} if unread else {}
+        info |= {"stop": stop.value} if stop is not None else {}
+        seen = None if given is not None else self._observe(state)
+        return single(AGENT, seen, reward=float(right), over=given is not None, cut=cut, info=info)
+
+    async def _judged(self, given: str, answers: Sequence[str]) -> bool:
+        return await equals(given, answers) if self._match == "math" else matches(given, answers)
+
+    def _failing(self, one: Tool) -> Tool:
+        """The tool, which fails as often as the task says: the same calls of the same turns each time."""
+
+        def call(**arguments: Any) -> Any:
+            state, _ = self._playing()
+            drawn = derive(
+                state.seed, "noise", state.turn, one.name, json.dumps(arguments, sort_keys=True, default=str)
+            )
+            if drawn / 2**63 < state.noise:
+                raise ToolError(f"{one.name} is busy, call again")
+            return one.call(**arguments)
+
+        return dataclasses.replace(one, call=call)
+
+    # ---- observations -------------------------------------------------------------------------------------
+    def _observe(self, state: State) -> Observation:
+        lines: list[str] = []
+        if self._memory:
+            lines += [f"r{place} {entry.written}: {entry.text}" for place, entry in enumerate(state.found, start=1)]
+            lines += [line for line in state.said if line.startswith("error:")]
+        else:
+            lines += state.said
+        if self._memory or state.turn == 0:  # last, where small models find it at the same distance each time
+            lines.append(f"question: {state.question.text}")
+        sensible = self._solver.sensible(state)
+        content = json.dumps([state.question.text, [[entry.written, entry.text] for entry in state.found]])
+        return Observation(
+            text="\n".join(lines),
+            legal=None if sensible is None else list(dict.fromkeys(self._line(call) for call in sensible)),
+            state_key=f"{state.seed}/{hashlib.sha256(content.encode()).hexdigest()[:16]}",
+            instruction=self._told_first,
+        )
+
+    def _line(self, call: ToolCall) -> str:
+        """How a call is written; most are the same in each turn of an episode."""
+        key = (call.name, *call.arguments.values())
+        if key not in self._lines:
+            self._lines[key] = self._playing()[1].write(call)
+        return self._lines[key]
+
+
+def _answer_tool() -> Tool:
+    """The answer, written as a call; it is never run."""
+    text = {"type": "string", "description": "the answer and nothing else"}
+    return Tool(
+        name=ANSWER,
+        description="Answer the question, which ends the episode.",
+        parameters={"type": "object", "properties": {"text": text}, "required": ["text"]},
+        call=str,
+    )
+
+
+def _refuse(*, facts: Range, names: int, noise: float, file: str | None, table: list[str]) -> None:
+    """Raises: RecipeError, for options with which no task could be solved."""
+    columns = len(WORDS["goods"].columns)
+    if facts[0] > facts[1]:
+        remedy = f"Write `facts: [{facts[1]}, {facts[0]}]`."
+        raise RecipeError(where=NAME, what=f"`facts` is {facts[0]} to {facts[1]}.", remedy=remedy)
+    if facts[1] > min(names * columns, 9):
+        remedy = f"Ask for at most {min(names * columns, 9)}."
+        raise RecipeError(where=NAME, what=f"a sum of {facts[1]} facts does not fit a table of {names}.", remedy=remedy)
+    if noise == 1:
+        raise RecipeError(where=NAME, what="no call would ever work: `noise` is 1.", remedy="Set it below 1.")
+    if file is not None and table:
+        what = f"`{table[0]}` looks into the built-in table, and the questions are those of {file}."
+        remedy = "Give it documents or a database of its own: `{search: {documents: texts.jsonl}}`."
+        raise RecipeError(where=NAME, what=what, remedy=remedy)

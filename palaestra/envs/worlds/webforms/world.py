@@ -1,0 +1,302 @@
+"""Webforms: forms, lists, dialogs and flows over several pages, filled in by clicks and words as on real pages.
+
+Knows tasks, observations, turns and rewards. Sites and goals come from `sites`, their mechanics from `play`, the expert
+from `solve`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import pydantic
+
+from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.elements import FOCUS, Gesture, describe, read
+from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.envs.kit.single import single, unstarted
+from palaestra.envs.worlds.webforms.play import State, View, advance, held, look, start
+from palaestra.envs.worlds.webforms.sites import (
+    KINDS,
+    MOST_FIELDS,
+    OFF,
+    Goal,
+    Kind,
+    Site,
+    asked,
+    build_goal,
+    build_site,
+)
+from palaestra.envs.worlds.webforms.solve import solve
+from palaestra.errors import RecipeError
+from palaestra.registry import Discount, Fraction, NonNegative, PositiveInt, register
+
+AGENT = "user"
+Fields = tuple[PositiveInt, PositiveInt]
+Further = tuple[Annotated[int, pydantic.Field(ge=0, le=90)], Annotated[int, pydantic.Field(ge=0, le=90)]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Playing:
+    """One episode. Frozen: a snapshot is this itself."""
+
+    site: Site
+    goal: Goal
+    state: State
+    seed: int
+    noise: float
+    turn: int = 0
+    said: str = ""
+    stopped: str | None = None  # the answer
+
+    def right(self) -> int:
+        """How many of the goal's conditions hold."""
+        state, goal = self.state, self.goal
+        pairs = sum(state.values[place] == value for place, value in goal.pairs)
+        there = goal.screen is not None and state.screen == goal.screen
+        answered = goal.answer is not None and self.stopped == goal.answer
+        return pairs + there + answered
+
+    @property
+    def potential(self) -> float:
+        """The share of conditions that hold."""
+        return self.right() / self.goal.conditions if self.goal.conditions else 0.0
+
+    @property
+    def success(self) -> bool:
+        """Stopped with everything as wanted and nothing else changed."""
+        goal, values = self.goal, self.state.values
+        kept = all(values[place] == goal.expected[place] for place in held(self.site))
+        return self.stopped is not None and goal.reachable and kept and self.right() == goal.conditions
+
+
+@register("environment", "webforms")
+class WebForms:
+    """Bring a web page into the state that pairs of keys and values ask for, then stop.
+
+    `do: name ada, city rome, news on.` Then come the elements in view, `[2] field 'city' (8,32,120,20)`, and after that
+    what each holds. Six kinds of sites: "form" (fields and checkboxes), "choose" (radio buttons), "login" (fields, then
+    a button), "dialog" (a question covers a form), "tabs" (a form over pages, with tabs or with next and back), "list"
+    (search among things, open one, answer with a fact: `do: find red lamp, answer price.`).
+
+    Args:
+        kinds: of sites, mixed evenly.
+        fields: fewest and most pairs of an instruction, 1–6. Higher: more acts must be right. Usual: 2 and 4.
+        distractors: fewest and most further elements, 0–90. Higher: more to look through, and to scroll.
+        pages: of "tabs".
+        rows: elements in view at a time; the rest takes scrolling.
+        sites: [a, b] draws every page, of every split, from the sites a to b; none: a new site for each task. Train on
+            [0, 5] and evaluate on [6, 8] for sites that were never seen.
+        renamed: labels are other words than the instruction's keys, always the same ones: town for city.
+        prefill: probability that a wanted value is there from the start. Higher: easier, as a warm start.
+        noise: probability that a click misses: nothing happens.
+        potential: weight w of shaping: each step earns w · (discount · Φ(s′) − Φ(s)) in addition, where Φ is the share
+            of conditions that hold. 0: none.
+        discount: of the potential. As the method's own.
+        observation: "elements" numbers what is in view, "coordinates" does not: clicks name points.
+        boxes: "elements" tells the place of each.
+        calls: the expert and `legal` write `click(3)` in place of `click 3`. Both are always understood.
+        max_turns: turns until the episode is cut off. Usual: 20.
+
+    Acts: `click 3`, `click 20 40`, `type 3 rome` (with 0 in place of the number: into the field in focus), `key tab`,
+    `key enter`, `key backspace` (empties the field in focus), `scroll down`, `scroll up`, `stop`, `stop 42` (with an
+    answer). Reward: 1 for stopping with everything as wanted and nothing else changed, else 0, and the shaping.
+
+    A step's `info` tells `potential` (Φ after it), `executable` (0 for what did nothing) and `stratum`, the kind. A
+    task may carry `goal`, pairs in place of the drawn ones; one that its site lacks cannot be reached.
+    """
+
+    agents: tuple[str, ...] = (AGENT,)
+    provides = frozenset({"state_key", "outcome", "potential", "executable", "stratum"})
+
+    def __init__(
+        self,
+        *,
+        kinds: tuple[Kind, ...] = KINDS,
+        fields: Fields = (2, 4),
+        distractors: Further = (2, 8),
+        pages: Annotated[int, pydantic.Field(ge=2, le=5)] = 3,
+        rows: Annotated[int, pydantic.Field(ge=4)] = 10,
+        sites: tuple[Annotated[int, pydantic.Field(ge=0)], Annotated[int, pydantic.Field(ge=0)]] | None = None,
+        renamed: bool = False,
+        prefill: Fraction = 0.0,
+        noise: Fraction = 0.0,
+        potential: NonNegative = 0.0,
+        discount: Discount = 1.0,
+        observation: Literal["elements", "coordinates"] = "elements",
+        boxes: bool = True,
+        calls: bool = False,
+        max_turns: PositiveInt = 20,
+    ) -> None:
+        _refuse_impossible(kinds, fields, distractors, sites, noise)
+        self._params = {
+            "kinds": list(kinds),
+            "fields": list(fields),
+            "distractors": list(distractors),
+            "pages": pages,
+            "sites": None if sites is None else list(sites),
+            "prefill": prefill,
+            "noise": noise,
+        }
+        self._rows, self._renamed, self._weight, self._discount = rows, renamed, potential, discount
+        self._observation, self._boxes, self._calls, self._max_turns = observation, boxes, calls, max_turns
+        self._now: Playing | None = None
+
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """`n` tasks; splits never share a seed. `difficulty` is the number of conditions."""
+        return seeded_tasks("webforms", self._params, split, n, seed, difficulty=self._difficulty)
+
+    def reset(self, task: Task) -> StepResult:
+        self._now = _set_up({**self._params, **task.params}, task.seed)
+        return StepResult(observations={AGENT: self._observe(self._now)}, info={"stratum": self._now.site.kind})
+
+    def step(self, actions: Mapping[str, Action]) -> StepResult:
+        before = self._playing()
+        gesture = read(actions[AGENT].value)
+        self._now = after = self._act(dataclasses.replace(before, turn=before.turn + 1), gesture)
+        over = after.stopped is not None
+        cut = not over and after.turn >= self._max_turns
+        shaping = self._weight * (self._discount * after.potential - before.potential)
+        info: dict[str, Any] = {
+            "potential": {AGENT: after.potential},
+            "executable": {AGENT: float(after.said not in (MISSED, UNREAD))},
+            "stratum": after.site.kind,
+        }
+        if over or cut:
+            info["success"] = after.success
+        if gesture is None:
+            info["invalid"] = {AGENT: True}
+        seen = None if over else self._observe(after)
+        return single(AGENT, seen, reward=after.success + shaping, over=over, cut=cut, info=info)
+
+    def close(self) -> None:
+        self._now = None
+
+    # ---- abilities ----------------------------------------------------------------------------------------
+    def expert(self, agent: str) -> Action:
+        """Fills in what is wrong from top to bottom, also what others changed; it knows what is out of sight."""
+        now = self._playing()
+        gesture = solve(now.site, now.state, now.goal, rows=self._rows)
+        if self._observation == "coordinates":
+            gesture = _pointed(gesture, now.state, self._view(now))
+        return Action(text=gesture.write(calls=self._calls))
+
+    def snapshot(self) -> Any:
+        return self._now
+
+    def restore(self, state: Any) -> None:
+        self._now = state
+
+    # ---- playing ------------------------------------------------------------------------------------------
+    def _playing(self) -> Playing:
+        if self._now is None:
+            raise unstarted("webforms")
+        return self._now
+
+    def _difficulty(self, seed: int) -> float:
+        return float(_set_up(self._params, seed).goal.conditions)
+
+    def _act(self, now: Playing, gesture: Gesture | None) -> Playing:
+        if gesture is None:
+            return dataclasses.replace(now, said=UNREAD)
+        if gesture.kind == "stop":
+            return dataclasses.replace(now, stopped=gesture.text, said="")
+        missed = gesture.kind == "click" and derive(now.seed, "miss", now.turn) / 2**63 < now.noise
+        after = None if missed else advance(now.site, now.state, gesture, rows=self._rows)
+        return dataclasses.replace(now, state=after or now.state, said="" if after is not None else MISSED)
+
+    def _view(self, now: Playing) -> View:
+        return look(now.site, now.state, rows=self._rows, renamed=self._renamed)
+
+    def _observe(self, now: Playing) -> Observation:
+        view, elements = self._view(now), self._observation == "elements"
+        lines = [
+            f"do: {', '.join(f'{key} {value}' for key, value in now.goal.words)}.",
+            *([now.said] if now.said else []),
+            *(["more above"] if view.above else []),
+            describe(view.elements, ids=elements, boxes=self._boxes or not elements),
+            *(["more below"] if view.below else []),
+        ]
+        key = derive(now.seed, now.goal.words, now.state)
+        return Observation(text="\n".join(lines), legal=self._sensible(now, view), state_key=f"{now.seed}/{key:x}")
+
+    def _sensible(self, now: Playing, view: View) -> list[str]:
+        """A finite list: clicks at all that is in view, values of the instruction and of the start into all fields."""
+        pointed = self._observation == "coordinates"
+        values = [value for key, value in now.goal.words if value not in ("on", OFF) and key != "answer"]
+        found: list[Gesture] = []
+        for element, place in zip(view.elements, view.places, strict=True):
+            where: dict[str, Any] = {"point": element.center} if pointed else {"id": element.id}
+            found.append(Gesture(kind="click", **where))
+            if element.role == "field":
+                own = [now.goal.expected[place]] if now.goal.expected[place] else []
+                number = FOCUS if pointed else element.id
+                found += [Gesture(kind="type", id=number, text=value) for value in [*values, *own]]
+            if element.role == "text" and element.value:
+                found.append(Gesture(kind="stop", text=element.value))
+        found += [Gesture(kind="scroll", text=way) for way, some in (("up", view.above), ("down", view.below)) if some]
+        found += [Gesture(kind="key", text="backspace"), Gesture(kind="stop")]
+        return list(dict.fromkeys(gesture.write(calls=self._calls) for gesture in found))
+
+
+UNREAD, MISSED = "not understood", "nothing happens"
+
+
+def _set_up(world: Mapping[str, Any], seed: int) -> Playing:
+    """The episode that a task describes."""
+    sites, kinds = world["sites"], world["kinds"]
+    number = seed if sites is None else sites[0] + seed // 2 % (sites[1] - sites[0] + 1)
+    kind = kinds[(derive(seed, "kind") if sites is None else number) % len(kinds)]
+    low, high = world["fields"]
+    fields = low + derive(seed, "fields") % (high - low + 1)
+    few, many = world["distractors"]
+    further = few + derive(number, "distractors") % (many - few + 1)
+    site = build_site(kind, high if sites is not None else fields, further, world["pages"], number)
+    given = world.get("goal")
+    goal = build_goal(site, fields, seed) if given is None else asked(site, tuple(given.items()))
+    state = start(site)
+    values = list(state.values)
+    for place, value in goal.pairs:
+        if derive(seed, "prefill", place) / 2**63 < world["prefill"]:
+            group = site.controls[place].group
+            values = [OFF if group and c.group == group else v for c, v in zip(site.controls, values, strict=True)]
+            values[place] = value
+    state = dataclasses.replace(state, values=tuple(values))
+    return Playing(site=site, goal=goal, state=state, seed=seed, noise=world["noise"])
+
+
+def _pointed(gesture: Gesture, state: State, view: View) -> Gesture:
+    """The same without numbers: a click at a point, and what is typed goes into the field in focus."""
+    if gesture.id is None:
+        return gesture
+    place, element = view.places[gesture.id - 1], view.elements[gesture.id - 1]
+    if gesture.kind == "type" and state.focus == place:
+        return Gesture(kind="type", id=FOCUS, text=gesture.text)
+    return Gesture(kind="click", point=element.center)
+
+
+def _refuse_impossible(
+    kinds: tuple[str, ...],
+    fields: tuple[int, int],
+    distractors: tuple[int, int],
+    sites: tuple[int, int] | None,
+    noise: float,
+) -> None:
+    where = "environment: webforms"
+    if not kinds:
+        raise RecipeError(where=where, what="`kinds` is empty.", remedy=f"Name some of {', '.join(KINDS)}.")
+    if fields[1] > MOST_FIELDS:
+        raise RecipeError(
+            where=where, what=f"`fields` goes up to {fields[1]}.", remedy=f"Keep it at {MOST_FIELDS} or below."
+        )
+    for name, pair in (("fields", fields), ("distractors", distractors), ("sites", sites)):
+        if pair is not None and pair[0] > pair[1]:
+            raise RecipeError(
+                where=where,
+                what=f"`{name}` is {pair[0]} to {pair[1]}.",
+                remedy=f"Write `{name}: [{pair[1]}, {pair[0]}]`.",
+            )
+    if noise == 1:
+        raise RecipeError(where=where, what="with `noise: 1` no click would ever hit.", remedy="Keep `noise` below 1.")

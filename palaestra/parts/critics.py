@@ -1,0 +1,119 @@
+"""Advantages from a critic: PPO with generalized advantage estimation, PPO-max, a warm-up."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from palaestra.algebra import Estimate, lambda_return, token_rewards, whitened
+from palaestra.algebra import whiten as whiten_units
+from palaestra.data import StepTable
+from palaestra.data.protocols import Look
+from palaestra.registry import Columns, Fraction, NonNegative, Positive, PositiveInt, register
+
+
+@register("advantage", "ppo", uses=("critic",), source="arXiv 1707.06347, arXiv 1506.02438")
+def ppo(
+    table: StepTable,
+    *,
+    level: Literal["row", "token"] = "row",
+    gamma: Fraction = 0.99,
+    lam: Fraction = 0.95,
+    gamma_in: Fraction | None = None,
+    whiten: bool = True,
+    chain: Columns = ("trajectory", "agent"),
+) -> Estimate:
+    """Temporal differences of the critic's values, summed with weight (gamma · lam)^distance.
+
+        δ_u = r_u + gamma · V_{u+1} − V_u       A_u = δ_u + gamma · lam · A_{u+1}       target_u = A_u + V_u
+
+    V_{u+1} is 0 after a terminated row and the value of the next observation after a truncated one.
+
+    Args:
+        table: columns trajectory, agent, turn, reward, terminated, truncated; value (rows,) at level "row",
+            token_value (tokens,) at level "token"; value_end (rows,) where a trajectory is truncated.
+        level: the unit of time. "row": one value and one advantage a step. "token": each response token.
+        gamma: in [0, 1]. Higher: late rewards reach early units. Usual: rows 0.9–0.99, tokens 1.
+        lam: in [0, 1]. Higher: less bias, more variance; 1 is reward to go − V. Usual: 0.95.
+        gamma_in: discount between the tokens of one row, at level "token"; None: gamma.
+        whiten: standardize advantages over the units of the batch; targets stay as they are.
+        chain: rows that agree in these columns follow each other in time; each agent has its own values. Where
+            sub-agents are called, ("trajectory", "agent", "invocation") keeps each call to itself.
+
+    Returns: Estimate of float32 (rows,) or (tokens,); target NaN on rows of agents without a critic.
+    Raises: MissingColumn, without a critic or end flags; InvalidData, for values that are not finite, or a
+        trajectory whose last row is neither terminated nor truncated.
+    """
+    estimate = lambda_return(table, gamma=gamma, lam=lam, level=level, gamma_in=gamma_in, by=chain)
+    if not whiten:
+        return estimate
+    judged = estimate.target.isfinite()
+    return Estimate(whiten_units(estimate.advantage, weight=judged), estimate.target)
+
+
+@register("advantage", "ppo_max", uses=("critic", "reference"), source="arXiv 2307.04964")
+def ppo_max(
+    table: StepTable,
+    *,
+    kl_coefficient: NonNegative = 0.02,
+    gamma: Fraction = 1.0,
+    lam: Fraction = 0.95,
+    whiten: bool = True,
+    clip: Positive | None = None,
+    chain: Columns = ("trajectory", "agent"),
+) -> Estimate:
+    """Token-level generalized advantage estimation with a KL penalty inside the reward.
+
+        r_u = −kl_coefficient · (logprob_u − reference_u)  +  the row's reward, on its last token
+        δ_u = r_u + gamma · V_{u+1} − V_u        A_u = δ_u + gamma · lam · A_{u+1}        target_u = A_u + V_u
+
+    Args:
+        table: columns trajectory, agent, turn, reward, terminated, truncated, token_count; token_value,
+            token_reference and token_proximal (else token_logprob), each (tokens,); value_end (rows,) where a
+            trajectory is truncated.
+        kl_coefficient: ≥ 0. Higher: the policy stays nearer to the reference. 0 is token-level PPO. Usual: 0.01–0.02.
+        gamma: in [0, 1], per token. Lower: late rewards fade. Usual: 1.
+        lam: in [0, 1], per token. Higher: less bias, more variance. Usual: 0.95.
+        whiten: standardize advantages over the tokens of the batch; targets stay as they are.
+        clip: > 0, the largest size of an advantage, after whitening; None leaves it. Usual: none, or 0.5.
+        chain: rows that agree in these columns follow each other in time; each agent has its own values.
+
+    Returns: Estimate of float32 (tokens,); target NaN on tokens of agents without a critic.
+    Raises: MissingColumn, without values, end flags or, if kl_coefficient > 0, a reference; InvalidData, for values or
+        log-probabilities that are not finite, or a trajectory whose last row is neither terminated nor truncated.
+    Differs from the authors' code: rewards are scaled by a part of their own, `running_scale`.
+    """
+    reward = token_rewards(table, kl=kl_coefficient, where="ppo_max: kl_coefficient")
+    estimate = lambda_return(table, gamma=gamma, lam=lam, level="token", reward=reward, by=chain)
+    estimate = whitened(estimate) if whiten else estimate
+    if clip is None:
+        return estimate
+    return Estimate(estimate.advantage.clamp(-clip, clip), estimate.target)
+
+
+@register("advantage", "critic_warmup", uses=("critic",), source="arXiv 2508.04280; arXiv 2510.12693, public code")
+class CriticWarmup:
+    """Advantages of 0 before iteration `iterations`, and as they are from then on.
+
+    The critic's targets stand from the beginning. In a body that policy and critic share, the value loss still moves
+    what both read; `critic_gradient: false` of the language policy prevents that.
+
+    Args:
+        iterations: > 0. Higher: the policy waits for better values. Usual: 3.
+    """
+
+    def __init__(self, *, iterations: PositiveInt = 3) -> None:
+        self.iterations = iterations
+        self.warming = True
+
+    def __call__(self, table: StepTable, advantage: Tensor, look: Look) -> Tensor:
+        self.warming = look.step < self.iterations
+        return torch.zeros_like(advantage) if self.warming else advantage
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"warming": self.warming}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.warming = bool(state["warming"])

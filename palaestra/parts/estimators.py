@@ -1,0 +1,312 @@
+"""Advantages that need no critic: GRPO and its relatives, and REINFORCE."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from jaxtyping import Float
+from torch import Tensor
+
+from palaestra.algebra import reward_to_go, segment_mean, standardize, token_rewards, total_return, whiten
+from palaestra.data import Key, StepTable
+from palaestra.registry import Columns, Degrees, Discount, NonNegative, Scale, Singleton, Unit, ZeroVariance, register
+
+
+@register("advantage", "dr_grpo", uses=("group",), source="arXiv 2503.20783")
+def dr_grpo(
+    table: StepTable,
+    *,
+    by: Columns = ("group",),
+    unit: Unit = "trajectory",
+    singleton: Singleton = "zero",
+    zero_variance: ZeroVariance = "zero",
+) -> Float[Tensor, " rows"]:
+    """Subtract the group's mean return; very easy and very hard tasks are not blown up.
+
+        A_i = R_i − mean of R over the group
+
+    Args:
+        table: columns group, trajectory, reward, each (rows,).
+        by, unit, singleton, zero_variance: as in `grpo`.
+
+    Returns: float32 (rows,).
+    Raises: InvalidData, if no group has two trajectories.
+    """
+    return standardize(
+        total_return(table),
+        by=table.key(*by),
+        unit=table.unit(unit),
+        singleton=singleton,
+        zero_variance=zero_variance,
+        need_peers=True,
+    )
+
+
+@register("advantage", "dr_mas", uses=("group",), source="arXiv 2602.08847")
+def dr_mas(
+    table: StepTable,
+    *,
+    scale: Scale = "std",
+    by: Columns = ("group", "agent"),
+    unit: Unit = "row",
+    returns: Columns = ("trajectory",),
+    penalty: NonNegative = 0.0,
+    ddof: Degrees = 1,
+    singleton: Singleton = "zero",
+    zero_variance: ZeroVariance = "zero",
+) -> Float[Tensor, " rows"]:
+    """Standardize the return over the rows of the same group and agent.
+
+        s_r = R_r − penalty · invalid_r
+        A_r = (s_r − mean of s over rows of this agent in the group) / (their deviation + 1e-6)
+
+    Under one baseline for all, the mean square advantage of an agent with mean μ_a and deviation σ_a is
+    (σ_a² + (μ_a − μ)²)/σ², which has no bound; under its own it is 1.
+
+    Args:
+        table: columns group, trajectory, agent, reward, each (rows,); with a penalty also invalid, 1 where a
+            response could not be read; absent, if none was.
+        scale: "std" divides by the deviation; "none" only centers.
+        by: ("group",) is the same estimator without the agents' own statistics: the missing ablation.
+            ("group", "agent", "turn") compares calls of one turn only, as AT-GRPO does (arXiv 2510.11062).
+        unit: "row": an agent that acts twice in a trajectory counts twice; "trajectory": once, and the price of an
+            unreadable response is spread over its rows. Where `returns` tell agents apart, each agent's return counts
+            once a trajectory.
+        returns: whose rewards a return sums; ("trajectory", "agent") gives each agent its own.
+        penalty: ≥ 0, what an unreadable response costs its own row and no other. Higher: formats are learned sooner.
+            Usual: 0.01 for searches, 0.1 for mathematics.
+        ddof, singleton, zero_variance: as in `grpo`.
+
+    Returns: float32 (rows,).
+    Raises: InvalidData, if no agent has two rows in any group.
+    Differs from the authors' code: a lone row gets 0, not its raw return (`singleton="raw"`); padding
+        has weight 0, where theirs repeats rows at random.
+    """
+    key, own = table.key(*by), table.unit(unit) if unit != "trajectory" else table.key("trajectory", *returns)
+    score = total_return(table, by=returns)
+    if penalty > 0 and "invalid" in table:
+        once = None if own is None or unit == "token" else key & own
+        score = (score.double() - penalty * _shared(table["invalid"].double(), once)).float()
+    return standardize(
+        score,
+        by=key,
+        unit=own,
+        scale=scale,
+        ddof=ddof,
+        singleton=singleton,
+        zero_variance=zero_variance,
+        need_peers=True,
+    )
+
+
+def _shared(values: Float[Tensor, " rows"], once: Key | None) -> Float[Tensor, " rows"]:
+    """Each row's own, or the mean over the rows that count as one."""
+    return values if once is None else segment_mean(values, by=once)[once.codes]
+
+
+@register("advantage", "grpo", uses=("group",), source="arXiv 2402.03300")
+def grpo(
+    table: StepTable,
+    *,
+    scale: Scale = "std",
+    by: Columns = ("group",),
+    unit: Unit = "trajectory",
+    ddof: Degrees = 1,
+    singleton: Singleton = "zero",
+    zero_variance: ZeroVariance = "zero",
+) -> Float[Tensor, " rows"]:
+    """Standardize the return inside the group; every row of a trajectory gets the same number.
+
+        A_i = (R_i − mean of R over the group) / (deviation of R over the group + 1e-6)
+
+    Args:
+        table: columns group, trajectory, reward, each (rows,).
+        scale: "std" divides by the deviation; "none" is Dr. GRPO.
+        by: columns that peers agree in.
+        unit: what counts once in mean and deviation. "trajectory": each trajectory once. "row": long
+            trajectories weigh more, as in several public trainers. "token": more still.
+        ddof: 1 is the sample deviation of public code, 0 the population's.
+        singleton: what a trajectory without peers gets: 0, its raw return, or an error.
+        zero_variance: "zero" gives exactly 0 in groups of equal returns; "keep" what rounding leaves.
+
+    Returns: float32 (rows,).
+    Raises: InvalidData, if no group has two members.
+    Differs from the authors' code: a lone trajectory gets 0, not its raw return (`singleton="raw"`).
+
+    >>> table = StepTable(group=["g"] * 3, trajectory=["a", "b", "c"], agent=["x"] * 3, turn=[0, 0, 0],
+    ...                   reward=[0, 1, 2])
+    >>> grpo(table, scale="none").tolist()
+    [-1.0, 0.0, 1.0]
+    """
+    return standardize(
+        total_return(table),
+        by=table.key(*by),
+        unit=table.unit(unit),
+        scale=scale,
+        ddof=ddof,
+        singleton=singleton,
+        zero_variance=zero_variance,
+        need_peers=True,
+    )
+
+
+@register("advantage", "grpo_process", uses=("group",), source="arXiv 2402.03300, process supervision")
+def grpo_process(
+    table: StepTable,
+    *,
+    scale: Scale = "std",
+    by: Columns = ("group",),
+    ddof: Degrees = 1,
+    singleton: Singleton = "zero",
+    zero_variance: ZeroVariance = "zero",
+) -> Float[Tensor, " rows"]:
+    """Credit a step with the standardized step rewards from it to the end of its trajectory.
+
+        z_k = (r_k − mean of r over all rows of the group) / (deviation of r over them + 1e-6)
+        A_k = z_k + A_{k+1}
+
+    For environments that reward steps. With one reward at the end every other step's z is a small
+    negative number, and longer trajectories pay for each.
+
+    Args:
+        table: columns group, trajectory, turn, reward, each (rows,).
+        scale: "std" divides by the deviation; "none" only centers.
+        by, ddof, singleton, zero_variance: as in `grpo`; here each row counts once.
+
+    Returns: float32 (rows,).
+    Raises: InvalidData, if no group has two rows.
+    """
+    standard = standardize(
+        table["reward"],
+        by=table.key(*by),
+        scale=scale,
+        ddof=ddof,
+        singleton=singleton,
+        zero_variance=zero_variance,
+        need_peers=True,
+    )
+    return reward_to_go(table, gamma=1.0, reward=standard)
+
+
+@register("advantage", "reinforce", source="Williams 1992")
+def reinforce(
+    table: StepTable,
+    *,
+    baseline: Literal["none", "batch", "group"] = "none",
+    gamma: Discount = 1.0,
+    level: Literal["row", "token"] = "row",
+    chain: Columns = ("trajectory",),
+) -> Float[Tensor, " units"]:
+    """Reward to go minus a baseline.
+
+        A_u = D_u − b          D_u = r_u + gamma · D_{u+1}
+
+    Args:
+        table: columns group, trajectory, turn, reward (rows,); token_count at level "token".
+        baseline: b is 0, the mean of D over all units of the batch, or over those of the group.
+        gamma: in (0, 1]. Higher: late rewards reach early units. Usual: 0.99–1.
+        level: the unit of time, a row or a response token; a row's reward stands on its last token.
+        chain: rows that agree in these columns follow each other in time.
+
+    Returns: float32 (rows,) at level "row", (tokens,) at level "token".
+    Raises: InvalidData, if baseline is "group" and no group has two units.
+    """
+    values = reward_to_go(table, gamma=gamma, by=chain, level=level)
+    peers = table.key("group") if baseline == "group" else table.key()
+    return standardize(
+        values,
+        by=peers if level == "row" else peers.spread(table.token_row),
+        center="none" if baseline == "none" else "mean",
+        singleton="raw" if baseline == "none" else "zero",
+        need_peers=baseline == "group",
+    )
+
+
+@register("advantage", "reinforce_plus_plus", source="arXiv 2501.03262")
+def reinforce_plus_plus(
+    table: StepTable,
+    *,
+    beta: NonNegative = 0.0,
+    gamma: Discount = 1.0,
+    chain: Columns = ("trajectory",),
+) -> Float[Tensor, " tokens"]:
+    """Whiten the reward to go of all response tokens; learns even with one trajectory a task.
+
+        r_u = −beta · (logprob_u − reference_u)  +  the row's reward, on its last token
+        D_u = r_u + gamma · D_{u+1}              A = (D − mean of D) / deviation of D, over the batch
+
+    Args:
+        table: columns trajectory, turn, reward (rows,), token_count; with beta > 0 token_reference and
+            token_proximal (else token_logprob), each (tokens,).
+        beta: ≥ 0. Higher: the policy stays nearer to the reference. Usual: 0–0.01.
+        gamma: in (0, 1], per token. Higher: late rewards reach early tokens. Usual: 1.
+        chain: rows that agree in these columns follow each other in time.
+
+    Returns: float32 (tokens,).
+    Raises: InvalidData, for fewer than 2 tokens or a missing log-probability; MissingColumn, if beta > 0
+        and there is no reference.
+    Differs from the authors' code: nothing; of the public versions this is the one that carries the return
+        from step to step, over the observations between them.
+    """
+    counts = table.weight[table.token_row] > 0
+    rewards = token_rewards(table, kl=beta, where="reinforce_plus_plus: beta")
+    returns = reward_to_go(table, gamma=gamma, by=chain, level="token", reward=rewards)
+    return whiten(returns, weight=counts)
+
+
+@register("advantage", "reinforce_plus_plus_baseline", uses=("group",), source="arXiv 2501.03262")
+def reinforce_plus_plus_baseline(
+    table: StepTable,
+    *,
+    by: Columns = ("group",),
+    unit: Unit = "trajectory",
+    singleton: Singleton = "zero",
+) -> Float[Tensor, " tokens"]:
+    """Subtract the group's mean return, then whiten over the response tokens of the batch.
+
+        A_u = (C_u − mean of C) / deviation of C, over the tokens of the batch;  C = R_i − mean of R in the group
+
+    A group whose returns are nearly equal is not blown up, since the deviation is the batch's.
+
+    Args:
+        table: columns group, trajectory, reward (rows,), token_count.
+        by, unit, singleton: as in `grpo`.
+
+    Returns: float32 (tokens,).
+    Raises: InvalidData, if no group has two trajectories.
+    """
+    centered = standardize(
+        total_return(table), by=table.key(*by), unit=table.unit(unit), singleton=singleton, need_peers=True
+    )
+    return whiten(table.per_token(centered), weight=table.per_token(table.weight))
+
+
+@register("advantage", "rloo", uses=("group",), source="arXiv 2402.14740")
+def rloo(
+    table: StepTable,
+    *,
+    by: Columns = ("group",),
+    unit: Unit = "trajectory",
+    singleton: Singleton = "zero",
+    zero_variance: ZeroVariance = "zero",
+) -> Float[Tensor, " rows"]:
+    """Leave the own return out of the baseline: unbiased, and no scale.
+
+        A_i = R_i − mean of R over the other trajectories of the group = n/(n−1) · (R_i − mean of R)
+
+    Args:
+        table: columns group, trajectory, reward, each (rows,).
+        by, unit, singleton, zero_variance: as in `grpo`.
+
+    Returns: float32 (rows,).
+    Raises: InvalidData, if no group has two trajectories; a raw return would be no advantage.
+    """
+    return standardize(
+        total_return(table),
+        by=table.key(*by),
+        unit=table.unit(unit),
+        center="leave_one_out",
+        singleton=singleton,
+        zero_variance=zero_variance,
+        need_peers=True,
+    )

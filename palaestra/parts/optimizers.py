@@ -1,0 +1,371 @@
+"""Optimizers: AdamW and Muon, and how the learning rate moves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import pydantic
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from palaestra.errors import CheckpointError, ContractError, InvalidData, RecipeError
+from palaestra.registry import Columns, NonNegative, Positive, PositiveInt, register
+
+Beta = Annotated[float, pydantic.Field(ge=0, lt=1)]
+
+
+@register("optimizer", "adamw", source="arXiv 1711.05101")
+class AdamW:
+    """Adam with weight decay apart from the gradient; decay spares biases and norms (one dimension).
+
+    Args:
+        parameters: what is trained.
+        lr: highest learning rate. Higher: faster, until it diverges. Usual: 1e-6 large models, 3e-4 small ones.
+        betas: of the running mean and square. Usual: (0.9, 0.999); (0.9, 0.95) forgets old gradients sooner.
+        eps: added to the root of the square.
+        weight_decay: per unit of learning rate. Usual: 0–0.1.
+        warmup: steps in which the rate rises evenly from lr / warmup.
+        decay: after warm-up; "linear" and "cosine" reach 0 at `total_steps`, which they need.
+        clip: largest norm of the whole gradient; None leaves it. Usual: 0.5–1.
+
+    Raises: RecipeError, for a decay without `total_steps` or a warm-up that is not shorter.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        *,
+        lr: Positive,
+        betas: tuple[Beta, Beta] = (0.9, 0.999),
+        eps: Positive = 1e-8,
+        weight_decay: NonNegative = 0.0,
+        warmup: Count = 0,
+        decay: Decay = "constant",
+        total_steps: PositiveInt | None = None,
+        clip: Positive | None = 1.0,
+    ) -> None:
+        self.rate = Rate(highest=lr, warmup=warmup, decay=decay, total_steps=total_steps, owner="adamw")
+        self.parameters = [p for p in parameters if p.requires_grad]
+        matrices = [p for p in self.parameters if p.ndim > 1]
+        vectors = [p for p in self.parameters if p.ndim <= 1]
+        groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+        self.inner = torch.optim.AdamW([g for g in groups if g["params"]], lr=lr, betas=betas, eps=eps, fused=True)
+        self.clip = clip
+        self.steps = 0
+        self.skipped = 0
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the next step."""
+        return self.rate.at(self.steps)
+
+    def zero(self) -> None:
+        """Forget the gradients."""
+        self.inner.zero_grad(set_to_none=True)
+
+    def step(self) -> float:
+        """Move the parameters. Returns the gradient's norm before clipping.
+
+        A norm that is not finite is returned as it is, nothing moves, and `skipped` grows.
+        """
+        size = bounded_gradient(self.parameters, self.clip)
+        if not math.isfinite(size):
+            self.skipped += 1
+            return size
+        for group in self.inner.param_groups:
+            group["lr"] = self.lr
+        self.inner.step()
+        self.steps += 1
+        return size
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a resumed run needs."""
+        return {"adam": self.inner.state_dict(), "steps": self.steps, "skipped": self.skipped}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state` was taken.
+
+        Raises: CheckpointError, if it belongs to other parameters.
+        """
+        ordered = [p for group in self.inner.param_groups for p in group["params"]]
+        saved = state["adam"]["state"]
+        count = sum(len(group["params"]) for group in state["adam"]["param_groups"])
+        wrong = [i for i, one in saved.items() if i >= len(ordered) or one["exp_avg"].shape != ordered[i].shape]
+        if count != len(ordered) or wrong:
+            raise CheckpointError(
+                where="optimizer: adamw",
+                what=f"the saved state is of {count} other parameters; this policy has {len(ordered)}.",
+                remedy="Resume with the recipe that wrote the checkpoint, or start a new run from its weights.",
+            )
+        self.inner.load_state_dict(state["adam"])
+        self.steps, self.skipped = state["steps"], state["skipped"]
+
+
+Decay = Literal["constant", "linear", "cosine"]
+Count = Annotated[int, pydantic.Field(ge=0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """A learning rate that warms up and decays.
+
+    Attributes:
+        highest: reached after warm-up. warmup: steps in which it rises evenly from highest / warmup.
+        decay: after warm-up; "linear" and "cosine" reach 0 at `total_steps`, which they need.
+        owner: of the optimizer, for messages.
+
+    Raises: RecipeError, for a decay without `total_steps` or a warm-up that is not shorter.
+    """
+
+    highest: float
+    warmup: int
+    decay: Decay
+    total_steps: int | None
+    owner: str
+
+    def __post_init__(self) -> None:
+        if self.decay != "constant" and (self.total_steps is None or self.total_steps <= self.warmup):
+            raise RecipeError(
+                where=f"optimizer: {self.owner}",
+                what=f"`decay: {self.decay}` with total_steps {self.total_steps} and warmup {self.warmup}.",
+                remedy="Give `total_steps` (iterations × epochs × minibatches), more than `warmup`.",
+            )
+
+    def at(self, steps: int) -> float:
+        """The rate after so many steps."""
+        rate = self.highest * min(1.0, (steps + 1) / max(self.warmup, 1))
+        if self.total_steps is None or self.decay == "constant" or steps < self.warmup:
+            return rate
+        done = min(1.0, (steps - self.warmup) / (self.total_steps - self.warmup))
+        return rate * (1 - done if self.decay == "linear" else (1 + math.cos(math.pi * done)) / 2)
+
+
+def bounded_gradient(parameters: Sequence[Tensor], largest: float | None) -> float:
+    """Scale all gradients down to a norm of at most `largest` (None: leave them). Returns the norm before.
+
+    Nothing is scaled where the norm is not finite.
+    """
+    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    if largest is not None and math.isfinite(float(norm)):
+        torch.nn.utils.clip_grads_with_norm_(parameters, largest, norm)
+    return float(norm)
+
+
+@register("optimizer", "muon", source="arXiv 2502.16982; arXiv 2507.20534")
+class Muon:
+    """Orthogonalized momentum for matrices, AdamW for vectors, embeddings and output heads.
+
+        M ← momentum · M + G,   O = 0.2 · sqrt(max(n, m)) · M with all singular values near 1 (Newton–Schulz)
+        W ← W − lr · (O + weight_decay · W)
+
+    An entry of O is about as large as one of Adam's step, so that one learning rate serves both.
+
+    Args:
+        module: what is trained.
+        lr: highest learning rate, as for AdamW. Higher: faster, until it diverges. Usual: 2e-4, small models 1e-3.
+        momentum: in [0, 1). Higher: smoother, slower to turn. Usual: 0.95.
+        weight_decay: per unit of learning rate, of matrices and embeddings. Usual: 0.1; 0 for short fine-tuning.
+        betas, eps: of AdamW for the rest.
+        warmup, decay, total_steps, clip: as in `adamw`.
+        apart: names of modules whose matrices are left to AdamW: heads of policies and critics.
+
+    Raises: RecipeError, for a decay without `total_steps`; ContractError, if no matrix is left.
+    Differs from the authors' code: Newton–Schulz runs in float32, not in bfloat16.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        lr: Positive,
+        momentum: Beta = 0.95,
+        weight_decay: NonNegative = 0.1,
+        betas: tuple[Beta, Beta] = (0.9, 0.999),
+        eps: Positive = 1e-8,
+        warmup: Count = 0,
+        decay: Decay = "constant",
+        total_steps: PositiveInt | None = None,
+        clip: Positive | None = 1.0,
+        apart: Columns = ("actor", "critic", "value"),
+    ) -> None:
+        rate = Rate(highest=lr, warmup=warmup, decay=decay, total_steps=total_steps, owner="muon")
+        matrices = matrices_of(module, apart=apart)
+        refuse_no_matrices(matrices, owner="muon")
+        self.inner = MatrixSteps(
+            module, matrices, rate=rate, momentum=momentum, weight_decay=weight_decay, betas=betas, eps=eps, clip=clip
+        )
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the next step."""
+        return self.inner.lr
+
+    @property
+    def skipped(self) -> int:
+        """Steps that a gradient which was not finite has prevented."""
+        return self.inner.skipped
+
+    def zero(self) -> None:
+        """Forget the gradients."""
+        self.inner.zero()
+
+    def step(self) -> float:
+        """Move the parameters. Returns the gradient's norm before clipping; one that is not finite moves nothing."""
+        return self.inner.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a resumed run needs."""
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state` was taken. Raises: CheckpointError, if it belongs to other parameters."""
+        self.inner.load_state_dict(state)
+
+
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # steep at 0: small singular values grow fastest
+ROUNDS = 5
+MATCH = 0.2  # root mean square of an entry of the step, about that of Adam
+
+
+def orthogonalized(matrix: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
+    """All singular values brought near 1, five rounds of Newton–Schulz, float32.
+
+        X = M / ‖M‖,   X ← a X + (b X Xᵀ + c (X Xᵀ)²) X,   (a, b, c) = (3.4445, −4.7750, 2.0315)
+
+    Raises: InvalidData, for what is no matrix.
+    """
+    if matrix.ndim != 2:
+        raise InvalidData(
+            where="optimizer: muon",
+            what=f"a parameter of shape {tuple(matrix.shape)} is no matrix and has no singular values.",
+            remedy="Vectors belong to AdamW; name their module in `apart`.",
+        )
+    a, b, c = NEWTON_SCHULZ
+    x = matrix.float()
+    tall = x.shape[0] > x.shape[1]
+    x = (x.T if tall else x) / x.norm().clamp_min(1e-12)
+    for _ in range(ROUNDS):
+        square = x @ x.T
+        x = a * x + (b * square + c * (square @ square)) @ x
+    out: Tensor = x.T if tall else x
+    return out
+
+
+def matrices_of(module: nn.Module, *, apart: Collection[str]) -> list[nn.Parameter]:
+    """Hidden weight matrices in the module's order: no embeddings, no output heads, nothing that `apart` names."""
+    outside = {id(p) for layer in module.modules() if isinstance(layer, nn.Embedding) for p in layer.parameters()}
+    for model in module.modules():
+        head = model.get_output_embeddings() if isinstance(model, PreTrainedModel) else None  # type: ignore[no-untyped-call]
+        outside |= {id(p) for p in head.parameters()} if head is not None else set()
+    return [
+        p
+        for name, p in module.named_parameters()
+        if p.requires_grad and p.ndim == 2 and id(p) not in outside and not set(name.split(".")) & set(apart)
+    ]
+
+
+class MatrixSteps:
+    """Moves matrices by orthogonalized momentum and everything else by AdamW.
+
+        M ← momentum · M + G,   W ← W − lr · (0.2 · sqrt(max(n, m)) · orthogonalized(M) + weight_decay · W)
+
+    Args:
+        module: what is trained. matrices: those of its parameters that get orthogonal steps.
+        clip: largest norm of the whole gradient; None leaves it.
+        owner: name of the optimizer, for messages.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        matrices: list[nn.Parameter],
+        *,
+        rate: Rate,
+        momentum: float,
+        weight_decay: float,
+        betas: tuple[float, float],
+        eps: float,
+        clip: float | None,
+    ) -> None:
+        mine = {id(p) for p in matrices}
+        self.parameters = [p for p in module.parameters() if p.requires_grad]
+        self.matrices = matrices
+        rest = [p for p in self.parameters if id(p) not in mine]
+        groups = [
+            {"params": [p for p in rest if p.ndim > 1], "weight_decay": weight_decay},
+            {"params": [p for p in rest if p.ndim <= 1], "weight_decay": 0.0},
+        ]
+        groups = [group for group in groups if group["params"]]
+        self.adam = torch.optim.AdamW(groups, lr=rate.highest, betas=betas, eps=eps, fused=True) if groups else None
+        self.rate, self.momentum, self.weight_decay, self.clip = rate, momentum, weight_decay, clip
+        self.moved = [torch.zeros_like(p) for p in matrices]
+        self.steps = self.skipped = 0
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the next step."""
+        return self.rate.at(self.steps)
+
+    def zero(self) -> None:
+        """Forget the gradients."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def step(self) -> float:
+        """Move the parameters. Returns the gradient's norm before clipping; one that is not finite moves nothing."""
+        size = bounded_gradient(self.parameters, self.clip)
+        if not math.isfinite(size):
+            self.skipped += 1
+            return size
+        rate = self.lr
+        with torch.no_grad():
+            for parameter, momentum in zip(self.matrices, self.moved, strict=True):
+                self._move(parameter, momentum, rate)
+        if self.adam is not None:
+            for group in self.adam.param_groups:
+                group["lr"] = rate
+            self.adam.step()
+        self.steps += 1
+        return size
+
+    def _move(self, parameter: nn.Parameter, momentum: Tensor, rate: float) -> None:
+        if parameter.grad is None:
+            return
+        momentum.mul_(self.momentum).add_(parameter.grad)
+        step = orthogonalized(momentum) * (MATCH * math.sqrt(max(parameter.shape)))
+        parameter.mul_(1 - rate * self.weight_decay).sub_(step.to(parameter.dtype), alpha=rate)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a resumed run needs."""
+        adam = None if self.adam is None else self.adam.state_dict()
+        return {"momentum": self.moved, "adam": adam, "steps": self.steps, "skipped": self.skipped}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state` was taken. Raises: CheckpointError, if it belongs to other parameters."""
+        shapes = [tuple(p.shape) for p in self.matrices]
+        if [tuple(m.shape) for m in state["momentum"]] != shapes or (state["adam"] is None) != (self.adam is None):
+            raise CheckpointError(
+                where=f"optimizer: {self.rate.owner}",
+                what=f"the saved state is of {len(state['momentum'])} other matrices; this policy has {len(shapes)}.",
+                remedy="Resume with the recipe that wrote the checkpoint, or start a new run from its weights.",
+            )
+        for own, saved in zip(self.moved, state["momentum"], strict=True):
+            own.copy_(saved)
+        if self.adam is not None:
+            self.adam.load_state_dict(state["adam"])
+        self.steps, self.skipped = state["steps"], state["skipped"]
+
+
+def refuse_no_matrices(matrices: Collection[nn.Parameter], *, owner: str) -> None:
+    """Raises: ContractError, if there is nothing for orthogonal steps."""
+    if not matrices:
+        raise ContractError(
+            where=f"optimizer: {owner}",
+            what="the policy has no weight matrix beside its embeddings and heads: nothing to orthogonalize.",
+            remedy="Use adamw, or leave fewer modules out by `apart`.",
+        )

@@ -1,0 +1,90 @@
+"""What a table says of tool calls: those of a whole trajectory, its outcome, and payment at its end.
+
+Knows the columns tool_call, tool_error and outcome. Knows nothing of tools or of any method's numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from palaestra.algebra.segments import segment_sum
+from palaestra.data.keys import Key
+from palaestra.data.table import StepTable
+from palaestra.errors import InvalidData
+
+
+def total_of(table: StepTable, values: Float[Tensor, " rows"]) -> Float[Tensor, " rows"]:
+    """The sum over the row's trajectory, padding left out: float64 (rows,)."""
+    key = table.key("trajectory")
+    own = Key(key.codes, key.size, weight=(table.weight > 0).double())
+    return segment_sum(values.nan_to_num(), by=own)[key.codes]
+
+
+def tool_calls(table: StepTable, *, where: str) -> tuple[Float[Tensor, " rows"], Float[Tensor, " rows"]]:
+    """How many tool calls the row's trajectory made, and how many of them failed: float64 (rows,) each.
+
+    Raises: InvalidData, for a negative count or more failures than calls.
+    """
+    calls, errors = table["tool_call"], table["tool_error"]
+    refuse(
+        table,
+        ~((calls >= errors) & (errors >= 0)),
+        lambda row: f"{float(calls[row]):g} calls with {float(errors[row]):g} errors.",
+        where=where,
+        remedy="Let the environment tell `tool_call` and `tool_error` of each act, the second at most the first.",
+    )
+    return total_of(table, calls), total_of(table, errors)
+
+
+def outcomes(table: StepTable, *, where: str, binary: bool = False) -> Float[Tensor, " rows"]:
+    """The outcome of the row's trajectory: float64 (rows,).
+
+    Raises: InvalidData, if it is missing, not in [0, 1], or, with `binary`, neither 0 nor 1.
+    """
+    found = table["outcome"]
+    good = (found == 0) | (found == 1) if binary else (found >= 0) & (found <= 1)
+    refuse(
+        table,
+        ~good,
+        lambda row: (
+            "it has no outcome."
+            if bool(found[row].isnan())
+            else f"its outcome is {float(found[row]):g}, not {'0 or 1' if binary else 'in [0, 1]'}."
+        ),
+        where=where,
+        remedy="Give `success` in the environment's info, true for a right answer.",
+    )
+    return found.double()
+
+
+def last_rows(table: StepTable) -> Bool[Tensor, " rows"]:
+    """The last row of each trajectory, padding left out: bool (rows,)."""
+    order, last = table.timeline("trajectory")
+    ends = torch.zeros(len(table), dtype=torch.bool)
+    ends[order[last]] = True
+    return ends & (table.weight > 0)
+
+
+def at_the_end(table: StepTable, values: Float[Tensor, " rows"]) -> Float[Tensor, " rows"]:
+    """The values on the last rows of trajectories, 0 elsewhere and on padding: float32 (rows,)."""
+    return torch.where(last_rows(table), values, 0.0).float()
+
+
+def refuse(
+    table: StepTable, wrong: Bool[Tensor, " rows"], what: Callable[[int], str], *, where: str, remedy: str = ""
+) -> None:
+    """Raises: InvalidData, naming the first row that counts and is wrong; `what(row)` says how."""
+    wrong = wrong & (table.weight > 0)
+    if bool(wrong.any()):
+        row = int(wrong.nonzero()[0])
+        name = table.labels("trajectory")[int(table["trajectory"][row])]
+        raise InvalidData(
+            where=f"{where}, trajectory {name}, turn {int(table['turn'][row])}", what=what(row), remedy=remedy
+        )
+
+
+__all__ = ["at_the_end", "last_rows", "outcomes", "refuse", "tool_calls", "total_of"]

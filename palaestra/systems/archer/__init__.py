@@ -1,0 +1,1 @@
+"""ArCHer. Episodes are expensive and updates cheap: old episodes are used again and again."""

@@ -1,0 +1,262 @@
+"""ArCHer: utterances are judged by a critic that learns off-policy, from everything that was ever played.
+
+Knows transitions, critics and what a policy would say now. Knows nothing of losses, and of groups of episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pydantic
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from palaestra.algebra import Estimate
+from palaestra.data import Action, Row, StepTable, Trajectory, derive
+from palaestra.data.protocols import Look, Setting
+from palaestra.errors import CheckpointError, ContractError, MissingColumn, RecipeError
+from palaestra.models.learner import Learner
+from palaestra.registry import Discount, Positive, PositiveInt, register
+from palaestra.replay import ReplayBuffer, Transition, one_step, seen_before
+from palaestra.systems.archer.critics import TWINS, TwinCritic, frozen_copy, move_towards
+
+Share = Annotated[float, pydantic.Field(gt=0, le=1)]
+Count = Annotated[int, pydantic.Field(ge=0)]
+CLIP = 1.0  # norm of the critic's gradient
+JUDGED_TOGETHER = 512  # rows
+
+
+@register("advantage", "archer", source="arXiv 2402.19446")
+class Archer:
+    """Credit an utterance with how much better it is than what the policy says there on average, by learned Q and V.
+
+        A(o, u~) = min(Q_1, Q_2)(o, u~) − min(V_1, V_2)(o)              u~ sampled now from the policy, o replayed
+        loss     = Σ_h (Q_h(o, u) − r − gamma · (1 − done) · V'_h(o'))² + (V_h(o) − Q'_h(o, u~))²
+        target'  ← (1 − tau) · target' + tau · online                    after each update of the critic
+
+    In each iteration: the episodes are added to a buffer, one for each policy; the critic makes its updates;
+    situations are drawn from the buffer and answered anew by the policy; these one-step episodes are what the rest of
+    the iteration sees. The loss that belongs to it is `reinforce`. Rewards are the environment's own: parts of the slot
+    `reward` come too late for the critic.
+
+    Args:
+        gamma: in (0, 1]. Higher: late rewards reach early utterances, more slowly. Usual: 0.95.
+        tau: in (0, 1]. Higher: targets follow the critic sooner; 1 copies it. Usual: 0.1.
+        critic_lr: of Adam. Usual: 1e-3 for small critics, 1e-5 for pretrained encoders.
+        critic_updates: of the critic in each iteration. Higher: more is drawn from each episode. Usual: 50.
+        batch: transitions of one update. Usual: 8 with large encoders, 64 with small ones.
+        warmup: first iterations in which only the critic learns. Higher: the policy waits for a critic that can be
+            trusted. Usual: 10–20.
+        capacity: transitions in the buffer. Higher: more varied, older. Usual: 100000.
+        actor_rows: situations that the policy learns from in an iteration; None: as many as were added in it.
+        hidden: width of the critic's heads, and of the GRU.
+        encoder: what reads token ids: "gru" begins from scratch; "policy" is a copy of the policy's own model after the
+            warm start, for models too large to learn reading anew. Vectors go straight to the heads.
+        fresh: learn from the utterances of this iteration's episodes instead of situations replayed. A variant:
+            on-policy for the policy, off-policy for the critic.
+        token_baseline: subtract the policy's own value of each token, b, and give A as its target: A − b, (A − b)².
+
+    Raises: RecipeError, if the buffer is smaller than a batch. In a run: InvalidData, if it holds fewer transitions
+        than a batch, if an episode's end is missing, or an utterance is empty; MissingColumn, for `token_baseline`
+        with a policy that has no critic.
+    Differs from the authors' code: situation and utterance are read together, by a small encoder, instead of
+        apart by RoBERTa; utterances for the V target are drawn at once for all updates of an iteration, which is the
+        same, since the policy stands still meanwhile.
+    """
+
+    def __init__(
+        self,
+        *,
+        gamma: Discount = 0.95,
+        tau: Share = 0.1,
+        critic_lr: Positive = 1e-3,
+        critic_updates: PositiveInt = 50,
+        batch: PositiveInt = 64,
+        warmup: Count = 10,
+        capacity: PositiveInt = 100_000,
+        actor_rows: PositiveInt | None = None,
+        hidden: PositiveInt = 64,
+        encoder: Literal["gru", "policy"] = "gru",
+        fresh: bool = False,
+        token_baseline: bool = False,
+    ) -> None:
+        if capacity < max(batch, actor_rows or 0):
+            raise RecipeError(
+                where="advantage: archer",
+                what=f"the buffer holds {capacity} transitions, and {max(batch, actor_rows or 0)} are drawn at once.",
+                remedy="Set `capacity` to at least `batch` and `actor_rows`; usual: 100000.",
+            )
+        self.gamma, self.tau, self.critic_lr, self.critic_updates = gamma, tau, critic_lr, critic_updates
+        self.batch, self.warmup, self.capacity, self.actor_rows = batch, warmup, capacity, actor_rows
+        self.hidden, self.encoder, self.fresh, self.token_baseline = hidden, encoder, fresh, token_baseline
+        self.warming = warmup > 0
+        self.critics: dict[str, UtteranceCritic] = {}
+        self._metrics: dict[str, float] = {}
+
+    def start(self, setting: Setting, policies: Mapping[str, Any]) -> None:
+        """A buffer and a critic for each trained policy.
+
+        Raises: InvalidData, for a policy that reads neither vectors nor token ids.
+        """
+        for name, policy in policies.items():
+            seed = derive(setting.seed, "archer", name)
+            model = getattr(policy, "model", None) if self.encoder == "policy" else None
+            trunk = None if model is None else model.base_model
+            online = TwinCritic(policy.architecture(), model=trunk, hidden=self.hidden, seed=seed).to(setting.device)
+            buffer = ReplayBuffer(capacity=self.capacity, policy=name)
+            self.critics[name] = UtteranceCritic(online, buffer, gamma=self.gamma, tau=self.tau, lr=self.critic_lr)
+
+    def choose(self, trajectories: list[Trajectory], look: Look) -> list[Trajectory]:
+        """Add the episodes, let the critic learn, and give situations of the buffer with what the policy says now."""
+        if not self.critics:
+            raise ContractError(where="advantage: archer", what="`choose` was called before `start`.")
+        self.warming, self._metrics = look.step < self.warmup, {}
+        replayed: list[Trajectory] = []
+        for name, critic in self.critics.items():
+            added = critic.buffer.add(trajectories)
+            metrics = critic.learn(look, updates=self.critic_updates, batch=self.batch)
+            prefix = "critic" if len(self.critics) == 1 else f"critic/{name}"
+            self._metrics |= {f"{prefix}/{key}": value for key, value in metrics.items()}
+            rows = self.actor_rows or min(added, self.capacity)
+            if rows and not (self.fresh or self.warming):
+                drawn = critic.buffer.sample(rows, seed=derive(look.seed, "actor", name))
+                said = critic.answers(drawn, look, seed=derive(look.seed, "answers", name))
+                first = len(replayed)
+                replayed += [one_step(d, a, number=first + i) for i, (d, a) in enumerate(zip(drawn, said, strict=True))]
+        return replayed or trajectories
+
+    def __call__(self, table: StepTable, look: Look) -> Float[Tensor, " rows"] | Estimate:
+        """A of each row's utterance; 0 while the critic warms up, on padding, and where other policies acted."""
+        found = torch.zeros(len(table))
+        for name, critic in self.critics.items() if not self.warming else ():
+            own = [row for row in look.rows if row.step.policy == name and table.weight[row.index] > 0]
+            for start in range(0, len(own), JUDGED_TOGETHER):
+                some = own[start : start + JUDGED_TOGETHER]
+                found[[row.index for row in some]] = self.advantage(*critic.judge(some)).cpu()
+        return self._above_baseline(found, table) if self.token_baseline else found
+
+    def advantage(self, q: Float[Tensor, "heads rows"], v: Float[Tensor, "heads rows"]) -> Float[Tensor, " rows"]:
+        """The smaller Q less the smaller V."""
+        return q.amin(0) - v.amin(0)
+
+    def _above_baseline(self, found: Tensor, table: StepTable) -> Estimate:
+        if "token_value" not in table:
+            raise MissingColumn(
+                where="advantage: archer, token_baseline",
+                what="no policy has given values of its tokens.",
+                remedy="Give the policy a critic (language: value_head=true), or set `token_baseline: false`.",
+            )
+        baseline, row = table["token_value"], table.token_row
+        judged = baseline.isfinite() & (table.weight[row] > 0) & (not self.warming)
+        credit = found[row]
+        return Estimate(torch.where(judged, credit - baseline, credit), torch.where(judged, credit, torch.nan))
+
+    def learn(self, table: StepTable, look: Look) -> dict[str, float]:
+        """What the critic's updates of this iteration said; they were made before the advantages."""
+        return self._metrics
+
+    # ---- checkpoints --------------------------------------------------------------------------------------
+    def state_dict(self) -> dict[str, Any]:
+        """Buffers, critics, targets and optimizers, by policy."""
+        return {name: critic.state_dict() for name, critic in self.critics.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state` was taken.
+
+        Raises: CheckpointError, if it is of other policies or another capacity.
+        """
+        if state.keys() != self.critics.keys():
+            raise CheckpointError(
+                where="advantage: archer",
+                what=f"the saved critics are of the policies {sorted(state)}, the run has {sorted(self.critics)}.",
+                remedy="Resume with the recipe that wrote the checkpoint.",
+            )
+        for name, critic in self.critics.items():
+            critic.load_state_dict(state[name])
+
+
+class UtteranceCritic:
+    """One policy's buffer, critic, slow copy of it, and the critic's optimizer."""
+
+    def __init__(self, online: TwinCritic, buffer: ReplayBuffer, *, gamma: float, tau: float, lr: float) -> None:
+        self.online, self.buffer, self.gamma, self.tau = online, buffer, gamma, tau
+        self.target: TwinCritic = frozen_copy(online)
+        self.learner = Learner(online.parameters(), lr=lr, clip=CLIP)
+
+    def learn(self, look: Look, *, updates: int, batch: int) -> dict[str, float]:
+        """Some updates of the critic. Returns the means of losses and values.
+
+        Raises: InvalidData, if the buffer holds fewer transitions than a batch.
+        """
+        name = self.buffer.policy
+        drawn = [self.buffer.sample(batch, seed=derive(look.seed, "critic", name, i)) for i in range(updates)]
+        said = self.answers([d for some in drawn for d in some], look, seed=derive(look.seed, "proposals", name))
+        seen = [
+            self.update(some, [action.tokens for action in said[i * batch : (i + 1) * batch]])
+            for i, some in enumerate(drawn)
+        ]
+        means = {key: float(np.mean([one[key] for one in seen])) for key in seen[0]}
+        return {**means, "buffer": float(len(self.buffer))}
+
+    def answers(self, drawn: Sequence[Transition], look: Look, *, seed: int) -> list[Action]:
+        """What the policy says now in these situations."""
+        played = [one_step(one, None, number=number) for number, one in enumerate(drawn)]
+        rows = [Row(number, episode, episode.steps[0], number) for number, episode in enumerate(played)]
+        seeds = np.random.default_rng(seed).integers(2**62, size=len(rows)).tolist()
+        found: list[Action] = look.policies[self.buffer.policy].respond(
+            rows, seeds, temperature=look.temperature, max_tokens=self.buffer.longest
+        )
+        return found
+
+    def update(self, drawn: Sequence[Transition], proposals: Sequence[np.ndarray]) -> dict[str, float]:
+        """One step of the critic, and of its slow copy after it."""
+        q_loss, v_loss, q = self.losses(drawn, proposals)
+        self.learner.zero()
+        (q_loss + v_loss).backward()  # type: ignore[no-untyped-call]
+        self.learner.step()
+        move_towards(self.target, self.online, tau=self.tau)
+        return {"q_loss": q_loss.item(), "v_loss": v_loss.item(), "q": q.mean().item()}
+
+    def losses(self, drawn: Sequence[Transition], proposals: Sequence[np.ndarray]) -> tuple[Tensor, Tensor, Tensor]:
+        """Σ_h of the mean squared errors of Q and of V, with gradient; and Q."""
+        situations = [one.observation for one in drawn]
+        with torch.no_grad():
+            q_goal = self.q_target(drawn)
+            v_goal = self.target.q(situations, proposals)
+        q, v = self.online.both(situations, [one.utterance for one in drawn])
+        return (q - q_goal).square().mean(1).sum(), (v - v_goal).square().mean(1).sum(), q.detach()
+
+    def q_target(self, drawn: Sequence[Transition]) -> Float[Tensor, "heads rows"]:
+        """r + gamma · (1 − done) · V'_h(o')."""
+        goes_on = [place for place, one in enumerate(drawn) if one.following is not None]
+        rewards = torch.tensor([one.reward for one in drawn], device=next(self.target.parameters()).device)
+        goal = rewards.repeat(TWINS, 1)
+        if goes_on:
+            following = self.target.v([one.following for one in drawn if one.following is not None])
+            goal[:, goes_on] += self.gamma * following
+        return goal
+
+    def judge(self, rows: Sequence[Row]) -> tuple[Float[Tensor, "heads rows"], Float[Tensor, "heads rows"]]:
+        """Q of these rows' utterances and V of their situations, without gradient."""
+        situations = [seen_before(row.trajectory, row.step) for row in rows]
+        with torch.no_grad():
+            return self.online.both(situations, [row.step.action.tokens for row in rows])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a resumed run needs."""
+        return {
+            "online": self.online.state_dict(),
+            "target": self.target.state_dict(),
+            "optimizer": self.learner.state_dict(),
+            "buffer": self.buffer.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state` was taken."""
+        self.online.load_state_dict(state["online"])
+        self.target.load_state_dict(state["target"])
+        self.learner.load_state_dict(state["optimizer"])
+        self.buffer.load_state_dict(state["buffer"])

@@ -1,0 +1,75 @@
+"""Shared prefixes: a filter for trajectories that branch, where one step belongs to several of them.
+
+Knows which rows are copies of one step. Knows nothing of how branches came about or of rewards.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from palaestra.algebra import segment_mean
+from palaestra.data import Key, StepTable
+from palaestra.data.keys import compact
+from palaestra.errors import InvalidData
+from palaestra.registry import register
+
+
+@register("advantage", "shared_prefix", reads=("node",), source="arXiv 2507.19849")
+def shared_prefix(
+    table: StepTable, advantage: Float[Tensor, " units"], *, mode: Literal["soft", "hard"] = "soft"
+) -> Float[Tensor, " units"]:
+    """Credit of steps that several branches share.
+
+        soft    A' = A: the step stands in every branch with that branch's advantage
+        hard    A' = mean of A over the rows with this step's node, by their weights
+
+    While no token is clipped and all tokens have one coefficient (`aggregate: token-mean`) both have the same
+    gradient: the advantages of a step's copies add up. Where sequences are averaged first they differ, because a
+    short branch then speaks louder.
+
+    Args:
+        table: column node (rows,): equal for the copies of one step, as the strategy `branching` writes it.
+        advantage: (rows,) or (tokens,); copies of a step have equally many tokens.
+        mode: hard takes back what one branch's luck says of the prefix. Usual: soft.
+
+    Returns: float32, as `advantage`; 0 on padding.
+    Raises: MissingColumn, if nothing says which steps are shared; InvalidData, if copies differ in length.
+    """
+    node = table.key("node")
+    if mode == "soft":
+        return torch.where(_counts(table, advantage), advantage, 0.0).float()
+    _refuse_unequal(table, node)
+    if len(advantage) == len(table):
+        return _mean(advantage, node.codes, table.weight)
+    start = table["token_count"].cumsum(0) - table["token_count"]
+    place = torch.arange(table.tokens) - start[table.token_row]
+    token = node.codes[table.token_row] * (int(place.max()) + 1) + place
+    return _mean(advantage, token, table.weight[table.token_row])
+
+
+def _mean(advantage: Tensor, codes: Tensor, weight: Tensor) -> Tensor:
+    """The mean over the units of one code, as much as each weighs."""
+    key = Key(*compact(codes), weight=weight.double())
+    return torch.where(weight > 0, segment_mean(advantage.double(), by=key)[key.codes], 0.0).float()
+
+
+def _counts(table: StepTable, advantage: Tensor) -> Tensor:
+    counts = table.weight > 0
+    return counts if len(advantage) == len(table) else counts[table.token_row]
+
+
+def _refuse_unequal(table: StepTable, node: Key) -> None:
+    count = table["token_count"]
+    first = torch.zeros(node.size, dtype=count.dtype).index_copy_(0, node.codes, count)
+    unequal = first[node.codes] != count
+    if bool(unequal.any()):
+        row = int(unequal.nonzero()[0, 0])
+        raise InvalidData(
+            where=f"column `node`, row {row}",
+            what=f"a copy of its step has {int(first[node.codes[row]])} tokens, and it has {int(count[row])}.",
+            remedy="Rows of one node must be copies of one step; give all others a node of their own.",
+        )

@@ -1,0 +1,343 @@
+"""Branching.
+
+1.  The probability of a branch, and how a budget is divided, by hand-derived numbers.
+2.  Without branches a group is the plain one, bit for bit; also with as many initial trajectories as the group has.
+3.  A branch has what it left in common, bit for bit: acts, tokens, rewards, columns; and goes on by itself. Outcomes
+    are those of the same actions played from the start.
+4.  What was taken over is spent once: environment steps, tokens, and nothing of it is computed by the engine again.
+5.  A tree does not depend on how many episodes are in flight, nor on where environments run; a run repeats itself.
+6.  As many trajectories as plays, in their order; a failed one is kept and fails nobody.
+7.  Limits count what was taken over.
+8.  Beam, penalty and balance do what they say.
+9.  Refusals: too many initial trajectories, a group of one, environments, sessions, programs and runners that cannot.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections import defaultdict
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from palaestra.data import Action, Step, StopReason, Trajectory, derive
+from palaestra.data.protocols import Acted, Sampling, Setting
+from palaestra.envs.probes.hopsearch import HopSearch
+from palaestra.errors import RecipeError
+from palaestra.policies.network import NetworkPolicy
+from palaestra.rollout.field import Field, play_through
+from palaestra.rollout.programs import play
+from palaestra.rollout.runner import EpisodeRunner
+from palaestra.rollout.settings import RolloutSettings
+from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.vector import VectorRunner
+from palaestra.systems.arpo.branching import Branching
+from palaestra.testing import EchoEnvironment, ScriptedPolicy, TinyModel
+from palaestra.training.measure import spent
+
+GROUP = 8
+ENVIRONMENT = HopSearch(entities=8, relations=2, hops=(2, 3), noise=0.3, max_turns=6)
+
+
+def network(seed: int = 0) -> NetworkPolicy:
+    size, actions = ENVIRONMENT.vector_size, ENVIRONMENT.action_count
+    return NetworkPolicy("main", Setting(seed=seed, vector_size=size, action_count=actions), hidden=(16,), body="gru")
+
+
+def language() -> Any:
+    texts = ["search follow answer repeat restart question owner maker not understood back to"]
+    return TinyModel(texts=texts, context=400)
+
+
+def plays(groups: int = 3, size: int = GROUP, environment: Any = ENVIRONMENT) -> list[Play]:
+    tasks = environment.tasks("train", groups, seed=4)
+    return [
+        Play(task=task, group=f"{g:03d}", sample=sample, seed=derive(g, sample))
+        for g, task in enumerate(tasks)
+        for sample in range(size)
+    ]
+
+
+def stage(policy: Any, environment: Any = None, program: Any = play) -> Stage:
+    options: dict[str, Any] = {"entities": 8, "relations": 2, "hops": (2, 3), "noise": 0.3, "max_turns": 6}
+    return Stage(
+        environment_name="hopsearch",
+        make_environment=environment or functools.partial(HopSearch, **options),
+        roles={"*": Role(policy=policy)},
+        program=program,
+        environment_options={},
+    )
+
+
+def grow(
+    policy: Any,
+    strategy: Branching | None,
+    *,
+    on: Stage | None = None,
+    given: list[Play] | None = None,
+    **settings: Any,
+) -> tuple[list[Trajectory], Field]:
+    """The trajectories of a strategy (None: plain groups), and the field that it worked with."""
+    runner = EpisodeRunner(on or stage(policy), RolloutSettings(**{"group": GROUP, "response_tokens": 6, **settings}))
+    field = Field(
+        supply=lambda groups: [],
+        settings=runner._settings,
+        sampling=runner.sampling(),
+        policies={"main": policy},
+        step=0,
+        seed=9,
+        stage=on or stage(policy),
+        source=None,
+    )
+    strategies = [] if strategy is None else [strategy]
+    try:
+        given = plays() if given is None else given
+        return runner.perform(lambda collect: play_through(strategies, collect)(given, field)), field
+    finally:
+        runner.close()
+
+
+def acts(trajectory: Trajectory) -> list[tuple[Any, ...]]:
+    return [
+        (s.agent, s.turn, s.action.value, s.action.tokens.tolist(), s.action.logprobs, s.prompt.tolist(), s.segment)
+        for s in trajectory.steps
+    ]
+
+
+def same(one: Trajectory, other: Trajectory, *, until: int | None = None) -> bool:
+    left, right = acts(one)[:until], acts(other)[:until]
+    return all(
+        a[:4] == b[:4] and a[5:] == b[5:] and np.array_equal(a[4], b[4]) for a, b in zip(left, right, strict=True)
+    ) and (until is not None or (one.returns, one.outcome, one.stop) == (other.returns, other.outcome, other.stop))
+
+
+BUSY = {"initial": 3, "base": 0.4, "weight": 0.5}
+
+
+def test_numbers() -> None:  # rule 1
+    arpo = Branching()
+    assert arpo.probability(0.3) == pytest.approx(0.56)
+    assert arpo.probability(-0.1) == pytest.approx(0.48)
+    assert arpo.probability(9.0) == 1.0 and arpo.probability(-9.0) == 0.0
+    assert Branching(base=-0.1).probability(99.0) == 0.0
+    patient = Branching(patience=4)
+    found = [patient.probability(rise, streak) for rise, streak in [(0.6, 0), (0.6, 1), (0.6, 2), (-0.5, 0), (0.6, 5)]]
+    assert found == pytest.approx([0.62, 0.465, 0.31, 0.40, 0.0])
+    balanced = Branching(balance=1.0)
+    assert 16 / (1 + math.exp(-0.3)) == pytest.approx(9.1911, abs=1e-4)
+    assert 16 / (1 + math.exp(0.5)) == pytest.approx(6.0407, abs=1e-4)
+    assert [balanced.at_the_root(16, *pair) for pair in [(0.8, 0.5), (0.4, 0.9)]] == [9, 6]
+    assert [balanced.at_the_root(16, *pair) for pair in [(0, 1e6), (1e6, 0)]] == [1, 16]
+    assert arpo.at_the_root(16, 0.4, 0.9) == 8
+    step = Step(agent="a", turn=0, observation=None, policy="main", action=Action(entropy=np.full(30, 0.5, np.float32)))  # type: ignore[arg-type]
+    policies = {"main": type("P", (), {"choices": 100})()}
+    assert arpo.uncertainty([step], policies) == pytest.approx(20 * 0.5 / math.log(100))
+    assert Branching(probe=2).uncertainty([step, step], policies) == pytest.approx(1.0 / math.log(100))
+    assert arpo.uncertainty([], policies) == 0.0
+
+
+@pytest.mark.parametrize("make", [network, language])
+@pytest.mark.parametrize(
+    "options",
+    [{"base": -1.0, "initial": 2}, {"beam": 1, "initial": 1}, {"initial": GROUP}, {"base": -1.0, "balance": 1.0}],
+)
+def test_neutral(make: Any, options: dict[str, Any]) -> None:  # rule 2
+    policy = make()
+    plain, _ = grow(policy, None)
+    found, field = grow(policy, Branching(**options))
+    assert len(plain) == len(found) == 3 * GROUP
+    assert all(same(one, other) for one, other in zip(plain, found, strict=True))
+    assert spent(field.played) == spent(plain)
+    assert field.metrics["branching/branches"] == 0 and "branching/top3" not in field.metrics
+    for trajectory in found:
+        assert [s.marks.node for s in trajectory.steps] == [f"{trajectory.id}:{s.turn}" for s in trajectory.steps]
+
+
+@pytest.mark.parametrize("make", [network, language])
+def test_branches(make: Any) -> None:  # rules 3, 6
+    found, field = grow(make(), Branching(**BUSY))
+    assert [(t.group, t.sample) for t in found] == [(p.group, p.sample) for p in plays()]
+    by_id = {t.id: t for t in found}
+    branches = [t for t in found if "parent" in t.info]
+    assert len(branches) > 5 and field.metrics["branching/branches"] == len(branches) / 3
+    ways = set()
+    for branch in branches:
+        parent, turn = by_id[branch.info["parent"]], branch.info["fork"]
+        assert turn > 0 and branch.group == parent.group
+        assert same(branch, parent, until=turn)
+        for k, step in enumerate(branch.steps):
+            assert (step.marks.copied or 0.0) == float(k < turn)
+            shared = parent.steps[k].marks.node if k < turn else f"{branch.id}:{k}"
+            assert step.marks.node == shared
+        for k in range(turn - 1):  # what the last of them earns may come later
+            assert (branch.steps[k].reward, branch.steps[k].observation.text) == (
+                parent.steps[k].reward,
+                parent.steps[k].observation.text,
+            )
+            assert branch.steps[k].info["calls"] == parent.steps[k].info["calls"]
+        if turn < len(branch.steps):
+            ways.add(branch.steps[turn].action.value)
+    assert len(ways) > 1, "they do not all go the same way"
+    for trajectory in found:
+        replayed(trajectory)
+
+
+def replayed(trajectory: Trajectory) -> None:
+    """The same actions in a fresh environment lead to the same observations, rewards and outcome."""
+    environment = HopSearch(entities=8, relations=2, hops=(2, 3), noise=0.3, max_turns=6)
+    result, earned = environment.reset(trajectory.task), 0.0
+    for step in trajectory.steps:
+        assert result.observations["player"].text == step.observation.text
+        result = environment.step({"player": step.action})
+        earned += result.rewards.get("player", 0.0)
+    assert trajectory.returns.get("player", 0.0) == earned
+    assert trajectory.outcome == float(result.info["success"])
+
+
+def test_spent_once() -> None:  # rule 4
+    policy = language()
+    found, field = grow(policy, Branching(**BUSY))
+    nodes = {step.marks.node: step for t in found for step in t.steps}
+    steps, tokens = spent(field.played)
+    assert steps == len(nodes) < sum(len(t.steps) for t in found)
+    assert tokens == sum(len(step.action.tokens) for step in nodes.values())
+    copied = [step.marks.copied or 0.0 for t in found for step in t.steps]
+    assert field.metrics["branching/copied"] == pytest.approx(np.mean(copied))
+    # What the engine computed: the union of all paths, each id once, but for each trajectory's last one.
+    computed = policy.engine.statistics
+    union: dict[str, int] = defaultdict(int)
+    for t in found:
+        for k, step in enumerate(t.steps):
+            known = k < t.info.get("fork", 0)
+            # A branch's first prompt was read by the trajectory that it left too, if that one acted on it.
+            shared = k == t.info.get("fork", 0) and k > 0
+            union[t.id] += 0 if known else (0 if shared else len(step.prompt) + (k > 0)) + len(step.action.tokens) - 1
+    roots = {t.group: len(t.steps[0].prompt) for t in found}
+    root_count = defaultdict(int)
+    for t in found:
+        root_count[t.group] += "parent" not in t.info
+    expected = sum(union.values()) - sum((root_count[g] - 1) * length for g, length in roots.items())
+    assert computed.recomputed_tokens == 0
+    assert computed.computed_tokens == expected
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"in_flight": 1}, {"in_flight": 3}, {"workers": 2}, {"workers": 2, "worker_kind": "process", "in_flight": 5}],
+)
+def test_trees_do_not_depend_on_the_machine(settings: dict[str, Any]) -> None:  # rule 5
+    policy = network()
+    first, _ = grow(policy, Branching(**BUSY))
+    found, _ = grow(policy, Branching(**BUSY), **settings)
+    assert all(same(one, other) and one.info == other.info for one, other in zip(first, found, strict=True))
+
+
+class Fragile(HopSearch):
+    """Breaks in the third turn of every third task."""
+
+    def step(self, actions: Any) -> Any:
+        if self._playing().turn == 2 and self._playing().seed // 2 % 3 == 0:
+            raise ValueError("it broke")
+        return super().step(actions)
+
+
+def test_failures_stay_alone() -> None:  # rule 6
+    make = functools.partial(Fragile, entities=8, relations=2, hops=(2, 3), noise=0.3, max_turns=6)
+    policy = network()
+    found, _ = grow(policy, Branching(**BUSY), on=stage(policy, make), given=plays(groups=8))
+    assert len(found) == 8 * GROUP
+    failed = [t for t in found if t.stop is StopReason.ERROR]
+    assert 0 < len(failed) < len(found)
+    assert all("it broke" in t.error.message for t in failed if t.error)
+
+
+@pytest.mark.parametrize("limit", [{"max_turns": 2}, {"max_tokens": 9}])
+def test_limits(limit: dict[str, int]) -> None:  # rule 7
+    found, _ = grow(language(), Branching(initial=3, base=1.0), **limit)
+    branches = [t for t in found if "parent" in t.info]
+    assert branches
+    for t in branches:
+        if "max_turns" in limit:
+            assert len(t.steps) <= 2 and t.stop in (StopReason.MAX_TURNS, StopReason.COMPLETED)
+        else:
+            assert sum(len(s.action.tokens) for s in t.steps[:-1]) < 9
+
+
+def leavers(found: list[Trajectory]) -> dict[tuple[str, int], int]:
+    """How many left each trajectory at each turn."""
+    count: dict[tuple[str, int], int] = defaultdict(int)
+    for t in found:
+        if "parent" in t.info:
+            count[t.info["parent"], t.info["fork"]] += 1
+    return count
+
+
+def test_beam_penalty_and_balance() -> None:  # rule 8
+    policy = network()
+    for beam in (2, 4):
+        found, _ = grow(policy, Branching(initial=2, base=1.0, beam=beam))
+        assert max(leavers(found).values()) == beam - 1
+    found, field = grow(policy, Branching(initial=2, base=1.0, patience=1))
+    left = leavers(found)
+    assert left and not any((parent, fork + 1) in left for parent, fork in left), "never twice in a row"
+    _, field = grow(policy, Branching(balance=0.0))
+    assert field.metrics["branching/initial"] == GROUP / 2
+    found, field = grow(policy, Branching(balance=0.0, base=1.0))
+    assert not any(t.info.get("parent", "").endswith("/0") for t in found), "nobody leaves the probe"
+    assert 0 < field.metrics["branching/top3"] <= 1
+
+
+class Rigid:
+    """A policy whose sessions cannot be copied."""
+
+    name, trainable, version = "rigid", False, 0
+
+    def session(self, *, context: Any, sampling: Sampling, key: Hashable) -> Any:
+        class Session:
+            async def act(self, observation: Any, *, seed: int) -> Acted:
+                return Acted(action=Action(text="search amber owner"))
+
+            def end(self, observation: Any) -> None:
+                return None
+
+        return Session()
+
+
+async def prying(episode: Any) -> None:
+    """Looks into sessions."""
+    result = await episode.reset()
+    while result.observations:
+        agent = episode.agents["player"]
+        action = await agent.act(result.observations["player"])
+        assert agent.session.memory is not None
+        result = await episode.step({"player": action})
+
+
+def test_refusals() -> None:  # rule 9
+    policy = network()
+    with pytest.raises(RecipeError, match="9 trajectories should start at the task, and a group has 8"):
+        grow(policy, Branching(initial=9))
+    with pytest.raises(RecipeError, match="a group of 1 cannot be divided"):
+        grow(policy, Branching(balance=1.0), given=plays(size=1))
+    for wrong in ({"beam": 0}, {"initial": 0}, {"weight": -0.1}, {"patience": 0}, {"base": 1.5}, {"probe": 0}):
+        with pytest.raises(RecipeError, match=next(iter(wrong))):
+            Branching(**wrong)  # type: ignore[arg-type]
+
+    def faults(on: Stage, given: list[Play]) -> set[str]:
+        found, _ = grow(policy, Branching(initial=2, base=1.0), on=on, given=given)
+        return {t.error.message for t in found if t.error is not None}
+
+    echo = functools.partial(EchoEnvironment, turns=3)
+    found = faults(stage(ScriptedPolicy(["red"]), echo), plays(size=4, environment=EchoEnvironment()))
+    assert found and all("it cannot be put back into an earlier state" in message for message in found)
+    found = faults(stage(Rigid()), plays(size=4))
+    assert found and all("a Session cannot be copied" in message for message in found)
+    found = faults(stage(policy, program=prying), plays(size=8))
+    assert found and all("asks its agent's session for `memory` while its acts are repeated" in m for m in found)
+    watched = [dataclasses.replace(plays()[0], watch=lambda episode: None)]
+    with pytest.raises(RecipeError, match="its programs run in lock step"):
+        VectorRunner(stage(policy), RolloutSettings()).collect(watched)

@@ -1,0 +1,231 @@
+"""Tickets: change a booking by calls of two functions, and leave everything else as it is.
+
+Knows bookings, requests and calls. The world is deterministic; all that differs between tasks comes from the seed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Annotated, Any
+
+import numpy as np
+import pydantic
+
+from palaestra.data import Action, Observation, StepResult, Task
+from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.errors import ContractError
+from palaestra.registry import PositiveInt, register
+
+AGENT = "clerk"
+FIELDS: dict[str, tuple[str, ...]] = {
+    "day": ("monday", "tuesday", "friday"),
+    "seat": ("aisle", "window", "middle"),
+    "meal": ("fish", "rice", "salad"),
+}
+CALLS = (*(f"book {field} {value}" for field, values in FIELDS.items() for value in values),
+         *(f"cancel {field}" for field in FIELDS))  # fmt: skip
+DONE = "done"
+ACTIONS = (*CALLS, DONE)
+Booking = tuple[str | None, ...]  # the value of each field, in the order of FIELDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A booking, what it shall become, and the calls that do it, in an order that works."""
+
+    before: Booking
+    wanted: Booking
+    calls: tuple[str, ...]
+
+
+@lru_cache(maxsize=4096)
+def build(changes: int, seed: int) -> Request:
+    """A random booking of which `changes` fields shall change; a field that is booked must be canceled first."""
+    draw = random.Random(seed)
+    before: list[str | None] = [draw.choice((None, *values)) for values in FIELDS.values()]
+    wanted, calls = list(before), list[str]()
+    for place in sorted(draw.sample(range(len(FIELDS)), changes)):
+        name = list(FIELDS)[place]
+        wanted[place] = draw.choice([value for value in (None, *FIELDS[name]) if value != before[place]])
+        calls += [f"cancel {name}"] if before[place] is not None else []
+        calls += [f"book {name} {wanted[place]}"] if wanted[place] is not None else []
+    return Request(before=tuple(before), wanted=tuple(wanted), calls=tuple(calls))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """How far one episode is. Frozen: a snapshot is the state itself."""
+
+    request: Request
+    booking: Booking
+    seed: int
+    said: str = "start."
+    failed: bool = False  # the last call
+    turn: int = 0
+    made: tuple[str, ...] = ()  # calls that went well
+    readable: bool = True
+
+    @property
+    def calls_matched(self) -> int:
+        """How many of the wanted calls were made."""
+        return (Counter(self.made) & Counter(self.request.calls)).total()
+
+    @property
+    def fields_matched(self) -> int:
+        """How many fields are as they should be."""
+        return sum(now == wanted for now, wanted in zip(self.booking, self.request.wanted, strict=True))
+
+
+@register("environment", "tickets")
+class Tickets:
+    """Book and cancel until the ticket is what was asked for, then say `done`.
+
+    `book seat window` fills a field that is free, `cancel seat` frees one that is not. A call that cannot be made, or
+    cannot be read, comes back as a text that begins with `error:`.
+
+    Args:
+        changes: fewest and most fields that shall change, 1 to 3, mixed evenly. Higher: more calls must be right.
+        max_turns: turns until the episode is cut off. A request takes up to 2 · changes + 1. Usual: 9.
+
+    Reward: 1 for a ticket that is what was asked for at `done`, else 0. A step's `info` tells `tool_call`, `tool_error`
+    and `executable`, and, as they stand, `state_matched` of `state_total` fields, `calls_matched` of `calls_total`
+    wanted calls, and `format` (1 once the episode ended with `done` and all was readable).
+
+    `vector` is one-hot, for each field: what it is, what it should be; and whether the last call failed.
+    """
+
+    agents: tuple[str, ...] = (AGENT,)
+    provides = frozenset(
+        {"state_key", "outcome", "executable", "tool_call", "tool_error", "format"}
+        | {"state_matched", "state_total", "calls_matched", "calls_total"}
+    )
+    actions: tuple[str, ...] = ACTIONS
+    action_count: int = len(ACTIONS)
+    vector_size: int = sum(2 * (len(values) + 1) for values in FIELDS.values()) + 1
+
+    def __init__(
+        self,
+        *,
+        changes: tuple[Annotated[int, pydantic.Field(ge=1, le=3)], Annotated[int, pydantic.Field(ge=1, le=3)]] = (1, 3),
+        max_turns: PositiveInt = 9,
+    ) -> None:
+        self._changes, self._max_turns = (min(changes), max(changes)), max_turns
+        self._params = {"changes": list(self._changes)}
+        self._state: State | None = None
+
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """`n` requests; splits never share a seed. `difficulty` is the number of fields that change."""
+        return seeded_tasks("tickets", self._params, split, n, seed, difficulty=self._count)
+
+    def reset(self, task: Task) -> StepResult:
+        request = build(self._count(task.seed, task.params.get("changes", self._changes)), task.seed)
+        self._state = State(request=request, booking=request.before, seed=task.seed)
+        return StepResult(observations={AGENT: self._observe(self._state)})
+
+    def step(self, actions: Mapping[str, Action]) -> StepResult:
+        before = self._playing()
+        meant = _read(actions[AGENT].value)
+        self._state = after = _act(replace(before, turn=before.turn + 1), meant)
+        over = meant == DONE
+        cut = not over and after.turn >= self._max_turns
+        right = over and after.booking == after.request.wanted
+        seen = {} if over else {AGENT: self._observe(after)}
+        return StepResult(
+            observations={} if cut else seen,
+            last=seen if cut else {},
+            rewards={AGENT: float(right)},
+            terminated=frozenset({AGENT} if over else ()),
+            truncated=frozenset({AGENT} if cut else ()),
+            info=_tell(after, meant, over=over, right=right),
+        )
+
+    def close(self) -> None:
+        self._state = None
+
+    # ---- abilities ----------------------------------------------------------------------------------------
+    def expert(self, agent: str) -> Action:
+        """Sets right the first field that is not as it should be; then is done."""
+        state = self._playing()
+        text = DONE
+        for name, now, wanted in zip(FIELDS, state.booking, state.request.wanted, strict=True):
+            if now != wanted:
+                text = f"book {name} {wanted}" if now is None else f"cancel {name}"
+                break
+        return Action(text=text, value=ACTIONS.index(text))
+
+    def snapshot(self) -> Any:
+        return self._state
+
+    def restore(self, state: Any) -> None:
+        self._state = state
+
+    # ---- playing ------------------------------------------------------------------------------------------
+    def _playing(self) -> State:
+        if self._state is None:
+            raise ContractError(where="environment tickets", what="`step` was called before `reset`.")
+        return self._state
+
+    def _count(self, seed: int, changes: Any = None) -> int:
+        fewest, most = changes or self._changes
+        return fewest + seed // 2 % (most - fewest + 1)  # the last bit of a seed tells its split
+
+    def _observe(self, state: State) -> Observation:
+        return Observation(
+            text=f"{state.said} has {_spell(state.booking)}. wants {_spell(state.request.wanted)}.",
+            vector=_vector(state),
+            legal=ACTIONS,
+            state_key=f"{state.seed}/{_spell(state.booking)}",
+        )
+
+
+def _read(value: Any) -> str | None:
+    if isinstance(value, int | np.integer) and 0 <= value < len(ACTIONS):
+        return ACTIONS[int(value)]
+    text = " ".join(value.lower().split()) if isinstance(value, str) else ""
+    return text if text in ACTIONS else None
+
+
+def _act(state: State, meant: str | None) -> State:
+    if meant is None:
+        return replace(state, said="error: cannot read that.", failed=True, readable=False)
+    if meant == DONE:
+        return replace(state, failed=False)
+    kind, name, *value = meant.split()
+    place = list(FIELDS).index(name)
+    free = state.booking[place] is None
+    if free != (kind == "book"):
+        return replace(state, said=f"error: {name} is {'free' if free else 'booked'}.", failed=True)
+    booking = (*state.booking[:place], value[0] if value else None, *state.booking[place + 1 :])
+    said = f"{name} is {'booked' if value else 'free'}."
+    return replace(state, booking=booking, said=said, failed=False, made=(*state.made, meant))
+
+
+def _tell(state: State, meant: str | None, *, over: bool, right: bool) -> dict[str, Any]:
+    told: dict[str, float] = {
+        "tool_call": meant != DONE,
+        "tool_error": state.failed,
+        "executable": not state.failed,
+        "state_matched": state.fields_matched,
+        "state_total": len(FIELDS),
+        "calls_matched": state.calls_matched,
+        "calls_total": len(state.request.calls),
+        "format": over and state.readable,
+    }
+    info: dict[str, Any] = {name: {AGENT: float(value)} for name, value in told.items()}
+    return info | {"success": right} | ({"invalid": {AGENT: True}} if meant is None else {})
+
+
+def _spell(booking: Booking) -> str:
+    return ", ".join(f"{name} {value or 'free'}" for name, value in zip(FIELDS, booking, strict=True))
+
+
+def _vector(state: State) -> np.ndarray:
+    found = []
+    for booking in (state.booking, state.request.wanted):
+        for values, value in zip(FIELDS.values(), booking, strict=True):
+            found += [float(one == value) for one in (None, *values)]
+    return np.array([*found, float(state.failed)], np.float32)

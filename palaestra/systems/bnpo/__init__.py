@@ -1,0 +1,135 @@
+"""BNPO: a centered result over a Beta density at the task's rate of success, fitted to each batch.
+
+Knows results, groups and how rates differ from group to group. Knows nothing of turns, tokens or models.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from palaestra.algebra import segment_count, segment_mean, segment_sum, standardize, total_return
+from palaestra.data import Key, StepTable
+from palaestra.errors import InvalidData, RecipeError
+from palaestra.registry import Columns, Positive, register
+
+Shape = tuple[Positive, Positive]
+SLACK = 1e-6  # what float32 sums of rewards may leave outside of their range
+
+
+@register("advantage", "bnpo", uses=("group",), source="arXiv 2506.02864")
+def bnpo(
+    table: StepTable,
+    *,
+    minimum: float = 0.0,
+    maximum: float = 1.0,
+    rewards: Columns = ("return",),
+    shape: Shape | None = None,
+    floor: Positive = 0.1,
+    by: Columns = ("group",),
+) -> Float[Tensor, " rows"]:
+    """Divide what a trajectory has over its group's mean by a density that is high where groups are frequent.
+
+        x_i = (R_i − minimum) / (maximum − minimum)          p = mean of x over the group
+        A_i = (x_i − p) / max(f(p), floor)                   f = density of Beta(α, β)
+        α = max(1, 1 + a / 3),   β = max(1, 1 + b / 3)
+        a = k m,   b = k (1 − m),   k = m (1 − m) / v − 1     m, v = mean and sample variance of p over all groups
+
+    (a, b) are the moments' Beta of the rates p. Of all Beta densities Beta(1 + a/3, 1 + b/3) gives the least variance
+    of the normalized gradient for rates of that distribution. (1, 1) is Dr. GRPO, (3/2, 3/2) is GRPO times π/8 for
+    results of 0 and 1. Where nothing can be fitted (one group, or k not positive) it is (1, 1).
+
+    Args:
+        table: columns group, trajectory, reward, each (rows,), and those of `rewards`.
+        minimum, maximum: range of the results.
+        rewards: results that are estimated one by one, each with its own density, and averaged: "return", the sum of
+            rewards; "outcome"; or a column whose sum over a trajectory is a result.
+        shape: (α, β), in place of the fitted ones.
+        floor: > 0, least density. Higher: rare rates of success count less. 1e-6 lets one success of a hard task
+            weigh a million times as much as others. Usual: 0.1.
+        by: columns that peers agree in.
+
+    Returns: float32 (rows,); 0 for a trajectory that is alone in its group, which tells nothing of the rates either.
+    Raises: RecipeError, for an empty range or no result; InvalidData, for a result outside the range, or if no group
+        has two trajectories; MissingColumn.
+    Differs from the authors' code: a floor of 0.1, not 1e-6; lone trajectories leave the fit alone, theirs count as
+        a rate of 0; rates that are all equal give (1, 1), theirs a division by zero.
+    """
+    if minimum >= maximum or not rewards:
+        raise RecipeError(
+            where="advantage: bnpo",
+            what=f"the results' range is {minimum:g} to {maximum:g}." if rewards else "`rewards` names no result.",
+            remedy="Give `minimum` below `maximum`: the worst and the best result." if rewards else "Usual: [return].",
+        )
+    total = torch.zeros(len(table), dtype=torch.float64)
+    for name in rewards:
+        result = (_result(table, name).double() - minimum) / (maximum - minimum)
+        _refuse_outside(name, result, table.weight > 0, minimum, maximum)
+        total += _one(result, table, shape=shape, floor=floor, by=by)
+    return (total / len(rewards)).float()
+
+
+def _one(result: Tensor, table: StepTable, *, shape: Shape | None, floor: float, by: Columns) -> Float[Tensor, " rows"]:
+    """The advantage of one result, float64."""
+    key = table.key(*by)
+    centered = standardize(result.float(), by=key, unit=table.unit("trajectory"), need_peers=True)
+    members, values = _members(result, key, table)
+    several = segment_count(by=members) > 1
+    rate = segment_mean(values, by=members)
+    alpha, beta = _shape(rate[several]) if shape is None else shape
+    density = beta_density(rate, alpha, beta).clamp_min(floor)
+    return centered.double() / density[key.codes]
+
+
+def _result(table: StepTable, name: str) -> Float[Tensor, " rows"]:
+    """One number a trajectory, on each of its rows."""
+    if name == "return":
+        return total_return(table)
+    if name == "outcome":
+        return table["outcome"]
+    whole = table.key("trajectory")
+    counts = Key(whole.codes, whole.size, (), (table.weight > 0).double())
+    return segment_sum(torch.where(table.weight > 0, table[name], 0.0), by=counts)[whole.codes]
+
+
+def _members(result: Tensor, key: Key, table: StepTable) -> tuple[Key, Tensor]:
+    """Trajectories in their sets, each once, and their results; those without a row that weighs do not count."""
+    pair = key & table.key("trajectory")
+    sets = torch.zeros(pair.size, dtype=torch.int64).index_copy_(0, pair.codes, key.codes)
+    counts = Key(pair.codes, pair.size, (), (table.weight > 0).double())
+    present = (segment_count(by=counts) > 0).double()
+    return Key(sets, key.size, (), present), segment_mean(torch.where(counts.weights > 0, result, 0.0), by=counts)
+
+
+def _shape(rate: Float[Tensor, " groups"]) -> tuple[float, float]:
+    """(α, β) by the moments of the rates; (1, 1) where there are none to speak of."""
+    if len(rate) < 2:
+        return 1.0, 1.0
+    mean, variance = float(rate.mean()), float(rate.var(correction=1))
+    certain = mean * (1 - mean)
+    if variance <= 1e-12 or variance >= certain:
+        return 1.0, 1.0
+    size = certain / variance - 1
+    return max(1.0, 1 + size * mean / 3), max(1.0, 1 + size * (1 - mean) / 3)
+
+
+def beta_density(rate: Float[Tensor, " n"], alpha: float, beta: float) -> Float[Tensor, " n"]:
+    """Density of Beta(alpha, beta), float64; 1 at rates of 0 and 1, where every result equals the mean."""
+    inside = (rate > 0) & (rate < 1)
+    p = torch.where(inside, rate.double(), 0.5)
+    a, b = torch.tensor(float(alpha)).double(), torch.tensor(float(beta)).double()
+    constant = torch.lgamma(a) + torch.lgamma(b) - torch.lgamma(a + b)
+    return torch.where(inside, torch.exp((a - 1) * p.log() + (b - 1) * torch.log1p(-p) - constant), 1.0)
+
+
+def _refuse_outside(name: str, result: Tensor, counts: Bool[Tensor, " rows"], minimum: float, maximum: float) -> None:
+    bad = (counts & ~((result >= -SLACK) & (result <= 1 + SLACK))).nonzero()  # NaN is outside too
+    if len(bad):
+        row = int(bad[0, 0])
+        found = float(result[row]) * (maximum - minimum) + minimum
+        raise InvalidData(
+            where=f"advantage: bnpo, `{name}`, row {row}",
+            what=f"a result is {found:g}, outside of {minimum:g} to {maximum:g}: its rate of success is no rate.",
+            remedy="Set `minimum` and `maximum` to the worst and the best result of a trajectory.",
+        )

@@ -1,0 +1,192 @@
+"""CANON: a group is cut in two by a metric, and results are compared across the halves and inside them.
+
+Knows results, groups, entropies and lengths. Knows nothing of states, tokens or models.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+import pydantic
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from palaestra.algebra import segment_count, segment_mean, segment_rank, segment_sum, total_return, uniform_per_unit
+from palaestra.data import Key, StepTable
+from palaestra.data.protocols import Look
+from palaestra.errors import InvalidData, RecipeError
+from palaestra.registry import Columns, Fraction, PositiveInt, register
+
+Steps = Annotated[int, pydantic.Field(ge=0)]
+
+
+@register("advantage", "canon", reads=("entropy",), uses=("group",), source="arXiv 2509.23962")
+class Canon:
+    """Compare a trajectory with the other half of its group, and with its own half.
+
+        low = the floor(n / 2) trajectories of least x, high = the others;   m_lo, m_hi: their mean returns
+        across:  high: R_i − alpha · m_lo,   low: alpha · R_i − m_hi          metric entropy, random
+                 high: alpha · R_i − m_lo,   low: R_i − alpha · m_hi          metric length
+        inside:  R_i − mean return of its own half
+        A_i = mu · across + (1 − mu) · inside
+
+    Which half is better is found out, not decided: if long trajectories succeed more often, they get more. For an
+    even group, mu ½ and alpha 1 this is Dr. GRPO. Do not divide by a deviation; the authors' division by the largest
+    length is the aggregation `constant-length`.
+
+    Args:
+        metric: x of a trajectory. "entropy": mean of its tokens' entropies. "length": its number of tokens, of steps
+            where a step is one token. "random": one draw a
+            trajectory, from the iteration's seed, as a control.
+        alpha: in [0, 1], a discount against high-entropy peers' or for long results. Lower: less entropy is paid
+            for, or shorter ones are. 1 takes no side. Usual: 1; 0.9 to shorten.
+        mu: in [0, 1], weight of the comparison across, or its start. Higher: the better half as a whole gets more.
+            Usual: 0.5.
+        schedule: "fixed": mu. "accuracy": the mean outcome of the batch; "failure": 1 − that. "falling", "rising": a
+            cosine from `high` to `low`, or back, that restarts; `mu` is not read.
+        low, high: range of the cosine, in [0, 1].
+        steps, warmup, cycles: the cosine's iterations, its linear way from `low` to `high` before the first cycle
+            ("rising": from `high` to `low`), and how often it runs in what is left; then it stays at its end.
+        by: columns that peers agree in.
+
+    Ties of x go by the names of trajectories, shorter names first. A trajectory alone in its group gets 0.
+
+    Returns: float32 (rows,), the same number on each row of a trajectory; 0 on padding.
+    Raises: MissingColumn, without entropies or outcomes where they are read; InvalidData, if no group has two
+        trajectories; RecipeError, for alpha below 1 with random halves, or a schedule without room for its cycles.
+    Differs from the authors' code: a trajectory alone gets 0, theirs its raw reward; there is no additive `beta`.
+    """
+
+    def __init__(
+        self,
+        *,
+        metric: Literal["entropy", "length", "random"] = "entropy",
+        alpha: Fraction = 1.0,
+        mu: Fraction = 0.5,
+        schedule: Literal["fixed", "accuracy", "failure", "falling", "rising"] = "fixed",
+        low: Fraction = 0.0,
+        high: Fraction = 0.6,
+        steps: PositiveInt = 150,
+        warmup: Steps = 30,
+        cycles: PositiveInt = 3,
+        by: Columns = ("group",),
+    ) -> None:
+        self.metric, self.alpha, self.mu, self.schedule, self.by = metric, alpha, mu, schedule, by
+        self.low, self.high, self.steps, self.warmup, self.cycles = low, high, steps, warmup, cycles
+        self.last = mu
+        _refuse_options(metric=metric, alpha=alpha, low=low, high=high, room=steps - warmup, cycles=cycles)
+
+    def __call__(self, table: StepTable, look: Look) -> Float[Tensor, " rows"]:
+        self.last = self.weight(table, look.step)
+        key = table.key(*self.by)
+        pair = key & table.key("trajectory")
+        counts = Key(pair.codes, pair.size, (), (table.weight > 0).double())
+        group = torch.zeros(pair.size, dtype=torch.int64).index_copy_(0, pair.codes, key.codes)
+        present = segment_count(by=counts) > 0
+        returns = segment_mean(total_return(table), by=counts)
+        half, size = self._halves(table, counts, Key(group, key.size, (), present.double()), look.seed)
+        own = segment_mean(returns, by=Key(2 * group + half, 2 * key.size, (), present.double()))
+        other, mean = own[2 * group + (1 - half)], own[2 * group + half]
+        favored = (half == 0) if self.metric == "length" else (half == 1)
+        across = torch.where(favored, returns - self.alpha * other, self.alpha * returns - other)
+        credit = self.last * across + (1 - self.last) * (returns - mean)
+        if not bool((size[group][present] > 1).any()) and bool(present.any()):
+            raise InvalidData(
+                where="advantage: canon",
+                what="no group has two trajectories, so there are no halves to compare.",
+                remedy="Sample at least 2 trajectories a task (`rollout.group`).",
+            )
+        credit = torch.where(size[group] > 1, credit, 0.0)[pair.codes]
+        return torch.where(table.weight > 0, credit, 0.0).float()
+
+    def weight(self, table: StepTable, step: int) -> float:
+        """mu of this iteration."""
+        if self.schedule == "fixed":
+            return self.mu
+        if self.schedule in ("accuracy", "failure"):
+            accuracy = _accuracy(table)
+            return accuracy if self.schedule == "accuracy" else 1 - accuracy
+        value = self._cosine(step)
+        return value if self.schedule == "falling" else self.low + self.high - value
+
+    def _cosine(self, step: int) -> float:
+        if step < self.warmup:
+            return self.low + (self.high - self.low) * step / self.warmup
+        if step >= self.steps:
+            return self.low
+        length = (self.steps - self.warmup) / self.cycles
+        place = (step - self.warmup) / length % 1.0
+        return self.low + (self.high - self.low) * (1 + math.cos(math.pi * place)) / 2
+
+    def _halves(
+        self, table: StepTable, counts: Key, groups: Key, seed: int
+    ) -> tuple[Int[Tensor, " n"], Float[Tensor, " g"]]:
+        """0 or 1 of each trajectory, and the number of trajectories of each group."""
+        size = segment_count(by=groups)
+        order = torch.argsort(self._metric(table, counts, seed)[(named := _by_name(table, counts))], stable=True)
+        place = torch.empty_like(order).index_copy_(0, named[order], torch.arange(len(order)))
+        absent = groups.weights == 0
+        rank = segment_rank(torch.where(absent, len(place), place), by=groups)  # those that do not count come last
+        return (rank >= (size // 2)[groups.codes]).long(), size
+
+    def _metric(self, table: StepTable, counts: Key, seed: int) -> Float[Tensor, " n"]:
+        """x of each trajectory, rounded so that the order of sums decides nothing."""
+        tokens = segment_sum(table["token_count"], by=counts)
+        if self.metric == "length":
+            return tokens
+        if self.metric == "random":
+            draws = uniform_per_unit(table, ("trajectory",), seed=seed, purpose="canon")
+            return torch.zeros(counts.size, dtype=torch.float64).index_copy_(0, counts.codes, draws)
+        entropy = torch.where(counts.weights > 0, table["entropy"], 0.0).double() * table["token_count"]
+        return ((segment_sum(entropy, by=counts) / tokens.clamp_min(1)) * 2**20).round()
+
+    def learn(self, table: StepTable, look: Look) -> dict[str, float]:
+        return {"canon/mu": self.last}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing is remembered: all that changes is decided by the iteration."""
+
+
+def _by_name(table: StepTable, counts: Key) -> Int[Tensor, " n"]:
+    """Trajectories in the order of their names, shorter names first: no order of rows, no arrival decides."""
+    names = [str(label) for label in table.labels("trajectory")]
+    ranked = torch.tensor(sorted(range(len(names)), key=lambda code: (len(names[code]), names[code])))
+    rank = torch.empty_like(ranked).index_copy_(0, ranked, torch.arange(len(names)))
+    found = torch.zeros(counts.size, dtype=torch.int64).index_copy_(0, counts.codes, rank[table["trajectory"]])
+    return torch.argsort(found, stable=True)
+
+
+def _accuracy(table: StepTable) -> float:
+    """Mean outcome of the trajectories, each once."""
+    whole = table.key("trajectory")
+    counts = Key(whole.codes, whole.size, (), (table.weight > 0).double())
+    present = segment_count(by=counts) > 0
+    found = segment_mean(torch.where(counts.weights > 0, table["outcome"], 0.0), by=counts)[present]
+    if not bool(((found >= 0) & (found <= 1)).all()):
+        raise InvalidData(
+            where="advantage: canon",
+            what="an outcome is missing or outside of [0, 1], so that its mean is no accuracy.",
+            remedy="Let the environment tell `success`, or use `schedule: fixed`.",
+        )
+    return float(found.mean()) if len(found) else 0.0
+
+
+def _refuse_options(*, metric: str, alpha: float, low: float, high: float, room: int, cycles: int) -> None:
+    if metric == "random" and alpha != 1:
+        raise RecipeError(
+            where="advantage: canon",
+            what=f"`alpha: {alpha:g}` takes a side, and random halves have none.",
+            remedy="Leave `alpha` out.",
+        )
+    if room < cycles or low > high:
+        fault = f"{room} iterations after the warm-up" if room < cycles else f"a range of {low:g} to {high:g}"
+        raise RecipeError(
+            where="advantage: canon",
+            what=f"a cosine of {cycles} cycles has {fault}.",
+            remedy="Give `steps` above `warmup` by at least one iteration a cycle, and `low` not above `high`.",
+        )

@@ -1,0 +1,152 @@
+"""Pioneer and observer: one answers, the other reads that answer and answers better; both earn what both are worth.
+
+Knows episodes, two roles and a template. Knows no method of training, and of policies only how much text they can read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import pydantic
+
+from palaestra.chat import head_of
+from palaestra.data import Action, Observation, derive
+from palaestra.errors import ContractError
+from palaestra.registry import register
+from palaestra.rollout.programs import acted_by, demonstrated_by
+
+if TYPE_CHECKING:
+    from palaestra.rollout.agent import Agent
+    from palaestra.rollout.episode import Episode
+
+PIONEER, OBSERVER = "pioneer", "observer"
+QUERY, ANSWER = "{query}", "{answer}"
+PLAIN = "{query} said: {answer}. now?"
+
+
+def _complete(template: str) -> str:
+    missing = [place for place in (QUERY, ANSWER) if place not in template]
+    if missing:
+        raise ValueError(f"it does not hold {' and '.join(missing)}, and whoever reads it must see both")
+    return template
+
+
+Template = Annotated[str, pydantic.AfterValidator(_complete)]
+
+
+def merged(template: str, query: str, answer: str) -> str:
+    """The template with the query and the pioneer's answer in their places; neither is read for further places."""
+    before, _, after = template.partition(QUERY)
+    return before.replace(ANSWER, answer) + query + after.replace(ANSWER, answer)
+
+
+async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
+    """Both roles read the bare query and the query beside an answer, and write what the expert would.
+
+    Both do both, since roles may be exchanged and either policy must be able to act alone. The answer that is shown is
+    the expert's own; a share `noise` of them lacks some words at its end, so that the second is not always a copy.
+    """
+    draw = np.random.default_rng(derive(episode.play.seed, "noise"))
+    result = await episode.reset()
+    query, name = _query(episode, result.observations), episode.names[0]
+    first = await episode.expert(name)
+    words = (first.text or "").split()
+    shown = words[: int(draw.integers(max(len(words), 1)))] if draw.random() < noise else words
+    beside = replace(query, text=merged(PLAIN, query.text or "", " ".join(shown)), legal=None, state_key=None)
+    for role in (PIONEER, OBSERVER):
+        episode.agents[role].record(query, first)
+        episode.agents[role].record(beside, first)
+    await episode.step({PIONEER: first})
+
+
+@register("program", "pioneer_observer", source="arXiv 2410.06101")
+@acted_by(PIONEER, OBSERVER)
+@demonstrated_by(demonstrate)
+async def pioneer_observer(
+    episode: Episode, *, template: Template = PLAIN, show: bool = True, share: bool = True
+) -> None:
+    """The pioneer answers the query, the observer the query and the pioneer's answer; both earn r(q, a₁) + r(q, a₂).
+
+    For environments of one agent and one act; each answer is judged by the same task, set up anew. The outcome is the
+    pioneer's, who has read nothing but the query and so acts as either policy will act alone. In evaluations the
+    observer also answers the bare query, in a conversation of its own, which counts in no return; `info` tells what the
+    three answers earned: `pioneer`, `observer`, `observer_alone`.
+
+    Args:
+        template: what the observer reads, with {query} and {answer}. What else is in it must be in the warm start too.
+        show: the observer sees the pioneer's answer. False: it reads the query alone.
+        share: both earn the sum. False: each what its own answer earns. Both False: two policies that learn apart.
+
+    An answer that leaves no room for the observer's own is cut at its end, by words; the query never is. `info` tells
+    `cut`, the share of the words that went.
+
+    Raises: ContractError, in an environment of several agents or acts.
+    """
+    result = await episode.reset()
+    query = _query(episode, result.observations)
+    pioneer, observer = episode.agents[PIONEER], episode.agents[OBSERVER]
+    answer = await pioneer.act(query)
+    first, told = await _judged(episode, PIONEER, answer)
+    seen, cut = _fitting(observer, query, answer.text or "", template) if show else (query, 0.0)
+    second, _ = await _judged(episode, OBSERVER, await observer.act(seen))
+    if share:
+        pioneer.reward(second)
+        observer.reward(first)
+    told = {**told, PIONEER: first, OBSERVER: second, "cut": cut}
+    if episode.sampling.exact:  # an evaluation: what is the second policy worth without a partner?
+        alone = episode.invoke(OBSERVER)
+        third, _ = await _judged(episode, OBSERVER, await alone.act(query))
+        alone.reward(-third)  # a return is worth two answers here too
+        told["observer_alone"] = third
+    episode.trajectory.info = {**episode.trajectory.info, **told}
+
+
+async def _judged(episode: Episode, role: str, answer: Action) -> tuple[float, Mapping[str, Any]]:
+    """What one answer earns, and what the environment says of it; afterwards the task is as before."""
+    result = await episode.step({role: answer})
+    if result.observations:
+        raise _unfit(episode, "its episodes go on after the first act")
+    await episode.reset()
+    return float(sum(result.rewards.values())), result.info
+
+
+def _query(episode: Episode, observations: Mapping[str, Observation]) -> Observation:
+    """What the task's only agent is shown."""
+    if len(episode.names) != 1 or len(observations) != 1:
+        raise _unfit(episode, f"it has {len(episode.names)} agents")
+    (seen,) = observations.values()
+    return seen
+
+
+def _fitting(agent: Agent, query: Observation, answer: str, template: str) -> tuple[Observation, float]:
+    """The merged prompt, with as much of the answer as leaves room for a response; and the share that was cut."""
+    words = answer.split()
+    kept = len(words)
+    seen = replace(query, text=merged(template, query.text or "", " ".join(words)), legal=None, state_key=None)
+    while kept and not _fits(agent, seen):
+        kept -= 1
+        seen = replace(seen, text=merged(template, query.text or "", " ".join(words[:kept])))
+    return seen, 1 - kept / len(words) if words else 0.0
+
+
+def _fits(agent: Agent, seen: Observation) -> bool:
+    """Whether a response of full length fits behind this prompt; policies that read no tokens read everything."""
+    renderer, limit = getattr(agent.role.policy, "renderer", None), getattr(agent.role.policy, "limit", None)
+    if renderer is None or limit is None:
+        return True
+    if agent.role.prompt is not None:
+        seen = replace(seen, text=agent.role.prompt.replace("{text}", seen.text or ""))
+    seen = agent.episode.instructed(seen)
+    response = agent.role.sampling_of(agent.episode.sampling).max_tokens
+    return len(head_of(renderer, seen)) + len(renderer.observation(seen, first=True)) + response <= int(limit)
+
+
+def _unfit(episode: Episode, why: str) -> ContractError:
+    return ContractError(
+        where=f"program pioneer_observer, environment {episode.stage.environment_name}",
+        what=f"{why}; two answers to one query are compared here.",
+        remedy="Take an environment with one agent that acts once, such as alignment or sums.",
+    )

@@ -1,0 +1,102 @@
+"""Counterfactual credit: what the team achieved, less what it achieves where the role acts otherwise.
+
+Knows returns, agents, states and actions, or what a replay without the role came to. Knows no environment.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from palaestra.algebra import segment_mean, segment_sum, total_return
+from palaestra.data import Key, StepTable
+from palaestra.errors import InvalidData
+from palaestra.registry import Columns, Fraction, register
+
+PLACE = "reward: counterfactual"
+
+
+@register("reward", "counterfactual", uses=("group",), source="common practice")
+def counterfactual(
+    table: StepTable,
+    *,
+    against: Literal["all", "others", "replay"] = "all",
+    by: Columns = ("group", "agent", "state_key"),
+    acts: Columns = ("action_key",),
+    share: Fraction = 1.0,
+) -> Float[Tensor, " rows"]:
+    """Pay an act by the difference that it made to the team's return R, in place of, or beside, its own reward.
+
+        "all"     C = mean of R over the peers that acted like this − mean of R over all peers
+        "others"  C = mean of R over the peers that acted like this − mean of R over those that acted otherwise
+        "replay"  C = R − R without the role, on the role's last step of the episode
+        r ← share · C + (1 − share) · r
+
+    Peers are acts of one role in the same state of the group's episodes. Their means stand in for the returns that
+    would have come: "all" is the value of the act less the expected value of what the role does there, and its gradient
+    is that of R, up to (n − 1) / n for n peers. "others" is that divided by the share of peers that acted otherwise:
+    rare acts are moved as far as frequent ones, and with more than two different acts it is not the gradient of R.
+    Where nobody acted otherwise nothing can be said, and C is 0.
+
+    Args:
+        table: columns group, trajectory, agent, turn, reward; state_key and action_key, or what `by` and `acts` name;
+            for "replay" `without` (rows,): the team's return when the episode was played again with a default in place
+            of the role's acts, on any row of the role, NaN elsewhere (program `replayed` gives it).
+        by: columns in which peers agree. ("group", "agent", "act") compares in the order of acts, whatever the state.
+        acts: columns in which equal acts agree.
+        share: in [0, 1]. Lower: more of the rewards stay as they were. Usual: 1, or 0.5 beside the team's reward.
+
+    Returns: float32 (rows,); 0 on padding.
+    Raises: InvalidData, for "replay" with a role of a counted episode that was not left out.
+
+    >>> table = StepTable(group=["g"] * 3, trajectory=["a", "b", "c"], agent=["x"] * 3, turn=[0] * 3,
+    ...                   reward=[1, 0, 0], state_key=["s"] * 3, action_key=["l", "l", "r"])
+    >>> [round(r, 4) for r in counterfactual(table).tolist()]
+    [0.1667, 0.1667, -0.3333]
+    """
+    counts, returns = table.weight > 0, total_return(table).double()
+    if against == "replay":
+        credit = _replayed(table, counts, returns)
+    else:
+        credit = _compared(table, counts, returns, others=against == "others", by=by, acts=acts)
+    mixed = share * credit + (1 - share) * table["reward"].double()
+    return torch.where(counts, mixed, 0.0).float()
+
+
+def _compared(
+    table: StepTable, counts: Tensor, returns: Tensor, *, others: bool, by: Columns, acts: Columns
+) -> Float[Tensor, " rows"]:
+    """Peers that acted like this against all, or against the others."""
+    weight = counts.double()
+    peers, alike = table.key(*by), table.key(*by, *acts)
+    peers, alike = Key(peers.codes, peers.size, (), weight), Key(alike.codes, alike.size, (), weight)
+    same = segment_mean(returns, by=alike)[alike.codes]
+    if not others:
+        return same - segment_mean(returns, by=peers)[peers.codes]
+    ones = torch.ones_like(returns)
+    rest = (segment_sum(ones, by=peers)[peers.codes] - segment_sum(ones, by=alike)[alike.codes]).clamp_min(0)
+    total = segment_sum(returns, by=peers)[peers.codes] - segment_sum(returns, by=alike)[alike.codes]
+    return torch.where(rest > 0, same - total / rest.clamp_min(1), 0.0)
+
+
+def _replayed(table: StepTable, counts: Tensor, returns: Tensor) -> Float[Tensor, " rows"]:
+    """R less the return without the role, on its last step. Raises: InvalidData."""
+    role = table.key("trajectory", "agent")
+    given = counts & table["without"].isfinite()
+    without = segment_mean(table["without"].nan_to_num(), by=Key(role.codes, role.size, (), given.double()))
+    known = torch.zeros(role.size, dtype=torch.bool).index_fill_(0, role.codes[given], True)
+    lost = (counts & ~known[role.codes]).nonzero()
+    if len(lost):
+        row = int(lost[0, 0])
+        agent = table.labels("agent")[int(table["agent"][row])]
+        raise InvalidData(
+            where=f"{PLACE}, trajectory {table.labels('trajectory')[int(table['trajectory'][row])]}",
+            what=f"it was not played again without `{agent}`: no row of the role has a number in column `without`.",
+            remedy="Play with `program: replayed`, or compare inside the group: `against: all`.",
+        )
+    order, last = table.timeline("trajectory", "agent")
+    ends = torch.zeros(len(table), dtype=torch.bool).index_copy_(0, order, last)
+    return torch.where(ends, returns - without[role.codes], 0.0)

@@ -1,0 +1,75 @@
+"""DCPO: a trajectory whose agent edits its own context is several token sequences with one advantage.
+
+Knows rewards, groups, segments and which rows were memory actions. Knows nothing of tokens, contexts or models.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from palaestra.algebra import standardize, total_return
+from palaestra.data import StepTable
+from palaestra.errors import InvalidData
+from palaestra.registry import Columns, Degrees, Scale, Singleton, ZeroVariance, register
+
+
+@register("advantage", "dcpo", uses=("group",), source="arXiv 2510.12635")
+def dcpo(
+    table: StepTable,
+    *,
+    scale: Scale = "std",
+    by: Columns = ("group",),
+    ddof: Degrees = 1,
+    singleton: Singleton = "zero",
+    zero_variance: ZeroVariance = "zero",
+) -> Float[Tensor, " rows"]:
+    """Standardize the return inside the group; every segment of a trajectory gets the trajectory's number.
+
+        A_i = (R_i − mean of R over the group) / (deviation of R over the group + 1e-6),   A of a row = A_i
+
+    A *segment* is what was generated between two memory actions under one growing prefix. Every row keeps the
+    prompt that its policy saw, and rows whose prompts extend each other are one training sequence; so each
+    segment is trained under its own context, and without memory actions this is GRPO.
+
+    Args:
+        table: columns group, trajectory, agent, turn, reward, segment, each (rows,); pruned (rows,), outputs
+            that the row's memory action removed, where there was one.
+        scale, by, ddof, singleton, zero_variance: as in `grpo`.
+
+    Returns: float32 (rows,).
+    Raises: InvalidData, if no group has two trajectories, or a segment starts that follows no memory action: a
+        prompt that neither extends the previous one nor was edited by the agent.
+    """
+    _refuse_unedited(table)
+    return standardize(
+        total_return(table),
+        by=table.key(*by),
+        unit=table.unit("trajectory"),
+        scale=scale,
+        ddof=ddof,
+        singleton=singleton,
+        zero_variance=zero_variance,
+        need_peers=True,
+    )
+
+
+def _refuse_unedited(table: StepTable) -> None:
+    if "segment" not in table:
+        return
+    order, last = table.timeline("trajectory", "agent")
+    segment, weight = table["segment"][order], table.weight[order]
+    follows = ~last[:-1] & (weight[1:] > 0) & (weight[:-1] > 0)
+    new = follows & (segment[1:] != segment[:-1])
+    pruned = table["pruned"][order] if "pruned" in table else torch.zeros(len(table))
+    broken = (new & ~(pruned[:-1] > 0)).nonzero()
+    if not len(broken):
+        return
+    row = int(order[int(broken[0, 0]) + 1])
+    where = f"trajectory {table.labels('trajectory')[int(table['trajectory'][row])]}, turn {int(table['turn'][row])}"
+    raise InvalidData(
+        where=f"advantage: dcpo, {where}",
+        what=f"its prompt starts a segment, and the row before is no memory action; {len(broken)} rows are like this.",
+        remedy="Use `program: curate` with `context: editable`; other contexts are for advantage: grpo.",
+    )

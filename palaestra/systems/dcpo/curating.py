@@ -1,0 +1,93 @@
+"""Curating: agents whose memory is theirs to edit, by an action that never reaches the environment.
+
+Knows episodes, agents and editable contexts. Knows no policy and no environment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from palaestra.data import Action, Observation, derive
+from palaestra.errors import ContractError, InvalidData
+from palaestra.registry import register
+from palaestra.rollout.programs import acted_by, demonstrated_by, expert_or_random
+from palaestra.systems.dcpo.editable import PRUNED, Edit, EditableMemory, read_edit, write_edit
+
+if TYPE_CHECKING:
+    from palaestra.rollout.agent import Agent
+    from palaestra.rollout.episode import Episode
+
+
+async def demonstrate_curating(episode: Episode, *, noise: float = 0.0) -> None:
+    """The environment's expert acts; whenever memory is full, all of it goes but the gist.
+
+    The gist is what the environment says is worth knowing by now: the text `info["gist"][agent]`, empty where
+    it says nothing.
+    """
+    draw = np.random.default_rng(derive(episode.play.seed, "noise"))
+    result = await episode.reset()
+    while result.observations:
+        actions: dict[str, Action] = {}
+        for name, seen in result.observations.items():
+            agent, memory = episode.agents[name], _memory_of(episode.agents[name])
+            if memory.full and memory.coming is not None:
+                edit = Edit(ids=(*memory.ids, memory.coming), summary=result.info.get("gist", {}).get(name, ""))
+                agent.record(seen, Action(text=write_edit(edit)))
+                seen = _edited(episode, agent, seen, edit)
+            chosen, wild = await expert_or_random(episode, name, seen, noise=noise, draw=draw)
+            actions[name] = agent.record(seen, chosen, noise=float(wild))
+        result = await episode.step(actions)
+
+
+@register("program", "curate", source="arXiv 2510.12635")
+@acted_by()
+@demonstrated_by(demonstrate_curating)
+async def curate(episode: Episode) -> None:
+    """Whoever the environment names acts; `prune IDS: SUMMARY` edits its own memory and does not reach the environment.
+
+    For language policies with the context `editable`. A memory action is a step of reward 0 and counts against
+    the turn limit. The step's `info` tells `edit` (ids and summary) and `pruned`, how many outputs went; an edit
+    that the context refuses is marked `invalid`, and its reason is the next observation.
+    """
+    result = await episode.reset()
+    while result.observations:
+        actions = {name: await _decide(episode, name, seen) for name, seen in result.observations.items()}
+        result = await episode.step(actions)
+
+
+async def _decide(episode: Episode, name: str, seen: Observation) -> Action:
+    """The agent's next action for the environment, after as many edits as it likes."""
+    agent = episode.agents[name]
+    _memory_of(agent)
+    while True:
+        action = await agent.act(seen)
+        edit = read_edit(action.text or "")
+        if edit is None:
+            return action
+        seen = _edited(episode, agent, seen, edit)
+
+
+def _edited(episode: Episode, agent: Agent, seen: Observation, edit: Edit) -> Observation:
+    """Edit the memory of the agent, whose last step says so; what it sees next."""
+    info = episode.latest[agent.name].info
+    try:
+        _memory_of(agent).prune(edit.ids)
+    except InvalidData as refused:
+        info |= {"invalid": 1.0, "pruned": 0.0}
+        return replace(seen, text=refused.what)
+    info |= {"pruned": float(len(edit.ids)), "edit": {"ids": list(edit.ids), "summary": edit.summary}}
+    return replace(seen, text=PRUNED)
+
+
+def _memory_of(agent: Agent) -> EditableMemory:
+    memory = getattr(agent.session, "conversation", None)
+    if not isinstance(memory, EditableMemory):
+        raise ContractError(
+            where=f"program: curate, agent {agent.name}",
+            what="it has no memory that could be edited.",
+            remedy="Give it a language policy and `context: editable`, or use `program: play`.",
+        )
+    return memory

@@ -1,0 +1,68 @@
+"""Return of descendants: an act is credited with what came of its message, through whoever was shown it.
+
+Knows rewards, groups, agents and who was shown what. Knows nothing of texts, tokens or models.
+"""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from torch import Tensor
+
+from palaestra.algebra import standardize
+from palaestra.data import StepTable
+from palaestra.registry import Columns, Degrees, Fraction, Scale, Singleton, Unit, ZeroVariance, register
+from palaestra.systems.descendants.messages import descendant_return, readings_of
+
+
+@register("advantage", "descendants", uses=("group",), source="common practice")
+def descendants(
+    table: StepTable,
+    *,
+    gamma: Fraction = 1.0,
+    own: bool = True,
+    replies: bool = True,
+    by: Columns = ("group", "agent"),
+    unit: Unit = "row",
+    scale: Scale = "std",
+    ddof: Degrees = 1,
+    singleton: Singleton = "zero",
+    zero_variance: ZeroVariance = "zero",
+) -> Float[Tensor, " rows"]:
+    """Sum the rewards of all acts that were shown an act's message, directly or through others; then compare.
+
+        D_k = r_k + Σ gamma^hops(k, d) · r_d over the acts d below k
+        A_k = (D_k − mean of D over the peers) / (their deviation + 1e-6)
+
+    What was said and read by nobody gets its own reward only, whatever the team achieved without it. In a chain D is
+    the discounted reward to go.
+
+    Args:
+        table: columns group, trajectory, agent, turn, reward, each (rows,); reads, the turns whose messages an act
+            was shown (a program's `agent.last.info["reads"] = (0, 2)`), or parent, the turn of the act that called.
+        gamma: in [0, 1], per hop. Higher: the beginning of a chain is credited as much as its end; 0: own rewards
+            only. Usual: 1.
+        own: an act was also shown the act before it in its own conversation; False where contexts forget.
+        replies: the next act of who called was also shown the last act of the call. A program that tells everything
+            in `reads` sets both to False.
+        by: columns that peers agree in; ("group", "agent", "act") compares first acts with first acts.
+        unit, scale, ddof, singleton, zero_variance: as in `dr_mas`.
+
+    Returns: float32 (rows,).
+    Raises: InvalidData, if no peer set has two members, or if an act was shown what is no earlier act.
+
+    >>> table = StepTable(group=["g"] * 4, trajectory=["a", "a", "a", "b"], agent=["x", "y", "z", "x"],
+    ...                   turn=[0, 1, 2, 0], reward=[0, 0, 1, 0], reads=[(), (), (0,), ()])
+    >>> [round(a, 4) for a in descendants(table).tolist()]
+    [0.7071, 0.0, 0.0, -0.7071]
+    """
+    readings = readings_of(table, own=own, replies=replies, where="advantage: descendants")
+    return standardize(
+        descendant_return(table, readings, gamma=gamma),
+        by=table.key(*by),
+        unit=table.unit(unit),
+        scale=scale,
+        ddof=ddof,
+        singleton=singleton,
+        zero_variance=zero_variance,
+        need_peers=True,
+    )

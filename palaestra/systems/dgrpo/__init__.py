@@ -1,0 +1,143 @@
+"""Difficulty: families of tasks that fail often, and groups that fail often, weigh more.
+
+Knows families, groups and one result per trajectory. Knows nothing of tools, estimators or models.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from palaestra.algebra import segment_count, segment_mean, total_return
+from palaestra.data import Key, StepTable
+from palaestra.data.protocols import Look
+from palaestra.errors import InvalidData, RecipeError
+from palaestra.registry import Fraction, Positive, register
+
+SLACK = 1e-6  # what float32 sums of rewards may leave outside of [0, 1]
+
+
+@register("weights", "difficulty", uses=("group",), source="arXiv 2508.04416")
+class Difficulty:
+    """The weight of DGRPO: how hard the family is, times how hard the task is.
+
+        a_k ← momentum · a_k + (1 − momentum) · mean result of family k in this batch      (at first: that mean)
+        w_family = mean of a over all families seen / a_k, clipped to [low, high]
+        w_task = 1 + hard · (1 − p)                                        p = mean result of the group
+        w = w_family · w_task
+
+    It multiplies the advantage, not the reward: an estimator that divides by the group's deviation takes a common
+    factor of its rewards out again.
+
+    Args:
+        column: the result, in [0, 1]: "return", the sum of rewards; "outcome"; or another column with one number a
+            trajectory, such as an overlap of intervals.
+        family: a column of names that tells a task's family. None: all tasks are of one family, of weight 1.
+        known: names of the families that there may be; empty: any.
+        momentum: in [0, 1]. Higher: steadier weights, later. 1 keeps the first means. Usual: 0.9.
+        low, high: bounds of w_family, 0 < low ≤ high. Both 1: families weigh alike. Usual: 0.5 and 2.
+        hard: in [0, 1]. Higher: tasks that fail weigh more, at most 1 + hard. 0: tasks weigh alike. Usual: 1.
+
+    Returns: float32 (rows,); with low = high = 1 and hard 0 exactly 1.
+    Raises: MissingColumn, without families or results; InvalidData, for a result outside [0, 1], or for a trajectory
+        of no family, of an unknown one or of several; RecipeError, for low above high.
+    Differs from the authors' code: there is none to compare with, and the paper names no functions; these are ours.
+    """
+
+    def __init__(
+        self,
+        *,
+        column: str = "return",
+        family: str | None = "stratum",
+        known: tuple[str, ...] = (),
+        momentum: Fraction = 0.9,
+        low: Positive = 0.5,
+        high: Positive = 2.0,
+        hard: Fraction = 1.0,
+    ) -> None:
+        if low > high:
+            raise RecipeError(
+                where="weights: difficulty",
+                what=f"`low: {low:g}` is above `high: {high:g}`.",
+                remedy="Give the bounds of a family's weight, the lower one first. Usual: 0.5 and 2.",
+            )
+        self.column, self.family, self.known = column, family, known
+        self.momentum, self.low, self.high, self.hard = momentum, low, high, hard
+        self.means: dict[str, float] = {}
+
+    def __call__(self, table: StepTable, look: Look) -> Float[Tensor, " rows"]:
+        result, counts = self._result(table), table.weight > 0
+        whole, key = table.key("trajectory"), table.key("group")
+        rows = Key(whole.codes, whole.size, (), counts.double())
+        present = (segment_count(by=rows) > 0).double()
+        results = segment_mean(torch.where(counts, result.double(), 0.0), by=rows)
+        codes, names = self._families(table, whole, counts)
+        self._remember(names, results, Key(codes, len(names), (), present))
+        family = torch.tensor([self.weight(name) for name in names], dtype=torch.float64)
+        group = torch.zeros(whole.size, dtype=torch.int64).index_copy_(0, whole.codes, key.codes)
+        rate = segment_mean(results, by=Key(group, key.size, (), present))
+        weight = family[codes] * (1 + self.hard * (1 - rate[group]))
+        return torch.where(counts, weight[whole.codes], 1.0).float()
+
+    def weight(self, family: str) -> float:
+        """w of a family by the running means; `high` for one that never succeeded, 1 for one never seen."""
+        if family not in self.means:
+            return 1.0
+        mean = sum(self.means.values()) / len(self.means)
+        own = self.means[family]
+        return min(max(mean / own, self.low), self.high) if own > 0 else self.high if mean > 0 else 1.0
+
+    def _remember(self, names: list[str], results: Tensor, by: Key) -> None:
+        means, seen = segment_mean(results, by=by), segment_count(by=by) > 0
+        for code in sorted(seen.nonzero()[:, 0].tolist(), key=lambda code: names[code]):
+            name, mean = names[code], float(means[code])
+            self.means[name] = self.momentum * self.means.get(name, mean) + (1 - self.momentum) * mean
+
+    def _result(self, table: StepTable) -> Float[Tensor, " rows"]:
+        result, counts = total_return(table) if self.column == "return" else table[self.column], table.weight > 0
+        bad = (counts & ~((result >= -SLACK) & (result <= 1 + SLACK))).nonzero()  # NaN is outside too
+        if len(bad):
+            row = int(bad[0, 0])
+            raise InvalidData(
+                where=f"weights: difficulty, `{self.column}`, row {row}",
+                what=f"a result is {float(result[row]):g}, outside of [0, 1]: it says nothing of how hard a task is.",
+                remedy="Name a column of results in [0, 1], for instance `column: outcome`.",
+            )
+        return result
+
+    def _families(self, table: StepTable, whole: Key, counts: Tensor) -> tuple[Tensor, list[str]]:
+        """The family of each trajectory, int64 (trajectories,), and the families' names."""
+        if self.family is None:
+            return torch.zeros(whole.size, dtype=torch.int64), ["all"]
+        codes, names = table[self.family], [str(label) for label in table.labels(self.family)]
+        self._refuse(table, counts & (codes < 0), "it is of no family")
+        family = torch.zeros(whole.size, dtype=torch.int64).index_copy_(0, whole.codes[counts], codes[counts])
+        self._refuse(table, counts & (codes != family[whole.codes]), "its rows are of different families")
+        if self.known:
+            unknown = torch.tensor([name not in self.known for name in names])
+            self._refuse(table, counts & unknown[codes], f"its family is none of {', '.join(self.known)}")
+        return family, names
+
+    def _refuse(self, table: StepTable, bad: Tensor, what: str) -> None:
+        if not bool(bad.any()):
+            return
+        row = int(bad.nonzero()[0, 0])
+        trajectory = table.labels("trajectory")[int(table["trajectory"][row])]
+        raise InvalidData(
+            where=f"weights: difficulty, trajectory {trajectory}",
+            what=f"{what} (column `{self.family}`).",
+            remedy='Let the environment name one family in its last `info`: {"stratum": "grounding"}.',
+        )
+
+    def learn(self, table: StepTable, look: Look) -> dict[str, float]:
+        found = {f"difficulty/{name}/mean": mean for name, mean in sorted(self.means.items())}
+        return found | {f"difficulty/{name}/weight": self.weight(name) for name in sorted(self.means)}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"means": dict(self.means)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.means = dict(state["means"])

@@ -1,0 +1,88 @@
+"""E-GRPO: a wrong answer earns a part of what a right one does, for the gold entities named on its way.
+
+Knows outcomes, shares of entities named and groups. Knows nothing of questions, texts or estimators.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import pydantic
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from palaestra.algebra import segment_sum
+from palaestra.data import Key, StepTable
+from palaestra.errors import InvalidData
+from palaestra.registry import Columns, register
+
+Part = Annotated[float, pydantic.Field(ge=0, lt=1)]
+
+
+@register("reward", "entity_credit", reads=("entities", "outcome"), uses=("group",), source="arXiv 2510.24694")
+def entity_credit(
+    table: StepTable,
+    *,
+    alpha: Part = 0.3,
+    column: str = "entities",
+    malformed: Columns = ("invalid", "truncated"),
+    by: Columns = ("group",),
+) -> dict[str, Float[Tensor, " rows"]]:
+    """Pay 1 for success, and a failure by what it found, compared with the best of its group.
+
+        g_i = share of the gold entities that the agent itself named        ĝ_i = g_i / max of g over the group
+        R_i = 1 for success;   alpha · ĝ_i for a well-formed failure;   0 for a malformed one
+
+    A group in which everybody fails still tells who came nearer. ĝ is 0 where nobody in the group named any.
+
+    Args:
+        table: columns group, trajectory, turn; outcome (rows,), a success from 1 on; the share, (rows,), of which the
+            largest of a trajectory counts, so that it may grow from step to step.
+        alpha: in [0, 1). Higher: failures that came near earn more. 0: success alone pays. Usual: 0.3.
+        column: of the shares.
+        malformed: columns whose value other than 0 on any row makes a trajectory malformed: unreadable acts, or a
+            limit that cut it off. Those that the table lacks are not looked at.
+        by: columns that peers agree in.
+
+    Returns: "reward" (rows,): R on the last row of each trajectory, 0 on others; "entity_credit" (rows,): ĝ.
+    Raises: MissingColumn, without shares or outcomes; InvalidData, where one of them is missing or outside [0, 1].
+    """
+    counts, whole = table.weight > 0, table.key("trajectory")
+    own = Key(whole.codes, whole.size, (), counts.double())
+    share = _largest(_checked(table, column, counts), whole, counts)
+    solved = _largest(_checked(table, "outcome", counts), whole, counts) >= 1
+    key = table.key(*by)
+    best = _largest(share[whole.codes], key, counts)[key.codes]
+    rate = torch.where(best > 0, share[whole.codes] / best.clamp_min(1e-300), 0.0)
+    broken = sum((segment_sum((table[name] != 0).double(), by=own) for name in malformed if name in table), 0.0)
+    partial = torch.where(torch.as_tensor(broken > 0).expand(whole.size)[whole.codes], 0.0, alpha * rate)
+    result = torch.where(solved[whole.codes], 1.0, partial)
+    order, last = table.timeline("trajectory")
+    ends = torch.zeros(len(table), dtype=torch.bool).index_copy_(0, order, last) & counts
+    return {
+        "reward": torch.where(ends, result, 0.0).float(),
+        "entity_credit": torch.where(counts, rate, 0.0).float(),
+    }
+
+
+def _largest(values: Tensor, by: Key, counts: Bool[Tensor, " rows"]) -> Float[Tensor, " sets"]:
+    """Largest value of each set over rows that weigh, 0 at least: float64 (sets,)."""
+    most = torch.zeros(by.size, dtype=torch.float64)
+    return most.scatter_reduce(0, by.codes[counts], values.double()[counts], "amax")
+
+
+def _checked(table: StepTable, name: str, counts: Bool[Tensor, " rows"]) -> Float[Tensor, " rows"]:
+    column = table[name].double()
+    bad = (counts & ~((column >= 0) & (column <= 1))).nonzero()  # NaN is outside too
+    if len(bad):
+        row = int(bad[0, 0])
+        missing = bool(column[row].isnan())
+        raise InvalidData(
+            where=f"reward: entity_credit, `{name}`, row {row}",
+            what="it is missing." if missing else f"it is {float(column[row]):g}, outside of [0, 1].",
+            remedy="`palaestra.data.named_share` gives the share; a task without gold entities has none."
+            if name != "outcome"
+            else "Let the environment tell `success` in its `info`.",
+        )
+    return column

@@ -1,0 +1,1 @@
+"""AgentFlow / Flow-GRPO. A team in which one module is trained and the others are fixed tools."""

@@ -1,0 +1,97 @@
+"""Flow-GRPO: the outcome of a trajectory is copied to every turn of the one module that is trained in it.
+
+Knows rewards, groups and the planner's name. Knows nothing of the other modules, tokens or models.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from palaestra.algebra import segment_count, standardize, total_return
+from palaestra.data import Key, StepTable
+from palaestra.errors import InvalidData
+from palaestra.registry import Degrees, Scale, Singleton, Unit, ZeroVariance, register
+
+
+@register("advantage", "flow_grpo", uses=("group",), source="arXiv 2510.05592")
+def flow_grpo(
+    table: StepTable,
+    *,
+    planner: str | None = None,
+    scale: Scale = "std",
+    unit: Unit = "trajectory",
+    ddof: Degrees = 1,
+    singleton: Singleton = "zero",
+    zero_variance: ZeroVariance = "zero",
+) -> Float[Tensor, " rows"]:
+    """Standardize the return inside the group; every planner turn gets it, every other module's row gets 0.
+
+        A_i = (R_i − mean of R over the group) / (deviation of R over the group + 1e-6)
+
+    R_i is the reward of all rows of trajectory i: with `reward: outcome`, whether its final answer was right.
+
+    Args:
+        table: columns group, trajectory, agent, reward, each (rows,).
+        planner: name of the trained module; None: every agent is one.
+        scale: "std" divides by the deviation; "none" only centers.
+        unit: what counts once in mean and deviation. "trajectory": each trajectory. "row": each planner turn, so
+            that long trajectories weigh more, as in the public code.
+        ddof, singleton, zero_variance: as in `grpo`.
+
+    Returns: float32 (rows,).
+    Raises: InvalidData, if no group has two members, if a trajectory has no planner turn, or if it has no outcome
+        while others have one: a judge that failed is no judgment of 0.
+    Differs from the authors' code: statistics are over trajectories (`unit="row"` reproduces it).
+
+    >>> table = StepTable(group=["g"] * 4, trajectory=["a", "a", "a", "b"], agent=["planner"] * 4, turn=[0, 1, 2, 0],
+    ...                   reward=[0, 0, 1, 0])
+    >>> [round(a, 4) for a in flow_grpo(table).tolist()]
+    [0.7071, 0.7071, 0.7071, -0.7071]
+    """
+    own = _planned(table, planner)
+    _refuse_unjudged(table)
+    group = table.key("group")
+    return standardize(
+        total_return(table),
+        by=Key(group.codes, group.size, group.names, group.weights * own),
+        unit=table.unit(unit),
+        scale=scale,
+        ddof=ddof,
+        singleton=singleton,
+        zero_variance=zero_variance,
+        need_peers=True,
+    )
+
+
+def _planned(table: StepTable, planner: str | None) -> Bool[Tensor, " rows"]:
+    """Which rows are the planner's."""
+    if planner is None:
+        return torch.ones(len(table), dtype=torch.bool)
+    names = [str(name) for name in table.labels("agent")]
+    own = table["agent"] == (names.index(planner) if planner in names else -1)
+    trajectory = table.key("trajectory")
+    idle = segment_count(by=Key(trajectory.codes, trajectory.size, (), own.double())) == 0
+    if bool(idle.any()):
+        first = table.labels("trajectory")[int(idle.nonzero()[0])]
+        raise InvalidData(
+            where=f"advantage: flow_grpo, trajectory {first}",
+            what=f"it has no turn of `{planner}`, as {int(idle.sum())} of {len(idle)}; agents: {', '.join(names)}.",
+            remedy="Name the trained module with `planner`, and leave out trajectories in which it never acted.",
+        )
+    return own
+
+
+def _refuse_unjudged(table: StepTable) -> None:
+    """A missing outcome among others is a judge's failure; where nothing is judged, rewards are all there is."""
+    if "outcome" not in table:
+        return
+    missing = table["outcome"].isnan() & (table.weight > 0)
+    if bool(missing.any()) and not bool(table["outcome"].isnan().all()):
+        row = int(missing.nonzero()[0])
+        raise InvalidData(
+            where=f"advantage: flow_grpo, trajectory {table.labels('trajectory')[int(table['trajectory'][row])]}",
+            what="its outcome is missing while others have one: the judge failed.",
+            remedy="Judge it again or leave the trajectory out; counted as 0 it would teach that the answer was wrong.",
+        )

@@ -1,0 +1,85 @@
+"""GiGPO: actions that were taken in the same situation are compared with each other.
+
+Knows rewards, turns and state keys. Knows nothing of tokens, models or agents.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import pydantic
+from jaxtyping import Float
+from torch import Tensor
+
+from palaestra.algebra import reward_to_go, standardize, total_return
+from palaestra.data import StepTable
+from palaestra.registry import Columns, Degrees, Discount, NonNegative, Scale, Singleton, Unit, ZeroVariance, register
+from palaestra.systems.gigpo.similarity import similar_texts
+
+Similarity = Annotated[float, pydantic.Field(gt=0, lt=1)]
+
+
+@register("advantage", "gigpo", reads=("state_key",), uses=("group",), source="arXiv 2505.10978")
+def gigpo(
+    table: StepTable,
+    *,
+    gamma: Discount = 0.95,
+    step_weight: NonNegative = 1.0,
+    scale: Scale = "none",
+    clock: Literal["row", "turn"] = "row",
+    similarity: Similarity | None = None,
+    by: Columns = ("group",),
+    unit: Unit = "trajectory",
+    ddof: Degrees = 1,
+    singleton: Singleton = "zero",
+    zero_variance: ZeroVariance = "zero",
+) -> Float[Tensor, " rows"]:
+    """Credit a step with its episode's result and with its result among steps from the same state.
+
+        A_k = E_i + step_weight · S_k
+        E_i = R_i − mean of R over the trajectories of the group          (each trajectory once)
+        S_k = D_k − mean of D over rows of the group with equal state_key (each row once)
+        D_k = r_k + gamma · D_{k+1}                                       (reward to go)
+
+    Args:
+        table: columns group, trajectory, turn, reward, state_key, each (rows,).
+        gamma: in (0, 1]. Higher: late rewards reach early steps. Usual: 0.95.
+        step_weight: ≥ 0. Higher: same-state comparison counts more; 0 is GRPO without scale. Usual: 1.
+        scale: "std" divides E and S by their sample deviation. Safe choice: "none" — in a nearly constant
+            state group the deviation is tiny and one wasted turn explodes.
+        clock: "row" discounts once per row, "turn" by the difference of turns, for agents that act together.
+        similarity: in (0, 1). States are then observations whose texts (column `state_text`) are alike by at least
+            this difflib ratio, in the order of turns (`similar_texts`); the state key is not read. Higher: only
+            trifles may differ. Usual: 0.9–0.95; None: states are equal keys.
+        by: columns that peers agree in; the state key joins them for S. ("group", "agent") for teams.
+        unit: what counts once in E. ddof, zero_variance: as in `grpo`, for both parts.
+        singleton: what a trajectory without peers gets as E; a state seen once always gives S = 0.
+
+    Returns: float32 (rows,); multiply by the row's tokens yourself or let `aggregate` do it.
+    Raises: MissingColumn, if no row has a state key (or text); InvalidData, if no group has two trajectories, or
+        for similarity of what is no text.
+    Differs from the authors' code: clusters of similar texts open in the order of turns, not of rows.
+
+    >>> table = StepTable(group=["g"] * 4, trajectory=["a", "a", "b", "b"], agent=["x"] * 4, turn=[1, 2, 1, 2],
+    ...                   reward=[0, 1, 0, 0], state_key=["door", "hall", "door", "yard"])
+    >>> gigpo(table, gamma=0.5).tolist()      # a: .5 + .25, .5 + 0;  b: −.5 − .25, −.5 + 0
+    [0.75, 0.5, -0.75, -0.5]
+    """
+    episode = standardize(
+        total_return(table),
+        by=table.key(*by),
+        unit=table.unit(unit),
+        scale=scale,
+        ddof=ddof,
+        singleton=singleton,
+        zero_variance=zero_variance,
+        need_peers=True,
+    )
+    step = standardize(
+        reward_to_go(table, gamma=gamma, clock=clock),
+        by=table.key(*by, "state_key") if similarity is None else similar_texts(table, by=by, threshold=similarity),
+        scale=scale,
+        ddof=ddof,
+        zero_variance=zero_variance,
+    )
+    return episode + step_weight * step

@@ -1,0 +1,166 @@
+"""Resampling of correct trajectories: (1) hand-derived penalties, quotas and places; (2) `keep` stay of each group,
+both kinds where there are both, in their order; (3) groups that ended alike or are too small leave first, and what is
+left is never nothing; (4) with `keep` as large as the group nothing changes, bit for bit; (5) "sample" prefers clean
+successes, by its seed and not by the order of arrival; (6) impossible numbers are refused; (7) it runs in a recipe.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from palaestra.data import Action, Observation, Step, StepTable, Task, Trajectory
+from palaestra.errors import InvalidData, RecipeError
+from palaestra.parts.estimators import grpo
+from palaestra.recipe import load
+from palaestra.systems.grpo_roc import ResampleOnCorrect, quotas, resample, tool_penalty
+from palaestra.training.experience import Seen
+from palaestra.training.start import train
+from tests.parts.tables import quick
+
+RIGHT = np.array([True] * 5 + [False] * 3)
+PENALTY = np.array([0, 0.5, 0.5, 0.4, 0, 9, 9, 9])
+
+
+def look(seed: int = 0) -> Seen:
+    return Seen({}, 0, seed=seed, temperature=1.0, token_budget=64)
+
+
+def episode(sample: int, won: float | None, *, errors: int = 0, group: str = "g", turns: int = 4) -> Trajectory:
+    """Calls in all turns but the last, `errors` of them failed; then an answer."""
+    steps = []
+    for turn in range(turns):
+        last = turn == turns - 1
+        info = {"tool_call": float(not last), "tool_error": float(turn < errors), "answer": float(last)}
+        seen, act = Observation(text=str(turn)), Action(value=sample * 10 + turn)
+        reward = won or 0.0
+        steps.append(
+            Step(agent="x", turn=turn, action=act, observation=seen, reward=reward if last else 0.0, info=info)
+        )
+    return Trajectory(task=Task(env="t", seed=0), group=group, sample=sample, steps=steps, outcome=won)
+
+
+# ---- numbers ----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("calls", "errors", "answers", "turns", "expected"),
+    [(4, 0, 1, 4, 0), (0, 0, 1, 1, 0.5), (4, 2, 1, 4, 0.5), (5, 1, 2, 5, 0.4), (2, 0, 1, 2, 0), (0, 0, 0, 3, 1.5),
+     (1, 0, 9, 4, 1)],
+)  # fmt: skip
+def test_penalties(calls: int, errors: int, answers: int, turns: int, expected: float) -> None:  # rule 1
+    found = tool_penalty(calls=calls, errors=errors, answers=answers, turns=turns)
+    assert found == pytest.approx(expected)
+
+
+def test_places_by_hand() -> None:  # rule 1
+    assert quotas(3, 5, keep=4, minima=(1, 1)) == (2, 2)
+    assert resample(RIGHT, PENALTY, keep=4, minima=(1, 1)) == [0, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("failures", "successes", "keep", "minima", "expected"),
+    [(5, 3, 4, (1, 1), (3, 1)), (1, 7, 4, (1, 1), (1, 3)), (1, 31, 16, (2, 2), (1, 15)), (31, 1, 16, (2, 2), (15, 1)),
+     (3, 29, 16, (4, 2), (3, 13)), (29, 3, 16, (2, 2), (14, 2)), (0, 8, 4, (2, 2), (0, 4)), (8, 0, 4, (2, 2), (4, 0))],
+)  # fmt: skip
+def test_quotas(
+    failures: int, successes: int, keep: int, minima: tuple[int, int], expected: tuple[int, int]
+) -> None:  # rule 1
+    assert quotas(failures, successes, keep=keep, minima=minima) == expected
+
+
+@quick
+@given(st.integers(0, 20), st.integers(0, 20), st.data())
+def test_quotas_can_be_met(failures: int, successes: int, data: st.DataObject) -> None:  # rule 2
+    total = failures + successes
+    keep = data.draw(st.integers(1, total)) if total else 0
+    least = data.draw(st.integers(0, keep))
+    if keep:
+        n0, n1 = quotas(failures, successes, keep=keep, minima=(least, data.draw(st.integers(0, keep - least))))
+        assert n0 + n1 == keep and 0 <= n0 <= failures and 0 <= n1 <= successes
+
+
+# ---- groups -----------------------------------------------------------------------------------------------
+def groups() -> list[Trajectory]:
+    """Of 8 each: one with both kinds, one that was always right; and a small one."""
+    mixed = [episode(i, float(i < 5), errors=i % 3) for i in range(8)]
+    alike = [episode(i, 1.0, group="h") for i in range(8)]
+    return [*mixed, *alike, *(episode(i, float(i), group="small") for i in range(2))]
+
+
+def test_groups() -> None:  # rules 2 and 3
+    part = ResampleOnCorrect(keep=4, least_failures=1, least_successes=1)
+    kept = part.choose(groups(), look())
+    assert [(t.group, t.sample) for t in kept] == [("g", 0), ("g", 3), ("g", 5), ("g", 6)]
+    metrics = part.learn(StepTable.from_trajectories(kept), look())
+    assert metrics["resample/groups"] == pytest.approx(1 / 3)
+    assert metrics["resample/penalty"] == pytest.approx((0 + 1 + 2 + 0 + 1) / 15)
+    assert metrics["resample/penalty_kept"] == 0.0
+    shuffled = part.choose(groups()[::-1], look())
+    assert [t.id for t in shuffled] == [t.id for t in kept]
+
+
+def test_where_all_ended_alike() -> None:  # rule 3
+    part = ResampleOnCorrect(keep=4)
+    kept = part.choose([episode(i, 1.0, group="h") for i in range(8)], look())
+    assert len(kept) == 4
+    assert bool((grpo(StepTable.from_trajectories(kept)) == 0).all())
+    assert part.learn(StepTable.from_trajectories(kept), look()) == {"resample/groups": 0.0}
+
+
+@pytest.mark.parametrize("mode", ["lowest", "sample"])
+def test_neutral(mode: Any) -> None:  # rule 4
+    played = [episode(i, float(i % 2), errors=i % 3, group=g) for g in "ab" for i in range(8)]
+    part = ResampleOnCorrect(keep=8, mode=mode)
+    kept = part.choose(played, look())
+    before, after = StepTable.from_trajectories(played), StepTable.from_trajectories(kept)
+    assert torch.equal(grpo(before), grpo(after))
+    assert torch.equal(before.weight * part(after, look()), before.weight)
+    part.load_state_dict(part.state_dict())
+
+
+def test_samples() -> None:  # rule 5
+    played = [episode(i, float(i < 8), errors=3 * (i % 2)) for i in range(16)]
+    part = ResampleOnCorrect(keep=8, mode="sample")
+    drawn = [part.choose(played, look(seed)) for seed in range(200)]
+    counts = Counter(t.sample for kept in drawn for t in kept)
+    assert all(sum(t.outcome == 1 for t in kept) == 4 and len({t.sample for t in kept}) == 8 for kept in drawn)
+    assert min(counts[i] for i in (0, 2, 4, 6)) > 2 * max(counts[i] for i in (1, 3, 5, 7))
+    assert all(70 < counts[i] < 130 for i in range(8, 16))
+    again = part.choose(played[::-1], look(7))
+    assert [t.id for t in again] == [t.id for t in drawn[7]]
+
+
+# ---- what is refused --------------------------------------------------------------------------------------
+def test_bad_input() -> None:  # rule 6
+    with pytest.raises(RecipeError, match=r"are more than `keep: 4`(.|\n)*Lower the minima"):
+        ResampleOnCorrect(keep=4, least_failures=3, least_successes=2)
+    with pytest.raises(RecipeError, match="least_failures"):
+        ResampleOnCorrect(least_failures=-1)
+    with pytest.raises(InvalidData, match=r"the largest has 8(.|\n)*rollout.group=18"):
+        ResampleOnCorrect(keep=9).choose(groups(), look())
+    with pytest.raises(InvalidData, match="`keep: 9`, and the group has 8"):
+        resample(RIGHT, PENALTY, keep=9)
+    for counts in ({"calls": -1}, {"errors": -1}, {"errors": 3}, {"answers": -1}, {"turns": 0}):
+        with pytest.raises(InvalidData, match=r"calls(.|\n)*tool_call"):
+            tool_penalty(**{"calls": 2, "errors": 1, "answers": 1, "turns": 2, **counts})
+    for won, said in ((None, "none"), (0.5, "0.5")):
+        with pytest.raises(InvalidData, match=f"trajectory g/1(.|\n)*its outcome is {said}, neither 0 nor 1"):
+            ResampleOnCorrect(keep=2, least_failures=1, least_successes=1).choose(
+                [episode(0, 1.0), episode(1, won), episode(2, 0.0)], look()
+            )
+
+
+def test_it_runs(tmp_path: Path) -> None:  # rule 7
+    small = ["rollout.tasks=4", "training.iterations=2", "evaluation.tasks=4", "warm_start.episodes=8"]
+    recipe = load(["setups/toolcalc.yaml", "grpo_roc/method.yaml"], [f"run={tmp_path / 'run'}", *small])
+    train(recipe.settings, recipe=recipe.to_json(), quiet=True)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert any(line.get("resample/penalty_kept", 9) <= line.get("resample/penalty", 0) for line in lines)
+    assert all("tools/failed/errors" in line for line in lines)

@@ -1,0 +1,53 @@
+"""A bonus for tool calls in failed trajectories: trying is worth something, and less than any right answer.
+
+Knows outcomes and numbers of calls. Knows nothing of tools.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from palaestra.data import StepTable
+from palaestra.errors import RecipeError
+from palaestra.parts.tool_calls import at_the_end, outcomes, refuse, total_of
+from palaestra.registry import NonNegative, register
+
+WHERE = "reward: tool_bonus"
+
+
+@register("reward", "tool_bonus", reads=("outcome", "tool_call"), source="arXiv 2510.11701, public code")
+def tool_bonus(
+    table: StepTable, *, bonus: NonNegative = 0.1, right: float = 1.0, wrong: float = -1.0, cap: float = -0.6
+) -> dict[str, Float[Tensor, " rows"]]:
+    """Pay the answer, and for a wrong one a little for each call, at the end of a trajectory.
+
+        R = right                                if the outcome is 1
+        R = min(cap, wrong + bonus · calls)      if it is 0
+
+    In a dialogue of m messages, the question and the answer among them, calls = (m − 2) / 2.
+
+    Args:
+        table: columns outcome, 0 or 1, and tool_call, how many calls a step made.
+        bonus: ≥ 0, for each call. Higher: tools are taken up sooner. Usual: 0.1; 0 is the ablation.
+        right: of a right answer, which is never paid for calls. Usual: 1.
+        wrong: of a wrong answer without calls. Usual: −1.
+        cap: the most that a wrong answer can earn; in [wrong, right). Usual: −0.6.
+
+    Returns: reward, in place of the environment's, and tool_bonus, what of it is for calls, each float32 (rows,).
+        `bonus: 0, wrong: 0, cap: 0` is the reward `outcome`.
+    Raises: MissingColumn, without one of the columns; InvalidData, for another outcome or a negative count;
+        RecipeError, for a cap outside [wrong, right).
+    """
+    if not wrong <= cap < right:
+        raise RecipeError(
+            where=WHERE,
+            what=f"`cap: {cap:g}` is not between `wrong: {wrong:g}` and `right: {right:g}`, the latter excluded.",
+            remedy="A wrong answer must never earn what a right one does, nor calls cost anything.",
+        )
+    result, made = outcomes(table, where=WHERE, binary=True), table["tool_call"]
+    refuse(table, ~(made >= 0), lambda row: f"{float(made[row]):g} tool calls.", where=WHERE)
+    failed = (wrong + bonus * total_of(table, made)).clamp_max(cap)
+    reward = at_the_end(table, torch.where(result == 1, right, failed))
+    return {"reward": reward, "tool_bonus": at_the_end(table, torch.where(result == 1, 0.0, failed - wrong))}

@@ -1,0 +1,198 @@
+"""Temperatures that change: (1) the first iteration of adaptive temperature is drawn at T₀, the next by the entropies
+of the one before, hotter where there is a choice and cooler where there is none; (2) log-probabilities are of what
+sampled, entropies are at T₀; (3) strength 0 draws the same tokens and numbers bit for bit; (4) a row's draw does not
+depend on the others; (5) the state is kept and goes on exactly; (6) cooling goes evenly from T₀ to its end, and with an
+end of T₀ nothing changes; (7) options out of range are refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from palaestra.data import Action, Observation, Step, Task, Trajectory
+from palaestra.data.entropy_signal import EntropyHeat, EntropyScale
+from palaestra.data.protocols import Sampling
+from palaestra.engines.sampling import heated, log_distribution
+from palaestra.errors import RecipeError
+from palaestra.policies.drawing import draw
+from palaestra.rollout.field import Field
+from palaestra.rollout.settings import RolloutSettings
+from palaestra.rollout.stage import Play
+from palaestra.systems.hapo.adaptive_temperature import AdaptiveTemperature
+from palaestra.systems.kimi_rl.cooling import Cooling
+
+SCALE = EntropyScale(pivot=-0.5, deviation=1.0, high=1.0, low=2.0)
+HEAT, NONE = EntropyHeat(scale=SCALE, strength=0.5), EntropyHeat(scale=SCALE, strength=0.0)
+PLAYS = [Play(task=Task(env="test", seed=i), group="g", sample=i, seed=i) for i in range(2)]
+
+
+def logits(rows: int = 6) -> torch.Tensor:
+    spread = torch.logspace(-1, 1, rows)[:, None]
+    return spread * torch.randn(rows, 5, generator=torch.Generator().manual_seed(1))
+
+
+class Runner:
+    """Plays by giving each episode these entropies, and remembers how it was asked to sample."""
+
+    def __init__(self, *entropies: float) -> None:
+        self.entropies, self.asked = entropies, list[Sampling]()
+
+    async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]:
+        self.asked.append(field.sampling)
+        return [self.play(play) for play in plays]
+
+    def play(self, play: Play) -> Trajectory:
+        entropy = np.array(self.entropies, np.float32)
+        action = Action(value=0, tokens=np.zeros(len(entropy), np.int32), entropy=entropy)
+        step = Step(agent="x", turn=0, action=action, observation=Observation(text=""))
+        silent = Step(agent="y", turn=1, action=Action(value=0), observation=Observation(text=""))
+        return Trajectory(task=play.task, group=play.group, sample=play.sample, steps=[step, silent])
+
+
+def field_of(runner: Any, step: int, temperature: float = 1.0) -> Field:
+    return Field(
+        supply=lambda groups: [],
+        settings=RolloutSettings(),
+        sampling=Sampling(temperature=temperature),
+        policies={},
+        step=step,
+        seed=0,
+        inner=runner,
+    )
+
+
+def run(strategy: Any, runner: Any, step: int, temperature: float = 1.0) -> dict[str, float]:
+    field = field_of(runner, step, temperature)
+    assert len(asyncio.run(strategy(PLAYS, field))) == len(PLAYS)
+    return field.metrics
+
+
+# ---- the strategy -----------------------------------------------------------------------------------------
+def test_the_scale_is_of_the_iteration_before() -> None:  # rule 1
+    strategy, runner = AdaptiveTemperature(strength=0.05, quantile=0.5), Runner(0.01, 0.1, 0.5, 1.0, 2.0)
+    first = run(strategy, runner, 0)
+    assert runner.asked[0].heat is None and runner.asked[0].entropy
+    assert first == {"sampling/entropy": pytest.approx(0.722), "sampling/temperature": 1.0}
+    second = run(strategy, runner, 1)
+    heat = runner.asked[1].heat
+    assert heat is not None
+    expected = [0.95, 0.9794, 1, 1.025, 1.05]
+    torch.testing.assert_close(
+        heat.factor(torch.tensor([0.01, 0.1, 0.5, 1.0, 2.0])).float(), torch.tensor(expected), atol=6e-5, rtol=0
+    )
+    assert second["sampling/temperature"] == pytest.approx(np.mean(expected), abs=1e-4)
+    run(strategy, runner, 1)  # the same iteration plays further groups
+    assert runner.asked[2].heat == heat
+    run(strategy, Runner(), 2)  # nobody acted: the scale stays
+    run(strategy, runner, 3)
+    assert runner.asked[3].heat == heat
+
+
+def test_released_sign() -> None:  # rule 1
+    strategy, runner = AdaptiveTemperature(quantile=0.5, released_sign=True), Runner(0.01, 1.0, 2.0)
+    run(strategy, runner, 0)
+    run(strategy, runner, 1)
+    heat = runner.asked[1].heat
+    assert heat is not None and bool((heat.factor(torch.tensor([0.01, 1.0, 2.0])) >= 1).all())
+
+
+def test_state() -> None:  # rule 5
+    strategy, runner = AdaptiveTemperature(), Runner(0.1, 0.4, 0.9)
+    run(strategy, runner, 0)
+    run(strategy, Runner(0.3, 0.8), 1)
+    other, again = AdaptiveTemperature(), Runner(0.2)
+    other.load_state_dict(strategy.state_dict())
+    run(other, again, 2)
+    run(strategy, runner, 2)
+    assert again.asked[0].heat == runner.asked[-1].heat is not None
+    fresh = AdaptiveTemperature()
+    fresh.load_state_dict(AdaptiveTemperature().state_dict())
+    assert fresh.scale is None
+
+
+# ---- drawing ----------------------------------------------------------------------------------------------
+def entropies(x: torch.Tensor) -> torch.Tensor:
+    return torch.special.entr(torch.softmax(x, -1)).sum(-1)
+
+
+def test_tokens_are_hotter_and_cooler() -> None:  # rules 1, 2
+    x = logits()
+    temperature, before = heated(x, temperature=[0.7] * 6, heat=[HEAT] * 5 + [None])
+    expected = 0.7 * HEAT.factor(entropies(x / 0.7))
+    assert temperature == pytest.approx([*expected[:5].tolist(), 0.7])
+    assert before == [*(pytest.approx(e, abs=1e-6) for e in entropies(x / 0.7)[:5].tolist()), None]
+    assert min(temperature) < 0.7 < max(temperature)
+
+
+def test_actions_are_hotter_and_cooler() -> None:  # rules 1, 2
+    x, seeds = logits(), range(6)
+    choice = draw(x, seeds, heat=[HEAT] * 6, entropy=True)
+    factor = HEAT.factor(entropies(x)).float()
+    sampled = torch.log_softmax(x / factor[:, None], -1)
+    torch.testing.assert_close(torch.from_numpy(choice.logprob), sampled[range(6), choice.index.tolist()])
+    assert choice.entropy is not None
+    torch.testing.assert_close(torch.from_numpy(choice.entropy), entropies(x))
+    assert draw(x, seeds, heat=[HEAT] * 6).entropy is None
+
+
+def test_legal_actions_decide() -> None:  # rule 1
+    legal = np.zeros((6, 5), bool)
+    legal[:, 0] = True
+    choice = draw(logits(), range(6), heat=[HEAT] * 6, legal=legal, entropy=True)
+    assert choice.index.tolist() == [0] * 6 and choice.logprob.tolist() == [0.0] * 6
+
+
+def test_no_strength() -> None:  # rule 3
+    x, seeds = logits(), range(6)
+    one, other = draw(x, seeds, temperature=0.7, heat=[NONE] * 6), draw(x, seeds, temperature=0.7)
+    assert np.array_equal(one.index, other.index) and np.array_equal(one.logprob, other.logprob)
+    assert heated(x, temperature=[0.7] * 6, heat=[NONE] * 6)[0] == [0.7] * 6
+
+
+def test_rows_are_alone() -> None:  # rule 4
+    x = logits()
+    together = heated(x, temperature=[1.0] * 6, heat=[HEAT, None, NONE, HEAT, None, HEAT])
+    for row, heat in enumerate([HEAT, None, NONE, HEAT, None, HEAT]):
+        alone = heated(x[row : row + 1], temperature=[1.0], heat=[heat])
+        assert (together[0][row], together[1][row]) == (alone[0][0], alone[1][0])
+
+
+def test_greedy_stays_greedy() -> None:  # rule 2
+    temperature, _ = heated(logits(), temperature=[0.0] * 6, heat=[HEAT] * 6)
+    assert temperature == [0.0] * 6
+    found = log_distribution(logits(), temperature=temperature, top_k=[0] * 6, top_p=[1.0] * 6)
+    assert bool((found.max(-1).values == 0).all())
+    assert draw(logits(), range(6), temperature=0.0, heat=[HEAT] * 6).logprob.tolist() == [0.0] * 6
+
+
+# ---- cooling ----------------------------------------------------------------------------------------------
+def test_cooling() -> None:  # rule 6
+    strategy, runner = Cooling(end=0.6, iterations=4), Runner(0.5)
+    asked = [run(strategy, runner, step, temperature=1.0)["sampling/temperature"] for step in (0, 1, 2, 4, 9)]
+    assert asked == pytest.approx([1.0, 0.9, 0.8, 0.6, 0.6])
+    assert [sampling.temperature for sampling in runner.asked] == asked
+    same = Runner(0.5)
+    for step in range(4):
+        run(Cooling(end=0.7, iterations=3), same, step, temperature=0.7)
+    assert same.asked == [Sampling(temperature=0.7)] * 4
+
+
+@pytest.mark.parametrize(
+    ("part", "options", "key"),
+    [
+        (AdaptiveTemperature, {"strength": 1.0}, "strength"),
+        (AdaptiveTemperature, {"quantile": 1.5}, "quantile"),
+        (Cooling, {"end": 0.0, "iterations": 5}, "end"),
+        (Cooling, {"end": 0.5, "iterations": 0}, "iterations"),
+        (Cooling, {"end": 0.5}, "iterations"),
+    ],
+)
+def test_options_out_of_range(part: Any, options: dict[str, Any], key: str) -> None:  # rule 7
+    with pytest.raises((RecipeError, TypeError), match=key):
+        part(**options)

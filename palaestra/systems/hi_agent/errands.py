@@ -1,0 +1,236 @@
+"""Errands: a planner names the next place, a walker goes there; all errands of a list are to be done in their order.
+
+Knows places, turns of the two roles and texts of the game. Knows nothing of how attempts are tried or compared.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import numpy as np
+import pydantic
+
+from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.errors import ContractError, RecipeError
+from palaestra.registry import Fraction, PositiveInt, register
+
+PLANNER, WALKER = "planner", "walker"
+PLACES = ("bakery", "bank", "church", "harbor", "market", "mill", "school", "tower")
+MOVES = {"north": (0, -1), "east": (1, 0), "south": (0, 1), "west": (-1, 0)}
+Cell = tuple[int, int]
+Place = int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """How far one episode is. Frozen: a snapshot is the state itself.
+
+    Attributes:
+        cells: of the places. errands: places to go to, in order; the first `done` of them are done.
+        goal: where the walker is to go; None while the planner acts. walked: moves of this attempt.
+        decisions: of the planner so far. trail: moves of all attempts, which decide the judge's errors.
+    """
+
+    cells: tuple[Cell, ...]
+    errands: tuple[Place, ...]
+    seed: int
+    here: Cell
+    done: int = 0
+    goal: Place | None = None
+    walked: int = 0
+    decisions: int = 0
+    trail: str = ""
+
+    @property
+    def agent(self) -> str:
+        """Who acts."""
+        return PLANNER if self.goal is None else WALKER
+
+
+@register("environment", "errands")
+class Errands:
+    """Do errands in a town: `planner` says `go bank`, then `walker` makes moves until it is there or gives up.
+
+    An errand is done when its place was reached as a goal while it was the next of the list; any other place is a
+    decision lost. So every decision is short and can be judged at once, and the whole list is long.
+
+    Args:
+        errands: length of the list. Higher: rarer success, by chance and by mistakes. Usual: 4.
+        places: 2–8, that may be goals, each on a cell of its own. Higher: more wrong goals. Usual: 6.
+        size: cells per side of the town. Higher: longer ways. Usual: 4.
+        reach: most moves of an attempt. Usual: 2 · size − 2, as many as the longest way has.
+        spare: decisions beyond those needed. Higher: more mistakes can be mended. Usual: 1.
+        judge_noise: probability that the judge says the opposite. Usual: 0.
+
+    Reward: 1 to `planner` when the last errand is done, else 0. A move against the border, one of the planner, or what
+    cannot be read changes nothing but the turn; what is no goal is a decision lost.
+
+    The planner's steps tell in `info` what its subgoal was worth: `format`, whether it was one; `executed`, whether the
+    walker arrived; `judged`, whether a judge sees progress, an errand done. The walker's steps tell `executed` at the
+    end of an attempt. The last `info` tells `done`, the errands done.
+
+    `vector` says: the role; to the planner the list, how many are done, and the decisions left; to the walker the
+    goal's column and row from here, and the moves left.
+    """
+
+    agents: tuple[str, ...] = (PLANNER, WALKER)
+    provides = frozenset({"state_key", "outcome", "format", "executed", "judged"})
+
+    def __init__(
+        self,
+        *,
+        errands: PositiveInt = 4,
+        places: Annotated[int, pydantic.Field(ge=2, le=len(PLACES))] = 6,
+        size: Annotated[int, pydantic.Field(ge=3, le=8)] = 4,
+        reach: PositiveInt = 6,
+        spare: Annotated[int, pydantic.Field(ge=0)] = 1,
+        judge_noise: Fraction = 0.0,
+    ) -> None:
+        if reach < 2 * size - 2:
+            raise RecipeError(
+                where="environment: errands",
+                what=f"`reach: {reach}` is less than the longest way of a town of {size} × {size}: {2 * size - 2}.",
+                remedy=f"Set `reach: {2 * size - 2}` or more, or a smaller `size`.",
+            )
+        self._params = {"errands": errands, "places": places, "size": size}
+        self._errands, self._places, self._size, self._reach = errands, places, size, reach
+        self._decisions, self._judge_noise = errands + spare, judge_noise
+        self.actions = (*(f"go {name}" for name in PLACES[:places]), *MOVES)
+        self.action_count = len(self.actions)
+        self.vector_size = 2 + errands * places + errands + 1 + 2 * (2 * size - 1) + 1
+        self._state: State | None = None
+
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """`n` towns with lists; splits never share a seed."""
+        return seeded_tasks("errands", self._params, split, n, seed)
+
+    def reset(self, task: Task) -> StepResult:
+        draw, size = random.Random(task.seed), self._size
+        cells = draw.sample([(x, y) for x in range(size) for y in range(size)], self._places + 1)
+        errands = [draw.randrange(self._places)]
+        while len(errands) < self._errands:  # the same place twice in a row would be done already
+            errands.append(draw.choice([place for place in range(self._places) if place != errands[-1]]))
+        self._state = State(cells=tuple(cells[1:]), errands=tuple(errands), seed=task.seed, here=cells[0])
+        return StepResult(observations={PLANNER: self._observe(self._state)}, info={"success": False})
+
+    def step(self, actions: Mapping[str, Action]) -> StepResult:
+        before = self._playing()
+        agent = before.agent
+        meant = self._read(actions[agent].value)
+        info: dict[str, Any] = {"invalid": {agent: True}} if meant is None else {}
+        if before.goal is None:
+            goal = meant if meant is not None and meant < self._places else None
+            info |= {"format": {PLANNER: float(goal is not None)}, "executed": {PLANNER: 0.0}}
+            state = replace(before, decisions=before.decisions + 1, goal=goal, walked=0)
+        else:
+            state = self._walk(before, meant)
+        if state.goal is not None:
+            arrived = state.here == state.cells[state.goal]
+            if arrived or state.walked >= self._reach:
+                info["executed"] = dict.fromkeys({PLANNER, agent}, float(arrived))
+                due = state.errands[state.done]
+                state = replace(state, done=state.done + (arrived and state.goal == due), goal=None)
+        if state.goal is None:
+            info["judged"] = {PLANNER: self._judge(state, progress=state.done > before.done)}
+        self._state = state
+        won = state.done == self._errands
+        over = won or (state.goal is None and state.decisions >= self._decisions)
+        info |= {"success": won, "done": state.done}
+        return StepResult(
+            observations={} if over else {state.agent: self._observe(state)},
+            rewards={PLANNER: 1.0} if won else {},
+            terminated=frozenset(self.agents if over else ()),
+            info=info,
+        )
+
+    def close(self) -> None:
+        self._state = None
+
+    # ---- abilities ----------------------------------------------------------------------------------------
+    def expert(self, agent: str) -> Action:
+        """The next errand's place; a move that comes nearer to the goal."""
+        state = self._playing()
+        if state.goal is None:
+            return self._action(f"go {PLACES[state.errands[state.done]]}")
+        across, down = self._offset(state, state.goal)
+        if abs(across) >= abs(down):
+            return self._action("east" if across > 0 else "west")
+        return self._action("south" if down > 0 else "north")
+
+    def snapshot(self) -> Any:
+        return self._state
+
+    def restore(self, state: Any) -> None:
+        self._state = state
+
+    # ---- playing ------------------------------------------------------------------------------------------
+    def _playing(self) -> State:
+        if self._state is None:
+            raise ContractError(where="environment errands", what="`step` was called before `reset`.")
+        return self._state
+
+    def _action(self, text: str) -> Action:
+        return Action(text=text, value=self.actions.index(text))
+
+    def _read(self, value: Any) -> int | None:
+        """The index of the action that is meant; None if it cannot be read."""
+        if isinstance(value, int | np.integer) and 0 <= value < len(self.actions):
+            return int(value)
+        text = " ".join(value.lower().split()) if isinstance(value, str) else ""
+        return self.actions.index(text) if text in self.actions else None
+
+    def _walk(self, state: State, meant: int | None) -> State:
+        here, trail = state.here, "?"
+        if meant is not None and meant >= self._places:
+            right, down = MOVES[self.actions[meant]]
+            beyond = (here[0] + right, here[1] + down)
+            here = beyond if all(0 <= place < self._size for place in beyond) else here
+            trail = self.actions[meant][0]
+        return replace(state, here=here, walked=state.walked + 1, trail=state.trail + trail)
+
+    def _judge(self, state: State, *, progress: bool) -> float:
+        """Whether an errand was done; with probability `judge_noise` the opposite."""
+        draw = random.Random(derive(state.seed, "judge", state.decisions, state.here, state.trail))
+        return float(progress != (draw.random() < self._judge_noise))
+
+    def _offset(self, state: State, place: Place) -> Cell:
+        return state.cells[place][0] - state.here[0], state.cells[place][1] - state.here[1]
+
+    # ---- observations -------------------------------------------------------------------------------------
+    def _observe(self, state: State) -> Observation:
+        text = self._describe(state)
+        return Observation(
+            text=text,
+            vector=self._vector(state),
+            legal=list(range(self._places)) if state.goal is None else list(range(self._places, self.action_count)),
+            state_key=f"{state.seed}/{state.here}/{state.done}/{state.decisions}/{text}",
+        )
+
+    def _describe(self, state: State) -> str:
+        """`errands: bank mill tower. done: 1. decisions left: 3.`, or `go bank. 2 east 1 south. moves left: 4.`"""
+        if state.goal is None:
+            listed = " ".join(PLACES[place] for place in state.errands)
+            return f"errands: {listed}. done: {state.done}. decisions left: {self._decisions - state.decisions}."
+        across, down = self._offset(state, state.goal)
+        ways = ((across, "east" if across > 0 else "west"), (down, "south" if down > 0 else "north"))
+        told = " ".join(f"{abs(far)} {way}" for far, way in ways if far)
+        return f"go {PLACES[state.goal]}. {told or 'here'}. moves left: {self._reach - state.walked}."
+
+    def _vector(self, state: State) -> np.ndarray:
+        width = 2 * self._size - 1
+        role, listed = np.zeros(2, np.float32), np.zeros((self._errands, self._places), np.float32)
+        done, offset = np.zeros(self._errands + 1, np.float32), np.zeros((2, width), np.float32)
+        role[state.goal is not None] = 1
+        if state.goal is None:
+            listed[range(self._errands), list(state.errands)] = 1
+            done[state.done] = 1
+            left = 1 - state.decisions / self._decisions
+        else:
+            for axis, far in enumerate(self._offset(state, state.goal)):
+                offset[axis, self._size - 1 + far] = 1
+            left = 1 - state.walked / self._reach
+        return np.concatenate([role, listed.reshape(-1), done, offset.reshape(-1), [left]]).astype(np.float32)

@@ -1,0 +1,73 @@
+"""HRPO: whole results are compared inside the group, and every action has a price of its own beside.
+
+Knows rewards, groups and the score of an action. Knows nothing of what is built, tokens or models.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from palaestra.algebra import segment_sum, standardize, total_return
+from palaestra.data import Key, StepTable
+from palaestra.errors import MissingColumn
+from palaestra.registry import Columns, Degrees, NonNegative, Scale, Singleton, Unit, ZeroVariance, register
+
+
+@register("advantage", "hrpo", reads=("process",), uses=("group",), source="arXiv 2506.08507")
+def hrpo(
+    table: StepTable,
+    *,
+    action_weight: NonNegative = 0.5,
+    group_weight: NonNegative = 1.0,
+    action: Columns = (),
+    scale: Scale = "std",
+    by: Columns = ("group",),
+    unit: Unit = "trajectory",
+    ddof: Degrees = 1,
+    singleton: Singleton = "zero",
+    zero_variance: ZeroVariance = "zero",
+) -> Float[Tensor, " rows"]:
+    """Add to the group-relative advantage of the whole what was said of the single action, uncompared.
+
+        A_t = group_weight · (R_i − mean of R over the group) / (deviation + 1e-6)  +  action_weight · q_t
+
+    Args:
+        table: columns group, trajectory, reward and process = q, each (rows,); NaN in `process` is 0.
+        action_weight: λ ≥ 0. Higher: building cheaply counts more; 0 is GRPO. Usual: 0.5.
+        group_weight: ≥ 0; 0 learns from action scores only.
+        action: columns whose rows are one action, such as ("trajectory", "agent", "invocation"): they share the sum
+            of their scores, so that the probability of the whole action is moved. Empty: every row is an action.
+        scale, by, unit, ddof, singleton, zero_variance: as in `grpo`.
+
+    Returns: float32 (rows,).
+    Raises: MissingColumn, if no row has a score; InvalidData, if no group has two members.
+    Differs from the authors' code: none is public; the form of the sum follows the abstract.
+
+    >>> table = StepTable(group=["g"] * 3, trajectory=["a", "a", "b"], agent=["x"] * 3, turn=[0, 1, 0],
+    ...                   reward=[0, 1, 0], process=[0, -0.2, 0])
+    >>> [round(a, 4) for a in hrpo(table).tolist()]
+    [0.7071, 0.6071, -0.7071]
+    """
+    if "process" not in table or bool(table["process"].isnan().all()):
+        raise MissingColumn(
+            where="advantage: hrpo",
+            what="no row has a score of its action (column `process`).",
+            remedy="Use an environment that gives `process` in its info, or grpo, which needs none.",
+        )
+    whole = standardize(
+        total_return(table),
+        by=table.key(*by),
+        unit=table.unit(unit),
+        scale=scale,
+        ddof=ddof,
+        singleton=singleton,
+        zero_variance=zero_variance,
+        need_peers=True,
+    )
+    counts, score = table.weight > 0, table["process"].nan_to_num()
+    if action:
+        one = table.key(*action)
+        score = segment_sum(score, by=Key(one.codes, one.size, one.names, counts.double()))[one.codes]
+    return torch.where(counts, group_weight * whole.double() + action_weight * score, 0.0).float()

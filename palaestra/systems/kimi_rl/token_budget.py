@@ -1,0 +1,67 @@
+"""A token budget for each kind of task, and a price for passing it.
+
+Knows how many tokens each step has and what kind a trajectory is of. Knows nothing of what ended it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from palaestra.algebra import segment_sum
+from palaestra.data import Key, StepTable
+from palaestra.errors import RecipeError
+from palaestra.registry import NonNegative, PositiveInt, register
+
+
+@register("reward", "token_budget", source="arXiv 2507.20534")
+def token_budget(
+    table: StepTable,
+    *,
+    budget: PositiveInt | None = None,
+    budgets: Mapping[str, PositiveInt] = {},
+    by: str = "stratum",
+    penalty: NonNegative = 1.0,
+) -> dict[str, Float[Tensor, " rows"]]:
+    """reward − penalty on the last row of a trajectory with more response tokens than its budget.
+
+    A flat price: what is within the budget costs nothing, so that length is saved only where it does not help.
+
+    Args:
+        table: columns trajectory, turn, reward, token_count, each (rows,); with `budgets` the column `by` of labels.
+        budget: tokens of a trajectory whose kind is not in `budgets`; None: those have no budget, unless `budgets` is
+            empty too, which is refused.
+        budgets: kind of task → tokens. Kinds are what the environment says in the trajectory's `info`.
+        by: the column of kinds: stratum, game or team.
+        penalty: ≥ 0. Higher: shorter responses. Usual: as much as success pays, 1.
+
+    Returns: "reward" (rows,), and "token_budget" (rows,): −penalty where a budget was passed, else 0.
+    Raises: RecipeError, without any budget; MissingColumn, with `budgets` and no column of kinds.
+    """
+    if budget is None and not budgets:
+        raise RecipeError(
+            where="reward: token_budget",
+            what="neither `budget` nor `budgets` is set, so that nothing could be passed.",
+            remedy="Give `budget: 200`, or `budgets: {short: 50, long: 200}` by kind of task.",
+        )
+    counts, key = table.weight > 0, table.key("trajectory")
+    length = segment_sum(table["token_count"], by=Key(key.codes, key.size, (), counts.double()))[key.codes]
+    passed = length > _budget(table, budget, budgets, by)
+    order, last = table.timeline("trajectory")
+    ends = torch.zeros(len(table), dtype=torch.bool).index_copy_(0, order, last) & counts
+    price = torch.where(ends & passed, -penalty, 0.0).float()
+    return {"reward": table["reward"] + price, "token_budget": price}
+
+
+def _budget(table: StepTable, budget: int | None, budgets: Mapping[str, int], by: str) -> Tensor:
+    """Tokens that each row's trajectory may have, float64 (rows,)."""
+    free = torch.inf if budget is None else float(budget)
+    if not budgets:
+        return torch.full((len(table),), free, dtype=torch.float64)
+    kinds = table[by]
+    own = [float(budgets.get(str(label), free)) for label in table.labels(by)]
+    known = torch.tensor([*own, free], dtype=torch.float64)
+    return known[kinds]  # a row without a label has code −1: the last entry

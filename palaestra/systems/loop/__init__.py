@@ -1,0 +1,80 @@
+"""LOOP: leave-one-out advantages, without those that are too small to matter.
+
+Knows rewards, groups and recorded log-probabilities. Knows nothing of turns, states or models.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from palaestra.algebra import segment_count, segment_std, standardize, total_return
+from palaestra.data import Key, StepTable
+from palaestra.errors import InvalidData
+from palaestra.registry import Columns, NonNegative, Positive, Scale, Singleton, ZeroVariance, register
+
+FLOOR = 1e-7  # of a deviation, instead of a number added to it
+
+
+@register("advantage", "loop", uses=("group",), source="arXiv 2502.01600")
+def loop(
+    table: StepTable,
+    *,
+    threshold: NonNegative = 0.01,
+    scale: Scale = "none",
+    by: Columns = ("group",),
+    singleton: Singleton = "zero",
+    zero_variance: ZeroVariance = "zero",
+    largest_gap: Positive = 2.0,
+) -> Float[Tensor, " rows"]:
+    """RLOO's advantage; trajectories near their baseline are left out.
+
+        A_i = R_i − mean of R over the other trajectories of the group        0 where |A_i| < threshold
+
+    The method's other half is its loss: `ppo_clip` with the range [1/(1+ε), 1+ε], ε = 0.1, over several epochs.
+
+    Args:
+        table: columns group, trajectory, reward, each (rows,).
+        threshold: ≥ 0. Higher: fewer trajectories in the update. Usual: 0.01.
+        scale: "std" divides by the group's population deviation, at least 1e-7: the paper's ablation, which loses.
+        by, singleton, zero_variance: as in `grpo`; each trajectory counts once.
+        largest_gap: > 0, in nats. The mean difference per token between the log-probabilities that the sampler
+            recorded and the trainer's own before the update, where both are there. Beyond it, the ratios of the
+            loss would mean nothing. Exact engines: 0.1.
+
+    Returns: float32 (rows,).
+    Raises: InvalidData, if no group has two trajectories or if sampler and trainer disagree.
+    """
+    _refuse_mismatch(table, largest_gap)
+    key, returns = table.key(*by), total_return(table)
+    advantage = standardize(
+        returns,
+        by=key,
+        unit=table.key("trajectory"),
+        center="leave_one_out",
+        singleton=singleton,
+        zero_variance=zero_variance,
+        need_peers=True,
+    )
+    if scale == "std":
+        own = table.key(*by, "trajectory")
+        counts = (table.weight > 0).double()
+        once = counts / segment_count(by=Key(own.codes, own.size, (), counts))[own.codes].clamp_min(1.0)
+        deviation = segment_std(returns, by=Key(key.codes, key.size, (), once), ddof=0)[key.codes]
+        advantage = (advantage / deviation.clamp_min(FLOOR)).float()
+    return torch.where(advantage.abs() < threshold, 0.0, advantage)
+
+
+def _refuse_mismatch(table: StepTable, largest: float) -> None:
+    if "token_logprob" not in table or "token_proximal" not in table:
+        return
+    gap = (table["token_logprob"].double() - table["token_proximal"]).abs()
+    gap = gap[gap.isfinite() & (table.weight > 0)[table.token_row]]
+    if len(gap) and float(gap.mean()) > largest:
+        raise InvalidData(
+            where="advantage: loop",
+            what=f"sampler and trainer differ by {float(gap.mean()):.3g} nats a token before the update; "
+            f"at most {largest:g} are allowed.",
+            remedy="Check that both use the same weights, temperature and tokens; or raise `largest_gap`.",
+        )

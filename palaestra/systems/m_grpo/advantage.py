@@ -1,0 +1,128 @@
+"""M-GRPO: main rollouts are compared with each other, and calls of a sub-agent with each other.
+
+Knows rewards, groups, agents and calls. Knows nothing of tokens or models.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from palaestra.algebra import segment_count, segment_rank, segment_sum, standardize
+from palaestra.data import Key, StepTable
+from palaestra.registry import Degrees, PositiveInt, Singleton, ZeroVariance, register
+from palaestra.systems.m_grpo.calls import calls_of
+
+Align = Literal["weight", "duplicate"]
+
+
+@register("advantage", "m_grpo", uses=("group",), source="arXiv 2511.13288")
+def m_grpo(
+    table: StepTable,
+    *,
+    main: str | None = None,
+    align: Align = "weight",
+    calls: PositiveInt = 8,
+    seed: int = 0,
+    ddof: Degrees = 0,
+    singleton: Singleton = "zero",
+    zero_variance: ZeroVariance = "zero",
+) -> Float[Tensor, " rows"]:
+    """Standardize the main agent's return over rollouts, and a call's reward over all calls of the group.
+
+        main   A_i = (R_i − mean of R over the group) / (deviation + 1e-6)      R_i: the main agent's rewards
+        sub    A_c = (r_c − mean of r over the calls) / (deviation + 1e-6)      r_c: rewards of all rows of call c
+
+    In the second line every rollout counts the same, however often it calls: a call of a rollout with d_m calls
+    weighs 1/d_m ("weight"), or it is counted as often as it occurs among `calls` copies ("duplicate"). Rollouts that
+    never call are left out of it.
+
+    Args:
+        table: columns group, trajectory, agent, turn, reward, invocation, parent, each (rows,).
+        main: name of the main agent; None: rows without a parent are the main agent's.
+        align: "weight" has the mean of "duplicate" without its noise; "duplicate" is as published.
+        calls: ≥ 1, d, read by "duplicate" only: each call of a rollout is taken ⌊d/d_m⌋ times, and d mod d_m random
+            ones once more. What is not taken gets advantage 0. Higher: fewer calls are dropped. Usual: 8, such that
+            99 % of the rollouts call at most d times.
+        seed: of these random ones; they depend on the names of trajectory, agent and call, not on the order of rows.
+        ddof: 0 is the population deviation of the paper.
+        singleton, zero_variance: as in `grpo`, for both lines.
+
+    Returns: float32 (rows,); all rows of a call share one number.
+    Raises: InvalidData, if no group has two rollouts, or if a call has no parent in its trajectory.
+    Differs from the authors' code: duplicates are spread evenly before chance decides; "weight" is ours.
+
+    >>> table = StepTable(group=["g"] * 5, trajectory=["a", "a", "b", "b", "b"], agent=["m", "s", "m", "s", "s"],
+    ...                   turn=[0, 1, 0, 1, 2], reward=[1, 0.4, 0, 0.9, 0.1], invocation=[0, 1, 0, 1, 2],
+    ...                   parent=[None, 0, None, 0, 0])
+    >>> [round(a, 3) for a in m_grpo(table).tolist()]
+    [1.0, -0.174, -1.0, 1.567, -1.219]
+    """
+    found = calls_of(table, main=main, where="advantage: m_grpo")
+    counts = table.weight > 0
+    own = (counts & found.main).double()
+    returns = segment_sum(table["reward"], by=_weighed(table.key("trajectory"), own))[table["trajectory"]]
+    rollouts = standardize(
+        returns,
+        by=_weighed(table.key("group"), own),
+        unit=table.unit("trajectory"),
+        scale="std",
+        ddof=ddof,
+        singleton=singleton,
+        zero_variance=zero_variance,
+        need_peers=True,
+    )
+    called = counts & ~found.main
+    if not bool(called.any()):
+        return rollouts
+    one = _weighed(found.key, called.double())
+    rows = torch.zeros(one.size, dtype=torch.int64)
+    rows[one.codes[called]] = called.nonzero()[:, 0]  # any row of the call: trajectory, agent and group are the same
+    share = _shares(table, one, rows, align=align, calls=calls, seed=seed)
+    peers = table.key("group", "agent")
+    reward = segment_sum(table["reward"], by=one)
+    each = standardize(
+        reward,
+        by=Key(peers.codes[rows], peers.size, peers.names, share),
+        scale="std",
+        ddof=ddof,
+        singleton=singleton,
+        zero_variance=zero_variance,
+    )
+    return torch.where(found.main, rollouts, torch.where(called, each[one.codes], 0.0))
+
+
+def _weighed(key: Key, weight: Tensor) -> Key:
+    return Key(key.codes, key.size, key.names, weight)
+
+
+def _shares(
+    table: StepTable, one: Key, rows: Tensor, *, align: Align, calls: int, seed: int
+) -> Float[Tensor, " calls"]:
+    """How much each call counts in mean and deviation; calls of padding only count nothing."""
+    there = (segment_count(by=one) > 0).double()
+    rollout = table.key("trajectory", "agent")
+    of = Key(rollout.codes[rows], rollout.size, (), there)
+    made = segment_count(by=of)[of.codes].clamp_min(1.0)
+    if align == "weight":
+        return there / made
+    chance = torch.where(there > 0, _chance(table, rows, seed), torch.inf)
+    extra = segment_rank(chance, by=of) < calls % made
+    return there * (torch.div(calls, made, rounding_mode="floor") + extra)
+
+
+def _chance(table: StepTable, rows: Tensor, seed: int) -> Float[Tensor, " calls"]:
+    """A number in [0, 1) from the seed and the names of trajectory, agent and call: SplitMix64 over their hashes."""
+    z = np.full(len(rows), seed & 0xFFFFFFFFFFFFFFFF, np.uint64)
+    for name in ("trajectory", "agent", *(("invocation",) if "invocation" in table else ())):
+        hashes = np.array([*(zlib.crc32(str(label).encode()) for label in table.labels(name)), 0], np.uint64)
+        z = (z ^ hashes[table[name][rows].numpy()]) + np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z = z ^ (z >> np.uint64(31))
+    return torch.from_numpy((z >> np.uint64(11)).astype(np.float64) * 2.0**-53)

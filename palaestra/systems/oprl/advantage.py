@@ -1,0 +1,111 @@
+"""OPRL, later iStar: the episode's comparison in its group, and the step's own reward against all steps of the group.
+
+Knows rewards, groups and the column `process`. Knows nothing of where step rewards come from, tokens or models.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from palaestra.algebra import segment_count, segment_equal, segment_mean, segment_std, standardize, total_return
+from palaestra.algebra.peers import EPS
+from palaestra.data import Key, StepTable
+from palaestra.errors import MissingColumn
+from palaestra.registry import Columns, Degrees, NonNegative, Singleton, Unit, ZeroVariance, register
+
+
+@register("advantage", "oprl", reads=("process",), uses=("group",), source="arXiv 2509.19199")
+def oprl(
+    table: StepTable,
+    *,
+    alpha: NonNegative = 1.0,
+    episode_weight: NonNegative = 1.0,
+    style: Literal["rloo", "grpo"] = "rloo",
+    baseline_rows: Literal["all", "first"] = "all",
+    by: Columns = ("group",),
+    unit: Unit = "trajectory",
+    ddof: Degrees = 1,
+    singleton: Singleton = "zero",
+    zero_variance: ZeroVariance = "zero",
+) -> Float[Tensor, " rows"]:
+    """Credit a step with its episode's result and with its own step reward, each compared inside the group.
+
+        A_k = episode_weight · E_i + alpha · S_k
+        E_i = R_i against the returns of the group            (each trajectory once)
+        S_k = p_k against the step rewards p of the group     (each row once)
+
+    "Against" is n/(n−1) · (x − mean) in style "rloo" and (x − mean) / (deviation + 1e-6) in style "grpo".
+
+    Args:
+        table: columns group, trajectory, turn, reward, process, each (rows,). A row without step reward (NaN)
+            has S = 0 and counts in no mean.
+        alpha: ≥ 0. Higher: the step's own reward counts more; 0 is RLOO (or GRPO). Usual: 1.
+        episode_weight: ≥ 0. 0 learns from step rewards alone, for an ablation. Usual: 1.
+        style: of both comparisons.
+        baseline_rows: "first" takes the mean of p over the first row of each trajectory only, and n is the number
+            of trajectories: as in the public code, for reproduction.
+        by: columns that peers agree in.
+        unit: what counts once in E. ddof: of deviations. singleton, zero_variance: as in `grpo`, for E; a lone
+            step reward, and one like all others, always gives S = 0.
+
+    Returns: float32 (rows,).
+    Raises: MissingColumn, if no row has a step reward; InvalidData, if no group has two trajectories.
+    Differs from the authors' code: the baseline of S is over all steps of the group, as its comments say.
+
+    >>> table = StepTable(group=["g"] * 4, trajectory=["a", "a", "b", "b"], agent=["x"] * 4, turn=[1, 2, 1, 2],
+    ...                   reward=[0, 1, 0, 0], process=[0.75, 0.0, 0.0, 0.0])
+    >>> oprl(table, alpha=2.0).tolist()      # E = ±1;  S = 4/3 · (p − 3/16)
+    [2.5, 0.5, -1.5, -1.5]
+    """
+    peers, process = table.key(*by), table["process"]
+    known = process.isfinite()
+    if not bool((known & (peers.weights > 0)).any()):
+        raise MissingColumn(
+            where="oprl(…)",
+            what="no row has a step reward in the column `process`.",
+            remedy="Put `implicit_process` into `reward`, or let the environment score steps.",
+        )
+    center: Literal["mean", "leave_one_out"] = "leave_one_out" if style == "rloo" else "mean"
+    scale: Literal["none", "std"] = "none" if style == "rloo" else "std"
+    episode = standardize(
+        total_return(table),
+        by=peers,
+        unit=table.unit(unit),
+        center=center,
+        scale=scale,
+        ddof=ddof,
+        singleton=singleton,
+        zero_variance=zero_variance,
+        need_peers=True,
+    )
+    scored = Key(peers.codes, peers.size, peers.names, peers.weights * known)
+    process = process.nan_to_num()
+    if baseline_rows == "first":
+        step = _against_first_rows(process, table, scored, style=style, ddof=ddof)
+    else:
+        step = standardize(process, by=scored, center=center, scale=scale, ddof=ddof)
+    return episode_weight * episode + alpha * step
+
+
+def _against_first_rows(
+    process: Tensor, table: StepTable, scored: Key, *, style: Literal["rloo", "grpo"], ddof: int
+) -> Float[Tensor, " rows"]:
+    """S with mean, deviation and n taken over the first row of each trajectory: (rows,)."""
+    order, last = table.timeline("trajectory")
+    opens = torch.ones(len(table), dtype=torch.bool)
+    opens[order[1:]] = last[:-1]
+    first = Key(scored.codes, scored.size, scored.names, scored.weights * opens)
+    count = segment_count(by=first)
+    out = process.double() - segment_mean(process, by=first)[first.codes]
+    if style == "rloo":
+        out = out * (count / (count - 1).clamp_min(1e-300))[first.codes]
+    else:
+        deviation = segment_std(process, by=first, ddof=ddof)[first.codes]
+        equal = segment_equal(process, by=first)[first.codes]
+        out = torch.where(equal | (deviation == 0), 0.0, out / (deviation + EPS))
+    compared = (scored.weights > 0) & (count[first.codes] > 1)
+    return torch.where(compared, out, 0.0).float()

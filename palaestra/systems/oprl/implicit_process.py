@@ -1,0 +1,237 @@
+"""Implicit process reward: a second model learns from which episodes were better how much each step was worth.
+
+Knows tables, log-probabilities and copies of policies. Knows nothing of what advantages make of step rewards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from palaestra.algebra import reward_to_go, segment_count, segment_mean, segment_sum, total_return
+from palaestra.algebra.pairs import Pairs, preference_loss, preference_pairs
+from palaestra.data import Key, StepTable
+from palaestra.data.protocols import Look, Setting
+from palaestra.errors import CheckpointError, ContractError, InvalidData, MissingColumn
+from palaestra.models.learner import Learner
+from palaestra.registry import Positive, PositiveInt, register
+
+Over = Literal["sum", "mean"]
+
+
+@register("reward", "implicit_process", reads=("token_logprob",), uses=("group",), source="arXiv 2509.19199")
+class ImplicitProcess:
+    """The log-ratio of a model that prefers good episodes to the policy that sampled, summed over each step.
+
+        p_k  = beta · Σ over the tokens of step k of (log π_φ − log π_old)          column `process`
+        Q(τ) = Σ p_k                                                                over="sum"
+        loss = mean over pairs of −log sigmoid(Q(better) − Q(worse))
+
+    π_φ begins as a copy of the policy; π_old are the log-probabilities that the sampler recorded. Pairs are
+    made inside a group by return. While π_φ = π_old all step rewards are 0.
+
+    With several trainable policies each has a second model; they learn together. Steps of other policies have
+    no step reward (NaN) and count in no Q.
+    """
+
+    provides = frozenset({"process"})  # columns that tables have after it
+
+    def __init__(
+        self,
+        *,
+        beta: Positive = 0.05,
+        over: Over = "sum",
+        pairs: Literal["one_to_one", "all"] = "one_to_one",
+        update: Literal["after", "before"] = "after",
+        updates: PositiveInt = 1,
+        normalize: Literal["none", "batch_norm"] = "none",
+        lr: Positive = 1e-6,
+        clip: Positive = 10.0,
+        model: str | None = None,
+    ) -> None:
+        """
+        Args:
+            beta: > 0. Higher: larger step rewards, and a model that moves less for the same preference. Usual: 0.05.
+            over: "mean" divides Q by the number of steps, as in the public code; "sum" is the paper's.
+            pairs: "one_to_one": best with worst, second best with second worst …, each trajectory at most once;
+                "all": every unequal pair of a group, as in the public code.
+            update: "after" scores a batch before it is learned from; "before" learns first.
+            updates: gradient steps on each batch. Higher: the model follows sooner and overfits sooner. Usual: 1.
+            normalize: "batch_norm" divides all step rewards by the largest |sum from a step to the end| of the batch.
+            lr: of the model's own AdamW. Usual: 1e-6 large models, 1e-3 small ones.
+            clip: largest norm of its gradient. Usual: 10.
+            model: folder to begin with instead of a copy of the policy; it must share the policy's tokenizer.
+        """
+        self._beta, self._over, self._every = beta, over, pairs == "all"
+        self._update, self._updates, self._normalize = update, updates, normalize
+        self._lr, self._clip, self._folder = lr, clip, model
+        self._metrics: dict[str, float] = {}
+        self.models: dict[str, Any] = {}
+        self._learner: Learner | None = None
+
+    def start(self, setting: Setting, policies: Mapping[str, Any]) -> None:
+        """Make the second models.
+
+        Raises: CheckpointError, if the folder's model reads or writes other tokens than the policy.
+        """
+        self.models = {name: self._second(policy, setting) for name, policy in policies.items()}
+        self._learner = Learner(
+            (p for model in self.models.values() for p in model.module.parameters()), lr=self._lr, clip=self._clip
+        )
+
+    def _second(self, policy: Any, setting: Setting) -> Any:
+        if self._folder is None:
+            return policy.twin()
+        twin = type(policy)(policy.name, setting, model=self._folder)
+        refuse_other_tokens(
+            policy.architecture(), twin.architecture(), where=f"reward: implicit_process, {self._folder}"
+        )
+        return twin
+
+    def __call__(self, table: StepTable, look: Look) -> dict[str, Tensor]:
+        """The column `process`, float32 (rows,).
+
+        Raises: MissingColumn, InvalidData, if a step has no recorded log-probabilities.
+        """
+        if self._update == "before":
+            self._metrics = self._improve(table, look)
+        process = implicit_rewards(self._log_ratio(table, look), table, beta=self._beta)
+        if self._normalize == "batch_norm":
+            process = over_largest_sum(process, table)
+        return {"process": process.float()}
+
+    def learn(self, table: StepTable, look: Look) -> dict[str, float]:
+        """Learn from this iteration's pairs.
+
+        Returns: prm/pairs; prm/skipped, 1 if there was none and nothing was learned; else prm/loss and
+            prm/accuracy (the share of pairs ranked right; ties count half) before learning, so on pairs that the
+            model has not seen; prm/grad_norm.
+        """
+        return self._improve(table, look) if self._update == "after" else self._metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights and optimizer."""
+        weights = {name: model.module.state_dict() for name, model in self.models.items()}
+        return {"models": weights, "learner": self._learner.state_dict() if self._learner else {}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put them back; `start` came before."""
+        for name, model in self.models.items():
+            model.module.load_state_dict(state["models"][name])
+        if self._learner is not None:
+            self._learner.load_state_dict(state["learner"])
+
+    # ---- scores -------------------------------------------------------------------------------------------
+    def _log_ratio(self, table: StepTable, look: Look) -> Tensor:
+        """log π_φ − log π_old, float64 (tokens,), NaN on tokens of policies without a second model."""
+        if self._learner is None:
+            raise ContractError(where="reward: implicit_process", what="it was called before `start`.")
+        now = torch.full((table.tokens,), torch.nan, dtype=torch.float64)
+        for name in self._acting(look):
+            found = look.logprob(self.models[name], name).double()
+            now = torch.where(found.isnan(), now, found)
+        return now - recorded(table, ~now.isnan())
+
+    def _acting(self, look: Look) -> list[str]:
+        acting = {row.step.policy for row in look.rows}
+        return [name for name in self.models if name in acting]
+
+    # ---- learning -----------------------------------------------------------------------------------------
+    def _improve(self, table: StepTable, look: Look) -> dict[str, float]:
+        metrics: dict[str, float] = {}
+        for _ in range(self._updates):
+            ratio = self._log_ratio(table, look)
+            quality, steps = episode_quality(implicit_rewards(ratio, table, beta=self._beta), table, over=self._over)
+            pairs = pairs_of(table, steps > 0, every=self._every)
+            if not len(pairs.better):
+                return {"prm/pairs": 0.0, "prm/skipped": 1.0}
+            found = self._step(table, look, quality.requires_grad_(), steps, pairs)
+            metrics = metrics or found
+        return metrics
+
+    def _step(self, table: StepTable, look: Look, quality: Tensor, steps: Tensor, pairs: Pairs) -> dict[str, float]:
+        """One gradient step. Q is linear in log π_φ, so its gradient says how much each token's log π_φ counts."""
+        assert self._learner is not None
+        loss = preference_loss(quality[pairs.better], quality[pairs.worse]).mean()
+        (slope,) = torch.autograd.grad(loss, quality)
+        slope = self._beta * (slope if self._over == "sum" else slope / steps.clamp_min(1.0))
+        share = (slope[table.key("trajectory").codes] * (table.weight > 0))[table.token_row].float()
+        self._learner.zero()
+        for name in self._acting(look):
+            for which, places in look.batches(name):
+                if bool((share[places] != 0).any()):
+                    now = self.models[name].forward(look.samples(name), which, values=False, entropy=False)
+                    (share[places].to(now.logprob.device) * now.logprob).sum().backward()
+        gap = (quality[pairs.better] - quality[pairs.worse]).detach()
+        return {
+            "prm/pairs": float(len(gap)),
+            "prm/skipped": 0.0,
+            "prm/loss": float(loss.detach()),
+            "prm/accuracy": float(((gap > 0).double() + 0.5 * (gap == 0).double()).mean()),
+            "prm/grad_norm": self._learner.step(),
+        }
+
+
+# ---- formulas ---------------------------------------------------------------------------------------------
+def implicit_rewards(log_ratio: Tensor, table: StepTable, *, beta: float) -> Tensor:
+    """beta · Σ over a row's tokens of log_ratio: float64 (rows,), NaN where a token has none."""
+    total = torch.zeros(len(table), dtype=torch.float64)
+    return beta * total.index_add(0, table.token_row, log_ratio.double())
+
+
+def episode_quality(process: Tensor, table: StepTable, *, over: Over = "sum") -> tuple[Tensor, Tensor]:
+    """Q of each trajectory, and how many of its steps are scored: float64 (trajectories,) each."""
+    own = table.key("trajectory")
+    scored = Key(own.codes, own.size, own.names, ((table.weight > 0) & process.isfinite()).double())
+    total = segment_sum if over == "sum" else segment_mean
+    return total(process.nan_to_num(), by=scored), segment_count(by=scored)
+
+
+def pairs_of(table: StepTable, usable: Tensor, *, every: bool) -> Pairs:
+    """Pairs (better, worse) of trajectories by return, inside groups. `usable`: bool (trajectories,)."""
+    own, groups = table.key("trajectory"), table.key("group")
+    score, group = torch.zeros(own.size), torch.zeros(own.size, dtype=torch.int64)
+    score[own.codes], group[own.codes] = total_return(table), groups.codes
+    return preference_pairs(score, by=Key(group, groups.size, ("group",), usable.double()), every=every)
+
+
+def over_largest_sum(process: Tensor, table: StepTable) -> Tensor:
+    """process / largest |Σ from a step to the end| in the table; unchanged where all are 0."""
+    sums = reward_to_go(table, gamma=1.0, reward=process.nan_to_num()).abs()
+    largest = float((sums * (table.weight > 0)).max())
+    return process / largest if largest > 0 else process
+
+
+def recorded(table: StepTable, needed: Tensor) -> Tensor:
+    """The sampler's log-probabilities, float64 (tokens,). `needed`: bool (tokens,), where there must be one.
+
+    Raises: MissingColumn, InvalidData.
+    """
+    remedy = "Score steps that a policy of this run sampled; expert and scripted steps have no log-probability."
+    where = "reward: implicit_process"
+    if "token_logprob" not in table:
+        raise MissingColumn(where=where, what="no step has log-probabilities of its tokens.", remedy=remedy)
+    old = table["token_logprob"].double()
+    missing = int((needed & ~old.isfinite()).sum())
+    if missing:
+        what = f"{missing} of {int(needed.sum())} tokens have no recorded log-probability."
+        raise InvalidData(where=where, what=what, remedy=remedy)
+    return old
+
+
+def refuse_other_tokens(policy: Mapping[str, Any], second: Mapping[str, Any], *, where: str) -> None:
+    """Raises: CheckpointError, if two models do not read and write the same tokens or actions."""
+    differing = [
+        f"{key} {second.get(key)}, the policy has {policy.get(key)}"
+        for key in ("kind", "tokenizer", "size", "actions")
+        if policy.get(key) != second.get(key)
+    ]
+    if differing:
+        raise CheckpointError(
+            where=where,
+            what=f"its model does not speak the policy's tokens: {'; '.join(differing)}.",
+            remedy="Give a folder saved from a run with this environment and tokenizer, or leave `model` out.",
+        )

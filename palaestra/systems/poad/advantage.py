@@ -1,0 +1,45 @@
+"""POAD: temporal differences over tokens, discounted between actions and never inside one.
+
+Knows rewards, the values of response tokens and time. Knows nothing of the critic's network.
+"""
+
+from __future__ import annotations
+
+from palaestra.algebra import Estimate, lambda_return, whitened
+from palaestra.data import StepTable
+from palaestra.registry import Columns, Fraction, register
+
+
+@register("advantage", "poad", uses=("critic",), source="arXiv 2405.15821")
+def poad(
+    table: StepTable,
+    *,
+    gamma: Fraction = 0.95,
+    lam: Fraction = 0.95,
+    whiten: bool = True,
+    chain: Columns = ("trajectory", "agent"),
+) -> Estimate:
+    """Generalized advantage estimation with the Bellman backup of action decomposition.
+
+        inside action k         δ_{k,j} = V_{k,j+1} − V_{k,j}                    A_{k,j} = δ + lam · A_{k,j+1}
+        at its last token n_k   δ_{k,n} = r_k + gamma · V_{k+1,1} − V_{k,n}      A_{k,n} = δ + gamma · lam · A_{k+1,1}
+
+    So a long way of saying an action is worth as much as a short one, and the optimum over tokens is the optimum
+    over whole actions. Targets of the critic are A + V.
+
+    Args:
+        table: columns trajectory, agent, turn, reward, terminated, truncated, token_count; token_value (tokens,);
+            value_end (rows,) where a trajectory is truncated.
+        gamma: in [0, 1], per action. Higher: late rewards reach early actions. Usual: 0.95–0.99.
+        lam: in [0, 1], per token. Higher: less bias, more variance; 1 gives gamma^(K − k) · R as the target of
+            every token of action k, for a reward R at the end of action K. Usual: 0.95.
+        whiten: standardize advantages over the tokens of the batch; targets stay as they are.
+        chain: rows that agree in these columns follow each other in time; each agent has its own values.
+
+    Returns: Estimate of float32 (tokens,); target NaN on tokens of agents without a critic.
+    Raises: MissingColumn, without token values or end flags; InvalidData, for values that are not finite, or a
+        trajectory whose last row is neither terminated nor truncated.
+    Differs from the authors' code: advantages are standardized over the batch, not over each mini-batch.
+    """
+    estimate = lambda_return(table, gamma=gamma, lam=lam, level="token", gamma_in=1.0, by=chain)
+    return whitened(estimate) if whiten else estimate

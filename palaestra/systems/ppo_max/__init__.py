@@ -1,0 +1,86 @@
+"""Rewards in units of the returns seen so far.
+
+Knows rewards and the moments of past returns. Knows nothing of what gave the rewards.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from palaestra.algebra import total_return
+from palaestra.data import StepTable
+from palaestra.data.protocols import Look
+from palaestra.errors import InvalidData
+from palaestra.registry import Positive, register
+
+
+@register("reward", "running_scale", source="arXiv 2307.04964")
+class RunningScale:
+    """Divide rewards by the deviation of all returns of the run, this batch's included.
+
+        R_i = Σ rewards of trajectory i        n, mean, M₂ = Σ (R − mean)² are merged batch by batch
+        r ← (r − [last row] · mean) / sqrt(M₂ / (n − 1))        the mean with `center` only
+
+    Of an answer that is scored once, the score itself is what is scaled. Returns that never differed are left as they
+    are.
+
+    Args:
+        center: subtract the running mean too, on each trajectory's last row.
+        clip: > 0, the largest size of a reward afterwards; None leaves it. Lower: rare scores count less. Usual: 10.
+
+    Raises: InvalidData, while fewer than 2 trajectories have been seen.
+    """
+
+    def __init__(self, *, center: bool = False, clip: Positive | None = 10.0) -> None:
+        self.center, self.clip = center, clip
+        self.count, self.mean, self.squares = 0, 0.0, 0.0
+
+    @property
+    def std(self) -> float:
+        """Sample deviation of all returns so far."""
+        return math.sqrt(self.squares / (self.count - 1)) if self.count > 1 else 0.0
+
+    def __call__(self, table: StepTable, look: Look) -> Float[Tensor, " rows"]:
+        order, last = table.timeline("trajectory")
+        ends = order[last]
+        ends = ends[table.weight[ends] > 0]
+        self._merge(total_return(table)[ends].double())
+        if self.count < 2:
+            raise InvalidData(
+                where="reward: running_scale",
+                what=f"{self.count} returns have no deviation; 2 are needed.",
+                remedy="Sample at least 2 episodes in the first iteration: rollout.tasks × rollout.group.",
+            )
+        reward = table["reward"].double()
+        if self.center:
+            reward = reward.index_add(0, ends, torch.full((len(ends),), -self.mean, dtype=torch.float64))
+        if self.std > 1e-8 * max(1.0, abs(self.mean)):  # what rounding leaves of equal returns is no unit
+            reward = reward / self.std
+        if self.clip is not None:
+            reward = reward.clamp(-self.clip, self.clip)
+        return torch.where(table.weight > 0, reward, 0.0).float()
+
+    def _merge(self, returns: Float[Tensor, " trajectories"]) -> None:
+        """Join the batch's moments with those before it."""
+        new = len(returns)
+        if new == 0:
+            return
+        mean, total = float(returns.mean()), self.count + new
+        gap = mean - self.mean
+        self.squares += float((returns - mean).square().sum()) + gap * gap * self.count * new / total
+        self.mean += gap * new / total
+        self.count = total
+
+    def learn(self, table: StepTable, look: Look) -> dict[str, float]:
+        return {"reward/running_mean": self.mean, "reward/running_std": self.std}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count, "mean": self.mean, "squares": self.squares}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count, self.mean, self.squares = int(state["count"]), float(state["mean"]), float(state["squares"])

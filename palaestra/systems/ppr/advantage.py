@@ -1,0 +1,43 @@
+"""PPR: token-level temporal differences of rewards that join a judge's scores with the outcome.
+
+Knows rewards, the values of response tokens and time. Knows nothing of judges: the reward part `renorm` joins the two.
+"""
+
+from __future__ import annotations
+
+from palaestra.algebra import Estimate, lambda_return, whitened
+from palaestra.data import StepTable
+from palaestra.registry import Columns, Fraction, register
+
+
+@register("advantage", "ppr", uses=("critic",), source="arXiv 2509.25598")
+def ppr(
+    table: StepTable,
+    *,
+    gamma: Fraction = 1.0,
+    lam: Fraction = 1.0,
+    whiten: bool = True,
+    chain: Columns = ("trajectory", "agent"),
+) -> Estimate:
+    """Reward to go minus value, at every token.
+
+        δ_u = r_u + gamma · V_{u+1} − V_u        A_u = δ_u + gamma · lam · A_{u+1}        target_u = A_u + V_u
+
+    r_u is the row's reward on its last token. A reward that is shifted by a constant in every step shifts the return
+    by that constant times the steps left: with rewards of `renorm`, length has a price.
+
+    Args:
+        table: columns trajectory, agent, turn, reward, terminated, truncated, token_count; token_value (tokens,);
+            value_end (rows,) where a trajectory is truncated.
+        gamma: in [0, 1], per token. Lower: late rewards fade. Usual: 1.
+        lam: in [0, 1], per token. Lower: more bias, less variance. Usual: 1.
+        whiten: standardize advantages over the tokens of the batch; targets stay as they are.
+        chain: rows that agree in these columns follow each other in time; each agent has its own values.
+
+    Returns: Estimate of float32 (tokens,); target NaN on tokens of agents without a critic.
+    Raises: MissingColumn, without token values or end flags; InvalidData, for values that are not finite, or a
+        trajectory whose last row is neither terminated nor truncated.
+    Differs from the authors' code: gamma = lam = 1 is the practice of search agents; the paper names no value.
+    """
+    estimate = lambda_return(table, gamma=gamma, lam=lam, level="token", by=chain)
+    return whitened(estimate) if whiten else estimate

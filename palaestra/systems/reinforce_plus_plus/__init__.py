@@ -1,0 +1,1 @@
+"""REINFORCE++. One trajectory a task (a group of 1), where group methods have no signal."""

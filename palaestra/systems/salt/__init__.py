@@ -1,0 +1,101 @@
+"""SALT: a filter that gives a step which several trajectories share the mean of their advantages.
+
+Knows states, actions and groups. Knows nothing of rewards, tokens or models.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import pydantic
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from palaestra.algebra import pool, segment_range
+from palaestra.data import Key, StepTable
+from palaestra.data.keys import compact
+from palaestra.errors import InvalidData, MissingColumn
+from palaestra.registry import Columns, register
+
+Steps = Annotated[int, pydantic.Field(ge=0)]
+EDGE = ("state_key", "action_key", "next_key")
+
+
+@register("advantage", "salt", reads=EDGE, source="arXiv 2510.20022")
+def salt(
+    table: StepTable,
+    advantage: Float[Tensor, " units"],
+    *,
+    history: Steps = 0,
+    base: Literal["trajectory", "row"] = "trajectory",
+    by: Columns = ("group",),
+) -> Float[Tensor, " rows"]:
+    """Merge equal steps of a group; a merged step gets the mean advantage of its occurrences.
+
+        A'(s, a, s') = mean of A over the rows of the group with this state, action and next state
+
+    A step that all trajectories share says nothing about their results and becomes neutral; a step of one
+    trajectory keeps what it had. The sum over all rows stays the same.
+
+    Args:
+        table: columns group, trajectory, turn, state_key, action_key, next_key, each (rows,). A terminated row
+            without next state leads to the end, which is one state; other missing keys are unlike any other.
+        advantage: (rows,), or (tokens,) with one number a trajectory.
+        history: ≥ 0, how many steps before must be equal too. Higher: fewer merges. Usual: 0.
+        base: "trajectory" refuses an advantage that differs inside a trajectory, as the method is defined; "row"
+            merges any advantage of rows, such as GiGPO's.
+        by: columns that peers agree in; rows of different sets are never merged.
+
+    Returns: float32 (rows,); 0 on padding.
+    Raises: MissingColumn, without keys; InvalidData, for a base that is not one number a trajectory.
+    """
+    value = _one_number(table, advantage, base)
+    edge = _edges(table, by)
+    order, last = table.timeline("trajectory")
+    opens = torch.ones(len(table), dtype=torch.bool)
+    opens[1:] = last[:-1]
+    for _ in range(history):
+        before = torch.empty_like(order)
+        before[order] = torch.where(opens, edge.size, edge.codes[order].roll(1))
+        edge = edge & Key(*compact(before))
+    return torch.where(table.weight > 0, pool(value, by=edge), 0.0)
+
+
+def _one_number(table: StepTable, advantage: Tensor, base: str) -> Tensor:
+    """The base advantage per row."""
+    whole, value = table.key("trajectory"), advantage
+    if len(advantage) != len(table):
+        first = table["token_count"].cumsum(0) - table["token_count"]
+        value = advantage[first]
+        equal = bool((segment_range(advantage, by=whole.spread(table.token_row)) == 0).all())
+    else:
+        equal = base == "row" or bool((segment_range(advantage, by=whole) == 0).all())
+    if not equal:
+        raise InvalidData(
+            where="advantage: salt",
+            what="the advantage before it differs inside a trajectory.",
+            remedy="Put an estimator of whole trajectories before it: grpo, rloo or dr_grpo; or set `base: row`.",
+        )
+    return value
+
+
+def _edges(table: StepTable, by: Columns) -> Key:
+    """The key of (peers, state, action, next state)."""
+    for name in EDGE:
+        if name not in table:
+            raise MissingColumn(
+                where="advantage: salt",
+                what=f"the table has no column `{name}`, so no two steps can be told to be the same.",
+                remedy="Let the environment fill `Observation.state_key`; actions need a `value`.",
+            )
+    reached = table["next_key"]
+    if "terminated" in table:
+        end = len(table.labels("next_key"))
+        reached = torch.where((reached < 0) & table["terminated"], end, reached)
+    missing = reached < 0
+    if bool(missing.all()):
+        raise MissingColumn(where="column `next_key`", what="no row has a value in it.")
+    alone = int(reached.max()) + torch.cumsum(missing, 0)
+    following = Key(*compact(torch.where(missing, alone, reached)), ("next_key",))
+    return table.key(*by, "state_key", "action_key") & following

@@ -1,0 +1,313 @@
+"""Inquiry: one agent is given an answer and asks a question that it answers; another looks for the answer.
+
+Knows facts between named entities, searches, questions along facts, and when a question is one. Knows nothing of who
+acts, nor of what questions are worth.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+import pydantic
+
+from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.envs.kit.single import unstarted
+from palaestra.envs.worlds.searchqa.graph import FEWEST, MOST, Fact, Graph, build_graph
+from palaestra.errors import RecipeError
+from palaestra.registry import PositiveInt, register
+
+PROPOSER, SOLVER = AGENTS = ("proposer", "solver")
+SEARCH, ASK, ANSWER = "search", "ask", "answer"
+Few = Annotated[int, pydantic.Field(ge=1, le=4)]
+Fault = Literal["", "unasked", "unknown words", "leak", "too long", "few searches", "unanswerable"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """How far one episode is. Frozen: a snapshot is the state itself."""
+
+    graph: Graph
+    seed: int
+    answer: str
+    question: tuple[str, ...] = ()  # where it begins, and the relations that lead on; empty: not asked yet
+    documents: tuple[Fact, ...] = ()  # what the proposer has read
+    searches: frozenset[str] = frozenset()
+    turn: int = 0  # of the present part: the proposer's, or one attempt
+    found: tuple[Fact, ...] = ()  # by the present attempt
+    attempt: int = 0
+    solved: int = 0
+    proposed: bool = True
+
+    def forward(self, question: Sequence[str], facts: Sequence[Fact] | None = None) -> str | None:
+        """Where a question leads, by these facts alone or by all; None: nowhere."""
+        graph, (place, *relations) = self.graph, question
+        known = set(graph.facts if facts is None else facts)
+        entity = graph.names.index(place) if place in graph.names else -1
+        for word in relations:
+            fact = (entity, graph.words.index(word) if word in graph.words else -1)
+            if fact not in known:
+                return None
+            entity = graph.facts[fact]
+        return graph.names[entity] if entity >= 0 and relations else None
+
+
+@register("environment", "inquiry")
+class Inquiry:
+    """The proposer reads `hide elm`, searches, and asks `ask anna home`; the solver reads `find anna home`, searches
+    too, and answers `answer elm`; as often as `attempts` says, each time as if for the first time.
+
+    A question is where to begin and which relations to follow. `search elm` shows facts that tell of elm, `search anna
+    home` those of anna's home. A question counts if its words are known, the answer is not among them, it is not too
+    long, enough was searched, and, with `check`, the reader of this world gets to the answer by what the proposer has
+    read and some other facts: no more than that is asked of it, and the solver is not asked. Held-out tasks, and all
+    tasks where `questions` is "fixed", have their question from the start.
+
+    Args:
+        entities, relations: of the graphs, as in `searchqa`. Higher: more to search.
+        graphs: so many fixed graphs, which held-out questions are about too.
+        questions: "proposed", or "fixed": along the graph, with as many hops as `hops` says.
+        hops: fewest and most of fixed questions.
+        longest: most hops of a proposed question. Higher: harder questions are possible. Usual: 3 to 5.
+        least_searches: different searches before a question counts. 0: none. Usual: 1.
+        check: refuse questions that do not lead to the answer.
+        noise_facts: read by the check beside the proposer's own. Usual: 4.
+        expert_hops: most hops of the expert's questions.
+        shown: facts that a search shows at most. Lower: shorter prompts, more searches.
+        attempts: of the solver on a proposed question. Higher: its success is measured better. Usual: 4 or 5.
+        max_turns: acts of the proposer, and of the solver in one attempt.
+
+    Reward: 1 for the solver's right answer, the one that the proposer was given. The proposer gets none, the part
+    `question_difficulty` pays it. The proposer's last step tells `valid`, `hops` and `solved` (share of the attempts),
+    the episode `fault`, `asked`, `valid_questions`, `asked_hops`, `answered` (an attempt is over with this act), and
+    `success` of the first attempt. With `question` and `answer` in its parameters a task asks what was asked before.
+
+    Raises: RecipeError, for numbers of hops in the wrong order.
+    """
+
+    agents: tuple[str, ...] = AGENTS
+    provides = frozenset({"state_key", "outcome", "valid", "hops", "solved"})  # columns that tables made of it have
+
+    def __init__(
+        self,
+        *,
+        entities: Annotated[int, pydantic.Field(ge=FEWEST, le=MOST)] = 12,
+        relations: Annotated[int, pydantic.Field(ge=3, le=8)] = 5,
+        graphs: PositiveInt = 8,
+        questions: Literal["proposed", "fixed"] = "proposed",
+        hops: tuple[Few, Few] = (1, 2),
+        longest: PositiveInt = 4,
+        least_searches: Annotated[int, pydantic.Field(ge=0)] = 1,
+        check: bool = True,
+        noise_facts: Annotated[int, pydantic.Field(ge=0)] = 4,
+        expert_hops: Few = 2,
+        shown: PositiveInt = 3,
+        attempts: PositiveInt = 4,
+        max_turns: PositiveInt = 6,
+    ) -> None:
+        if hops[0] > hops[1]:
+            raise RecipeError(
+                where="environment: inquiry",
+                what=f"`hops` is {hops[0]} to {hops[1]}: the first number is larger than the second.",
+                remedy=f"Write `hops: [{hops[1]}, {hops[0]}]`.",
+            )
+        self._params = {"entities": entities, "relations": relations, "graphs": graphs, "hops": list(hops)}
+        self._questions, self._longest, self._least = questions, longest, least_searches
+        self._check, self._noise, self._expert_hops = check, noise_facts, expert_hops
+        self._shown, self._attempts, self._max_turns = shown, attempts, max_turns
+        self._state: State | None = None
+
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """`n` answers to ask for, or questions; those that are held out are questions."""
+        fixed = self._questions == "fixed" or split != "train"
+        return seeded_tasks("inquiry", {**self._params, "fixed": fixed}, split, n, seed)
+
+    def reset(self, task: Task) -> StepResult:
+        world, draw = {**self._params, **task.params}, random.Random(task.seed)
+        number = draw.randrange(world["graphs"])
+        graph = build_graph(world["entities"], world["relations"], False, number)
+        if "question" in world:  # one that was asked before
+            start = State(graph=graph, seed=task.seed, answer=world["answer"], question=tuple(world["question"]))
+        elif world.get("fixed"):
+            way = _walk(graph, draw.randint(*world["hops"]), draw)
+            words = (graph.names[way[0][0]], *(graph.words[relation] for _, relation in way))
+            start = State(graph=graph, seed=task.seed, answer=graph.names[graph.facts[way[-1]]], question=words)
+        else:
+            answer = draw.choice(sorted(set(graph.facts.values())))
+            start = State(graph=graph, seed=task.seed, answer=graph.names[answer])
+        self._state = replace(start, proposed=not start.question)
+        return StepResult(observations=self._observe(self._state))
+
+    def step(self, actions: Mapping[str, Action]) -> StepResult:
+        state = self._playing()
+        ((name, action),) = actions.items()
+        words = tuple(str(action.value).lower().split())
+        state = replace(state, turn=state.turn + 1)
+        return self._propose(state, words) if name == PROPOSER else self._solve(state, words)
+
+    def close(self) -> None:
+        self._state = None
+
+    # ---- both parts -----------------------------------------------------------------------------------------
+    def _propose(self, state: State, words: tuple[str, ...]) -> StepResult:
+        kind, *rest = words or ("",)
+        info: dict[str, Any] = {}
+        if kind == SEARCH and rest and state.turn < self._max_turns:
+            told = tuple(fact for fact in self._about(state, rest, incoming=True) if fact not in state.documents)
+            state = replace(state, documents=state.documents + told, searches=state.searches | {" ".join(rest)})
+            return self._go_on(state, info)
+        if kind != ASK:
+            if kind != SEARCH or not rest:
+                info["invalid"] = {PROPOSER: True}
+            if state.turn < self._max_turns:
+                return self._go_on(state, info)
+        fault = self._fault(state, rest) if kind == ASK else "unasked"
+        told_of = {"valid": float(not fault), "hops": float(len(rest) - 1 if not fault else 0), "solved": 0.0}
+        info |= {name: {PROPOSER: value} for name, value in told_of.items()}
+        info |= {"fault": fault, "asked": " ".join(rest), "answer": state.answer, "valid_questions": told_of["valid"]}
+        if fault:
+            return self._end(state, PROPOSER, info)
+        info["asked_hops"] = told_of["hops"]
+        return self._go_on(replace(state, question=tuple(rest), turn=0), info)
+
+    def _solve(self, state: State, words: tuple[str, ...]) -> StepResult:
+        kind, *rest = words or ("",)
+        info: dict[str, Any] = {"answered": False}
+        if kind == SEARCH and rest and state.turn < self._max_turns:
+            told = tuple(fact for fact in self._about(state, rest, incoming=False) if fact not in state.found)
+            return self._go_on(replace(state, found=state.found + told), info)
+        if kind not in (SEARCH, ANSWER) or not rest:
+            info["invalid"] = {SOLVER: True}
+            if state.turn < self._max_turns:
+                return self._go_on(state, info)
+        right = kind == ANSWER and " ".join(rest) == state.answer
+        state = replace(state, attempt=state.attempt + 1, solved=state.solved + right, turn=0, found=())
+        info["answered"] = True
+        if state.attempt == 1:
+            info["success"] = right
+        if state.proposed and state.attempt < self._attempts:
+            return self._go_on(state, info, float(right))
+        if state.proposed:
+            info["solved"] = {PROPOSER: state.solved / state.attempt}
+        return self._end(state, SOLVER, info, float(right))
+
+    def _go_on(self, state: State, info: Mapping[str, Any], reward: float = 0.0) -> StepResult:
+        self._state = state
+        return StepResult(
+            observations=self._observe(state), rewards={SOLVER: reward} if reward else {}, info=dict(info)
+        )
+
+    def _end(self, state: State, name: str, info: Mapping[str, Any], reward: float = 0.0) -> StepResult:
+        self._state = None
+        over = frozenset({name, PROPOSER} if state.proposed else {name})
+        return StepResult(observations={}, rewards={name: reward}, terminated=over, info=dict(info))
+
+    def _fault(self, state: State, question: Sequence[str]) -> Fault:
+        """Why a proposed question does not count; nothing if it does."""
+        graph = state.graph
+        if len(question) < 2 or question[0] not in graph.names or set(question[1:]) - set(graph.words):
+            return "unknown words"
+        if state.answer in question:
+            return "leak"
+        if len(question) - 1 > self._longest:
+            return "too long"
+        if len(state.searches) < self._least:
+            return "few searches"
+        if self._check and not self._answerable(state, question):
+            return "unanswerable"
+        return ""
+
+    def _answerable(self, state: State, question: Sequence[str]) -> bool:
+        """Whether the facts that the proposer has read, and some others, lead from the question to the answer."""
+        if not state.documents:
+            return False
+        others = [fact for fact in sorted(state.graph.facts) if fact not in state.documents]
+        noise = random.Random(derive(state.seed, "noise")).sample(others, min(self._noise, len(others)))
+        return state.forward(question, (*state.documents, *noise)) == state.answer
+
+    def _about(self, state: State, words: Sequence[str], *, incoming: bool) -> list[Fact]:
+        """Facts that a search shows, of these relations if it names any; those leading to the entity first, or last."""
+        graph = state.graph
+        wanted = {graph.words.index(word) for word in words if word in graph.words}
+        named = {graph.names.index(word) for word in words if word in graph.names}
+        hits = [
+            fact
+            for fact in sorted(graph.facts)
+            if (fact[0] in named or graph.facts[fact] in named) and (not wanted or fact[1] in wanted)
+        ]
+        random.Random(derive(state.seed, "order", state.attempt, *words)).shuffle(hits)
+        return sorted(hits, key=lambda fact: (fact[0] in named) == incoming)[: self._shown]
+
+    # ---- abilities ----------------------------------------------------------------------------------------
+    def expert(self, agent: str) -> Action:
+        """The proposer goes back from the answer, one search a hop, and asks; the solver searches hop by hop."""
+        state = self._playing()
+        words = self._expert_solver(state) if state.question else self._expert_proposer(state)
+        return Action(text=" ".join(words))
+
+    def _expert_proposer(self, state: State) -> tuple[str, ...]:
+        graph, draw = state.graph, random.Random(derive(state.seed, "expert"))
+        place, relations, hops = state.answer, list[str](), draw.randint(1, self._expert_hops)
+        passed = {state.answer}
+        while len(relations) < hops:
+            if place not in state.searches:
+                return SEARCH, place
+            into = [
+                f for f in state.documents if graph.names[graph.facts[f]] == place and graph.names[f[0]] not in passed
+            ]
+            if not into:
+                break
+            entity, relation = into[draw.randrange(len(into))]
+            place, relations = graph.names[entity], [graph.words[relation], *relations]
+            passed.add(place)
+        return ASK, place, *(relations or ["nothing"])
+
+    def _expert_solver(self, state: State) -> tuple[str, ...]:
+        graph, place = state.graph, state.question[0]
+        for word in state.question[1:]:
+            fact = (graph.names.index(place), graph.words.index(word))
+            if fact not in state.found:
+                return (SEARCH, place, word) if fact in graph.facts else (ANSWER, place)
+            place = graph.names[graph.facts[fact]]
+        return ANSWER, place
+
+    def snapshot(self) -> Any:
+        return self._state
+
+    def restore(self, state: Any) -> None:
+        self._state = state
+
+    # ---- observations -------------------------------------------------------------------------------------
+    def _playing(self) -> State:
+        if self._state is None:
+            raise unstarted("inquiry")
+        return self._state
+
+    def _observe(self, state: State) -> dict[str, Observation]:
+        name, facts = (SOLVER, state.found) if state.question else (PROPOSER, state.documents)
+        said = " , ".join(state.graph.spell(fact) for fact in facts)
+        asked = f"find {' '.join(state.question)} ." if state.question else f"hide {state.answer} ."
+        text = f"{asked} {said}".strip()
+        return {name: Observation(text=text, state_key=text)}
+
+
+def _walk(graph: Graph, hops: int, draw: random.Random) -> list[Fact]:
+    """Facts one after the other, as many as asked for if there is such a way, that visit no entity twice."""
+    best: list[Fact] = []
+    for _ in range(50):
+        entity = draw.choice(sorted({fact[0] for fact in graph.facts}))
+        way, passed = list[Fact](), {entity}
+        while len(way) < hops:
+            steps = [fact for fact in graph.of(entity) if graph.facts[fact] not in passed]
+            if not steps:
+                break
+            way.append(draw.choice(steps))
+            entity = graph.facts[way[-1]]
+            passed.add(entity)
+        best = max(best, way, key=len)
+        if len(best) == hops:
+            break
+    return best

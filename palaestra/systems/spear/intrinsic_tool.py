@@ -1,0 +1,123 @@
+"""A bonus for using tools that fades: tools are tried early, and what they bring decides later.
+
+Knows which steps called a tool, and the iteration. Knows nothing of tools or of what they answer.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from palaestra.data import Key, StepTable
+from palaestra.data.keys import compact
+from palaestra.data.protocols import Look
+from palaestra.errors import MissingColumn
+from palaestra.registry import NonNegative, Positive, PositiveInt, register
+from palaestra.systems.spear.schedules import fall
+
+
+@register("reward", "intrinsic_tool", source="arXiv 2509.22601, public code")
+class IntrinsicTool:
+    """Pay each turn that calls a tool, less and less as training goes on; right and wrong episodes alike.
+
+        R ← R + min(cap, rate · turns with a tool call) · f(s)
+        f(s) = (1 + cos(π s / horizon)) / 2 in iteration s up to the horizon, then 0     (cosine)
+
+    The bonus stands on the turns that earned it, in time, until the cap is reached.
+
+    Args:
+        rate: ≥ 0, of a turn. 0 pays nothing. Higher: tools spread sooner, and calls for their own sake too. Usual: 0.1.
+        cap: > 0, of an episode. Usual: 1, the reward of a success.
+        horizon: iterations until nothing is paid. Usual: 100–200.
+        schedule: "cosine" fades, "constant" does not, "none" never pays.
+        column: numbers above 0 mark the turns that called a tool. Acts that could not be read (`invalid`) never count.
+
+    Called with a table, columns trajectory, turn, reward and that column, each (rows,), it returns the columns reward
+    and intrinsic (rows,); `outcome` stays as it is. Rows of weight 0 get no bonus.
+    Raises: MissingColumn, if the table has no such column.
+    """
+
+    provides = frozenset({"intrinsic"})
+
+    def __init__(
+        self,
+        *,
+        rate: NonNegative = 0.1,
+        cap: Positive = 1.0,
+        horizon: PositiveInt = 200,
+        schedule: Literal["none", "constant", "cosine"] = "cosine",
+        column: str = "tool_call",
+    ) -> None:
+        self._rate, self._cap, self._horizon = rate, cap, horizon
+        self._schedule, self._column = schedule, column
+
+    def factor(self, step: int) -> float:
+        """f of an iteration."""
+        match self._schedule:
+            case "none":
+                return 0.0
+            case "constant":
+                return 1.0
+            case _:
+                return fall(step, self._horizon)
+
+    def __call__(self, table: StepTable, look: Look) -> dict[str, Tensor]:
+        factor = self.factor(look.step)
+        if not factor * self._rate:
+            return {"reward": table["reward"], "intrinsic": torch.zeros(len(table))}
+        bonus = factor * self._earned(table)
+        return {"reward": (table["reward"].double() + bonus).float(), "intrinsic": bonus.float()}
+
+    def _earned(self, table: StepTable) -> Float[Tensor, " rows"]:
+        """What each row adds to min(cap, rate · calls so far), before the schedule: float64."""
+        calls = self._calls(table)
+        before = _before(calls, table)
+        return (self._rate * (before + calls)).clamp_max(self._cap) - (self._rate * before).clamp_max(self._cap)
+
+    def _calls(self, table: StepTable) -> Float[Tensor, " rows"]:
+        """1 on rows that called a tool; 0 on padding, and on acts that nobody could read, whatever they meant."""
+        if self._column not in table:
+            raise MissingColumn(
+                where="reward: intrinsic_tool",
+                what=f"the table has no column `{self._column}` that tells which turns called a tool.",
+                remedy=f'Let the environment give `info["{self._column}"] = {{agent: 1.0}}`, or name its `column`.',
+            )
+        called = (table[self._column] > 0) & (table.weight > 0)
+        return (called & (table["invalid"] == 0) if "invalid" in table else called).double()
+
+    def learn(self, table: StepTable, look: Look) -> dict[str, float]:
+        """What fresh episodes were paid, and how many of their turns called a tool, on average."""
+        fresh = table.weight > 0
+        if "replayed" in table:
+            fresh = fresh & (table["replayed"] == 0)
+        episodes = max(compact(table["trajectory"][fresh])[1], 1)
+        found = {
+            "intrinsic/factor": self.factor(look.step),
+            "intrinsic/mean": float(table["intrinsic"][fresh].double().sum()) / episodes,
+        }
+        if self._column in table:
+            found["intrinsic/tool_turns"] = float(self._calls(table)[fresh].sum()) / episodes
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: the schedule goes by the number of the iteration."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to read."""
+
+
+def _before(values: Tensor, table: StepTable) -> Tensor:
+    """The sum of `values` over the earlier rows of the row's trajectory."""
+    order, _ = table.timeline("trajectory")
+    codes: Key = table.key("trajectory")
+    ordered, chain = values[order], codes.codes[order]
+    running = ordered.cumsum(0) - ordered
+    start = torch.full((codes.size,), torch.inf, dtype=torch.float64)
+    start = start.scatter_reduce(0, chain, running, "amin")  # sums never fall, so a chain's least is its first
+    out = torch.empty_like(running)
+    out[order] = running - start[chain]
+    return out

@@ -1,0 +1,105 @@
+"""SRGPO: a verified score of every step, compared inside random blocks of steps.
+
+Knows rewards, scores of steps and which act a row is. Knows nothing of states, tokens or models.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import pydantic
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from palaestra.algebra import row_draws, segment_rank, standardize, total_return
+from palaestra.data import Key, StepTable
+from palaestra.data.keys import compact
+from palaestra.errors import InvalidData
+from palaestra.registry import Columns, Degrees, NonNegative, Scale, Singleton, Unit, ZeroVariance, register
+
+BlockSize = Annotated[int, pydantic.Field(ge=2)]
+
+
+@register("advantage", "srgpo", reads=("process",), uses=("group",), source="arXiv 2512.02631")
+def srgpo(
+    table: StepTable,
+    *,
+    step_weight: NonNegative = 0.5,
+    block_size: BlockSize | None = 16,
+    block_scope: Literal["batch", "group", "trajectory"] = "batch",
+    seed: int = 0,
+    scale: Scale = "std",
+    by: Columns = ("group",),
+    unit: Unit = "trajectory",
+    ddof: Degrees = 1,
+    singleton: Singleton = "zero",
+    zero_variance: ZeroVariance = "zero",
+) -> Float[Tensor, " rows"]:
+    """Credit a step with its episode's result and with its own score among a random block of steps.
+
+        A_k = E_i + step_weight · S_k
+        E_i = (R_i − mean of R over the trajectories of the group) / their deviation
+        S_k = (v_k − mean of v over the block of row k) / the block's deviation
+
+    v_k is the verified score of the step itself, not a sum to come: it means the same in every state, so that
+    any steps can be compared, also where no state is ever seen twice.
+
+    Args:
+        table: columns group, trajectory, agent, turn, reward, process, each (rows,).
+        step_weight: ≥ 0. Higher: the verifier counts more; 0 is GRPO. Usual: 0.5.
+        block_size: rows of a block, ≥ 2; the last of a scope may be smaller. Higher: steadier baselines, fewer
+            chances of blocks without variance. None: one block. Usual: 16.
+        block_scope: what is cut into blocks: the whole batch, each group or each trajectory.
+        seed: of the blocks. A row's block depends on the seed and on which act it is (trajectory, agent, turn),
+            not on the order of rows. Names of trajectories carry the iteration, so blocks differ from one to the next.
+        scale: "none" only centers E and S.
+        by, unit, singleton: for E, as in `grpo`; a row alone in its block always gives S = 0.
+        ddof, zero_variance: for both parts.
+
+    Returns: float32 (rows,).
+    Raises: MissingColumn, without scores; InvalidData, if a row has none, for fewer than 2 rows, or if no group
+        has two trajectories.
+    Differs from the authors' code: E counts each trajectory once (theirs: `unit="row"`); blocks can stay inside a
+        group, a switch of theirs that has no effect.
+    """
+    counts = table.weight > 0
+    score = torch.where(counts, _scores(table, counts), 0.0)
+    episode = standardize(
+        total_return(table),
+        by=table.key(*by),
+        unit=table.unit(unit),
+        scale=scale,
+        ddof=ddof,
+        singleton=singleton,
+        zero_variance=zero_variance,
+        need_peers=True,
+    )
+    scope = table.key(*(() if block_scope == "batch" else (block_scope,)))
+    blocks = _blocks(table, scope, counts, size=block_size, seed=seed)
+    step = standardize(score, by=blocks, scale=scale, ddof=ddof, zero_variance=zero_variance)
+    return episode + step_weight * step
+
+
+def _scores(table: StepTable, counts: Tensor) -> Tensor:
+    score = table["process"]
+    if int(counts.sum()) < 2:
+        raise InvalidData(where="advantage: srgpo", what=f"{int(counts.sum())} rows cannot be compared; 2 are needed.")
+    missing = (~score.isfinite() & counts).nonzero()
+    if len(missing):
+        raise InvalidData(
+            where=f"column `process`, row {int(missing[0, 0])}",
+            what=f"{len(missing)} of {int(counts.sum())} steps have no score.",
+            remedy="Let the environment's verifier, or a reward part, score every step.",
+        )
+    return score
+
+
+def _blocks(table: StepTable, scope: Key, counts: Tensor, *, size: int | None, seed: int) -> Key:
+    """Rows of each scope in random order, cut into pieces; padding stands apart."""
+    apart = Key(2 * scope.codes + ~counts, 2 * scope.size, (), scope.weight)
+    if size is None:
+        return Key(apart.codes, apart.size, ("block",), scope.weight)
+    place = segment_rank(row_draws(table, seed=seed, purpose="blocks"), by=apart) // size
+    codes, number = compact(apart.codes * (int(place.max()) + 1) + place)
+    return Key(codes, number, ("block",), scope.weight)

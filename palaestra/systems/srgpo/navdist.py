@@ -1,0 +1,250 @@
+"""Navdist: find a hidden target on a walled grid, with a verifier who knows how far away it is.
+
+Knows grids, moves, sight and distances. The world is deterministic; all that differs between tasks comes from the seed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pydantic
+
+from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.errors import ContractError
+from palaestra.registry import PositiveInt, register
+
+AGENT = "walker"
+MOVES = {"north": (0, -1), "east": (1, 0), "south": (0, 1), "west": (-1, 0)}
+ACTIONS = tuple(MOVES)
+WALLS = 0.2  # share of cells that are walls, as far as the rest stays connected
+RECENT = 6  # cells of the way so far that the text names
+Cell = tuple[int, int]  # column, row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One grid: which cells are free, where one starts, and how far each free cell is from the target."""
+
+    size: int
+    start: Cell
+    target: Cell
+    distance: Mapping[Cell, int]  # of every free cell
+
+    def next(self, cell: Cell, move: str) -> Cell | None:
+        """The cell after a move; None if a wall or the border is in the way."""
+        beyond = (cell[0] + MOVES[move][0], cell[1] + MOVES[move][1])
+        return beyond if beyond in self.distance else None
+
+    def open(self, cell: Cell) -> list[str]:
+        """The moves that are possible, in the order of `ACTIONS`."""
+        return [move for move in ACTIONS if self.next(cell, move) is not None]
+
+    def sees(self, cell: Cell, sight: int) -> bool:
+        """Whether the target is at most `sight` cells away; walls hide nothing."""
+        return abs(cell[0] - self.target[0]) + abs(cell[1] - self.target[1]) <= sight
+
+
+# ---- building ---------------------------------------------------------------------------------------------
+@lru_cache(maxsize=4096)
+def build(size: int, longest: int, sight: int, seed: int) -> Field:
+    """A grid with the target out of sight of the start, and at most `longest` moves away where that can be."""
+    draw = random.Random(seed)
+    free = _walled(size, draw)
+    target = draw.choice(sorted(free))
+    distance = _distances(free, target)
+    hidden = [c for c in sorted(free) if abs(c[0] - target[0]) + abs(c[1] - target[1]) > sight] or sorted(free)
+    near = [cell for cell in hidden if distance[cell] <= longest]
+    start = draw.choice(near) if near else min(hidden, key=lambda cell: distance[cell])
+    return Field(size=size, start=start, target=target, distance=distance)
+
+
+def _walled(size: int, draw: random.Random) -> set[Cell]:
+    """Free cells after walls were put up one by one, each only if nobody is locked in."""
+    free = {(x, y) for x in range(size) for y in range(size)}
+    for cell in draw.sample(sorted(free), int(WALLS * size * size)):
+        rest = free - {cell}
+        if len(_distances(rest, next(iter(rest)))) == len(rest):
+            free = rest
+    return free
+
+
+def _distances(free: set[Cell], target: Cell) -> dict[Cell, int]:
+    found, waiting = {target: 0}, deque([target])
+    while waiting:
+        x, y = waiting.popleft()
+        for right, down in MOVES.values():
+            beyond = (x + right, y + down)
+            if beyond in free and beyond not in found:
+                found[beyond] = found[x, y] + 1
+                waiting.append(beyond)
+    return found
+
+
+# ---- the environment --------------------------------------------------------------------------------------
+@register("environment", "navdist")
+class Navdist:
+    """Walk to a target that is visible only from nearby; what has been walked is remembered for you.
+
+    An observation says where one is, which ways are open, which cells one has been on, and where the target is once it
+    is in sight. Two episodes are in the same situation only if they have walked the same cells, so states rarely
+    repeat: comparing equal states has little to compare, and a verified score of each step has much.
+
+    Args:
+        size: cells per side, 5–16. Higher: longer searches. Usual: 8.
+        max_turns: turns until the episode is cut off. The target is at most 75 % of them away. Usual: 20.
+        sight: from how many moves away (walls ignored) the target is seen. Higher: easier. Usual: 3.
+        process: "verified": a step scores 1 if it came nearer to the target or brought it into sight, else 0.
+            "random": a coin instead, as good as none; it depends on the task's seed and the way so far.
+        fields: 0 makes a new grid for every seed; k > 0 lets every seed play one of k grids.
+
+    Reward: 1 for reaching the target, else 0. A move against a wall, or one that cannot be read, costs a turn. The
+    score stands in `info["process"]`. `vector` is one-hot: own cell; cells walked so far; open ways; the target's
+    column and row from here, if it is in sight.
+    """
+
+    agents: tuple[str, ...] = (AGENT,)
+    provides = frozenset({"state_key", "outcome", "process"})  # columns that tables made of it have
+    actions: tuple[str, ...] = ACTIONS
+    action_count: int = len(ACTIONS)
+
+    def __init__(
+        self,
+        *,
+        size: Annotated[int, pydantic.Field(ge=5, le=16)] = 8,
+        max_turns: PositiveInt = 20,
+        sight: PositiveInt = 3,
+        process: Literal["verified", "random"] = "verified",
+        fields: Annotated[int, pydantic.Field(ge=0)] = 0,
+    ) -> None:
+        self._params = {"size": size, "max_turns": max_turns, "sight": sight, "fields": fields}
+        self._process = process
+        self._size, self._sight, self._max_turns = size, sight, max_turns
+        self.vector_size = 2 * size * size + len(MOVES) + 2 * (2 * sight + 1)
+        self._field: Field | None = None
+        self._seed, self._name = 0, ""
+        self._walked: tuple[Cell, ...] = ()  # in order, the present cell last
+        self._moves: tuple[str, ...] = ()  # what was tried
+
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """`n` grids; splits never share a seed."""
+        return seeded_tasks("navdist", self._params, split, n, seed)
+
+    def reset(self, task: Task) -> StepResult:
+        world = {**self._params, **task.params}
+        fields = world["fields"]
+        number = task.seed // 2 % fields if fields else task.seed  # the last bit of a seed tells its split
+        self._sight, self._max_turns = world["sight"], world["max_turns"]
+        self._field = build(world["size"], int(0.75 * self._max_turns), self._sight, number)
+        self._seed, self._name = task.seed, str(number)
+        self._walked, self._moves = (self._field.start,), ()
+        return StepResult(observations={AGENT: self._observe(self._field)})
+
+    def step(self, actions: Mapping[str, Action]) -> StepResult:
+        field, before = self._playing(), self._walked[-1]
+        move = read(actions[AGENT].value)
+        after = (field.next(before, move) if move else None) or before
+        self._walked += (after,) if after != before else ()
+        self._moves += (move or "?",)
+        won = after == field.target
+        cut = not won and len(self._moves) >= self._max_turns
+        info: dict[str, Any] = {"process": {AGENT: self._score(field, before, after)}}
+        if won or cut:
+            info["success"] = won
+        if move is None:
+            info["invalid"] = {AGENT: True}
+        seen = {} if won else {AGENT: self._observe(field)}
+        return StepResult(
+            observations={} if cut else seen,
+            last=seen if cut else {},
+            rewards={AGENT: float(won)},
+            terminated=frozenset({AGENT} if won else ()),
+            truncated=frozenset({AGENT} if cut else ()),
+            info=info,
+        )
+
+    def close(self) -> None:
+        self._field = None
+
+    # ---- abilities ----------------------------------------------------------------------------------------
+    def expert(self, agent: str) -> Action:
+        """A step of a shortest way; it knows where the target is, also while the agent does not."""
+        field, here = self._playing(), self._walked[-1]
+        move = min(field.open(here), key=lambda m: field.distance[field.next(here, m)])  # type: ignore[index]
+        return Action(text=move, value=ACTIONS.index(move))
+
+    def snapshot(self) -> Any:
+        return self._field, self._seed, self._name, self._walked, self._moves
+
+    def restore(self, state: Any) -> None:
+        self._field, self._seed, self._name, self._walked, self._moves = state
+
+    # ---- scores and observations --------------------------------------------------------------------------
+    def _playing(self) -> Field:
+        if self._field is None:
+            raise ContractError(where="environment navdist", what="`step` was called before `reset`.")
+        return self._field
+
+    def _score(self, field: Field, before: Cell, after: Cell) -> float:
+        if self._process == "random":
+            return float(derive(self._seed, "coin", *self._moves) % 2)
+        nearer = field.distance[after] < field.distance[before]
+        return float(nearer or field.sees(after, self._sight) > field.sees(before, self._sight))
+
+    def _observe(self, field: Field) -> Observation:
+        here, open_ways = self._walked[-1], field.open(self._walked[-1])
+        offset = (field.target[0] - here[0], field.target[1] - here[1]) if field.sees(here, self._sight) else None
+        walked = sorted(set(self._walked))
+        return Observation(
+            text=_describe(self._walked, open_ways, offset),
+            vector=_vector(field.size, self._sight, here, walked, open_ways, offset),
+            legal=open_ways,
+            state_key=f"{self._name}/{_place(here)}/{''.join(_place(cell) for cell in walked)}",
+        )
+
+
+def read(value: Any) -> str | None:
+    """The move meant by a text or an index; None if it cannot be read."""
+    if isinstance(value, str):
+        text = " ".join(value.lower().split())
+        return text if text in ACTIONS else None
+    if isinstance(value, int | np.integer) and 0 <= value < len(ACTIONS):
+        return ACTIONS[int(value)]
+    return None
+
+
+def _place(cell: Cell) -> str:
+    return f"{chr(ord('a') + cell[0])}{cell[1] + 1}"
+
+
+def _describe(walked: tuple[Cell, ...], open_ways: list[str], offset: Cell | None) -> str:
+    """`at c4. open north east. target 2 east 1 south. came from c3 b3.`"""
+    text = f"at {_place(walked[-1])}. open {' '.join(open_ways)}. "
+    if offset is None:
+        text += "target not in sight."
+    else:
+        across, down = ("east" if offset[0] > 0 else "west"), ("south" if offset[1] > 0 else "north")
+        ways = ((abs(offset[0]), across), (abs(offset[1]), down))
+        text += f"target {' '.join(f'{n} {way}' for n, way in ways if n)}."
+    recent = [_place(cell) for cell in walked[-2 : -2 - RECENT : -1]]
+    return text + (f" came from {' '.join(recent)}." if recent else "")
+
+
+def _vector(
+    size: int, sight: int, here: Cell, walked: list[Cell], open_ways: list[str], offset: Cell | None
+) -> np.ndarray:
+    cells, width = size * size, 2 * sight + 1
+    found = np.zeros(2 * cells + len(MOVES) + 2 * width, np.float32)
+    found[here[0] + size * here[1]] = 1
+    found[[cells + x + size * y for x, y in walked]] = 1
+    found[[2 * cells + ACTIONS.index(way) for way in open_ways]] = 1
+    if offset is not None:
+        found[2 * cells + len(MOVES) + sight + offset[0]] = 1
+        found[2 * cells + len(MOVES) + width + sight + offset[1]] = 1
+    return found

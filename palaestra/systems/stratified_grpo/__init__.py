@@ -1,0 +1,106 @@
+"""Stratified GRPO: trajectories are compared with those of the same structure.
+
+Knows rewards, groups and strata. Knows nothing of turns, tokens or models.
+"""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from torch import Tensor
+
+from palaestra.algebra import segment_range, standardize, total_return
+from palaestra.data import StepTable
+from palaestra.data.keys import Key
+from palaestra.errors import InvalidData, RecipeError
+from palaestra.registry import Columns, Degrees, Fraction, Scale, Singleton, Unit, ZeroVariance, register
+
+RESULTS = ("reward", "outcome", "process", "value")  # what a stratum must not be made of
+
+
+@register("advantage", "stratified_grpo", reads=("stratum",), uses=("group",), source="arXiv 2510.06214")
+def stratified_grpo(
+    table: StepTable,
+    *,
+    blend: Fraction = 0.8,
+    strata: Columns = ("stratum",),
+    scale: Scale = "std",
+    by: Columns = ("group",),
+    unit: Unit = "trajectory",
+    ddof: Degrees = 1,
+    singleton: Singleton = "zero",
+    zero_variance: ZeroVariance = "zero",
+) -> Float[Tensor, " rows"]:
+    """Compare a trajectory with its stratum, and a little with its whole group.
+
+        A = blend · S + (1 − blend) · G
+        S_i = (R_i − mean of R over the group's trajectories of the same stratum) / their deviation
+        G_i = (R_i − mean of R over the group) / its deviation
+
+    Without scale G = S + (mean of the stratum − mean of the group): the last term compares structures, not what
+    was made of them. It is also the only one that says which structure is better; `blend` keeps some of it.
+
+    Args:
+        table: columns group, trajectory, reward, stratum, each (rows,); the stratum is a trajectory's structure,
+            such as its number of tool calls, and never its result.
+        blend: in [0, 1]. Higher: fairer to long trajectories. 1: nothing tells a good stratum from a bad one.
+            0: GRPO. Usual: 0.8 (ours: the paper's value is not known to us).
+        strata: columns that make the stratum.
+        by, unit, scale, ddof, zero_variance: as in `grpo`, for both parts.
+        singleton: what a trajectory alone in its group gets as G; alone in its stratum it always has S = 0.
+
+    Returns: float32 (rows,).
+    Raises: MissingColumn, without strata; InvalidData, if a row has none, if a trajectory has several, or if no
+        group has two trajectories; RecipeError, for strata made of results.
+    """
+    _check_strata(table, strata)
+    returns = total_return(table)
+    overall = standardize(
+        returns,
+        by=table.key(*by),
+        unit=table.unit(unit),
+        scale=scale,
+        ddof=ddof,
+        singleton=singleton,
+        zero_variance=zero_variance,
+        need_peers=True,
+    )
+    inside = standardize(
+        returns,
+        by=table.key(*by, *strata),
+        unit=table.unit(unit),
+        scale=scale,
+        ddof=ddof,
+        zero_variance=zero_variance,
+    )
+    return blend * inside + (1 - blend) * overall
+
+
+def _check_strata(table: StepTable, strata: Columns) -> None:
+    leak = sorted({*strata} & {*RESULTS})
+    if leak or not strata:
+        raise RecipeError(
+            where="advantage: stratified_grpo",
+            what=f"a stratum cannot be made of `{leak[0]}`: trajectories of one result have nothing to compare."
+            if leak
+            else "`strata` names no column.",
+            remedy="Name a column of structure, such as the number of tool calls: strata: [stratum].",
+        )
+    whole = table.key("trajectory")
+    for name in strata:
+        codes = table[name]
+        if name == "stratum" and bool(((codes < 0) & (table.weight > 0)).any()):
+            row = int(((codes < 0) & (table.weight > 0)).nonzero()[0, 0])
+            raise InvalidData(
+                where=f"column `{name}`, row {row}",
+                what="a trajectory has no stratum.",
+                remedy='Let the environment name it in its last `info`: {"stratum": "2 calls"}.',
+            )
+        counts = Key(whole.codes, whole.size, (), (table.weight > 0).double())
+        mixed = segment_range(codes, by=counts).nonzero()
+        if len(mixed):
+            trajectory = table.labels("trajectory")[int(mixed[0, 0])]
+            raise InvalidData(
+                where=f"column `{name}`, trajectory {trajectory}",
+                what="its rows are in different strata.",
+                remedy="A stratum is a property of the whole trajectory; write the same one on all its rows.",
+            )

@@ -1,0 +1,113 @@
+"""A fixed set of training tasks, those preferred that are neither solved nor hopeless.
+
+Knows which tasks were played and how they ended. Knows nothing of why a task is hard.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from palaestra.data import StopReason, Task, Trajectory, derive
+from palaestra.data.protocols import HasTasks
+from palaestra.errors import RecipeError
+from palaestra.parts.samplers import TrainingSet
+from palaestra.registry import Fraction, PositiveInt, register
+
+WHERE = "sampler: success_window"
+
+
+@register("sampler", "success_window", source="ours, after what groups with equal outcomes teach")
+class SuccessWindow:
+    """Draw tasks of a fixed set without repetition, each with a weight that its success rate decides.
+
+        rate ← (1 − speed) · rate + speed · mean outcome of its group        first group: the mean itself
+        weight = 1 if low ≤ rate ≤ high or the task was never played, else `outside`
+
+    A group whose trajectories all succeed, or all fail, teaches a critic-free method nothing; tasks near the middle do.
+
+    Args:
+        pool: > 0, tasks of the set. Higher: less memorizing, and rates that grow old. Usual: 64–1000.
+        low, high: in [0, 1], the window, both edges included. Usual: 0.1 and 0.9.
+        outside: in [0, 1], weight of other tasks. Higher: solved ones are checked more often; with 1 it is the
+            sampler `repeated`. 0: a task that left the window comes back only when the others do not suffice.
+            Usual: 0.1.
+        speed: in [0, 1]. Higher: only the latest group counts. Usual: 0.5.
+
+    Metrics: curriculum/inside, curriculum/solved (above the window) and curriculum/hopeless (below), shares of the
+    set; curriculum/seen, the share that was played.
+    Raises: RecipeError, if low > high, or if an iteration wants more tasks than the set has.
+    """
+
+    def __init__(
+        self,
+        *,
+        pool: PositiveInt = 128,
+        low: Fraction = 0.1,
+        high: Fraction = 0.9,
+        outside: Fraction = 0.1,
+        speed: Fraction = 0.5,
+    ) -> None:
+        if low > high:
+            raise RecipeError(where=WHERE, what=f"the window from {low} to {high} is empty.", remedy="Set low ≤ high.")
+        self._pool, self._low, self._high, self._outside, self._speed = pool, low, high, outside, speed
+        self._rate: dict[str, float] = {}  # by content hash
+        self._set = TrainingSet(pool)
+        self._tasks: list[Task] = []
+
+    def __call__(self, source: HasTasks, iteration: int, count: int, seed: int) -> list[Task]:
+        if count > self._pool:
+            raise RecipeError(
+                where=WHERE,
+                what=f"an iteration plays {count} tasks and the set has {self._pool}.",
+                remedy=f"Set `pool` to {count} or more, or `rollout.tasks` lower.",
+            )
+        if self._outside == 1.0:
+            return self._set.take(source, iteration, count, seed)
+        if not self._tasks:
+            self._tasks = self._set.take(source, 0, self._pool, seed)
+        draw = random.Random(derive(seed, "window", iteration))
+        # Uniform numbers to the power 1/weight: the largest are a draw without repetition in which weights count.
+        keys = [_key(draw.random(), self.weight(task)) for task in self._tasks]
+        best = sorted(range(len(keys)), key=keys.__getitem__, reverse=True)[:count]
+        return [self._tasks[place] for place in best]
+
+    def weight(self, task: Task) -> float:
+        """How much a task is preferred."""
+        rate = self._rate.get(task.content_hash)
+        return 1.0 if rate is None or self._low <= rate <= self._high else self._outside
+
+    def learn(self, played: Sequence[Trajectory], iteration: int) -> dict[str, float]:
+        """Move the rates of the tasks that were played; an episode without outcome counts as failed."""
+        results: dict[str, list[float]] = defaultdict(list)
+        for trajectory in played:
+            if trajectory.stop not in (StopReason.ERROR, StopReason.SUSPENDED):
+                results[trajectory.task.content_hash].append(trajectory.outcome or 0.0)
+        for name, outcomes in results.items():
+            now = float(np.mean(outcomes))
+            before = self._rate.get(name, now)
+            self._rate[name] = before + self._speed * (now - before)
+        rates = np.array(list(self._rate.values()))
+        return {
+            "curriculum/seen": len(rates) / self._pool,
+            "curriculum/inside": float(((rates >= self._low) & (rates <= self._high)).sum() / self._pool),
+            "curriculum/solved": float((rates > self._high).sum() / self._pool),
+            "curriculum/hopeless": float((rates < self._low).sum() / self._pool),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """The success rates by content hash; the set itself follows from the seed."""
+        return {"rate": dict(self._rate)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put them back."""
+        self._rate = dict(state["rate"])
+
+
+def _key(drawn: float, weight: float) -> tuple[bool, float]:
+    return weight > 0, math.log(max(drawn, 1e-300)) / (weight or 1.0)

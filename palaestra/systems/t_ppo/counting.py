@@ -1,0 +1,180 @@
+"""Counting: copy a long row of letters, and in place of each mark write how many marks there were so far.
+
+Knows rows, answers and texts. The world is deterministic; all that differs between tasks comes from the seed.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import numpy as np
+import pydantic
+
+from palaestra.data import Action, Observation, StepResult, Task
+from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.errors import ContractError, RecipeError
+from palaestra.registry import Fraction, PositiveInt, register
+
+AGENT = "writer"
+LETTERS = "abcdefgh"
+MARK = "#"
+Few = Annotated[int, pydantic.Field(ge=2, le=8)]
+
+
+@register("environment", "counting")
+class Counting:
+    """A long response whose length differs widely and whose result is known at its very end.
+
+    The row of a task has between `shortest` and `longest` items, short rows as often as rows of twice their length
+    (log-uniform); each turn asks for the next `chunk` of them. A letter is copied. A mark `#` is answered by how many
+    marks there were so far, where `numbers` is followed by 1. The agent sees the number that it wrote last and whether
+    it has made a slip, so that one observation says all that matters.
+
+    Args:
+        shortest, longest: items of a row. Higher: longer episodes. Usual: 64 and 200.
+        chunk: items a turn. 1: an action is one symbol, and there are vectors for network policies. Higher: fewer
+            turns with longer responses, symbols with spaces between them; for language policies.
+        letters, numbers: how many there are, 2–8. Higher: more to learn.
+        marks: share of items that are marks. Higher: more counting, less copying.
+
+    Reward: 1 at the end if everything is right, else 0. `score` is then the share of right answers. What cannot be
+    read, and what is missing in a chunk, is wrong. `actions` lists all symbols (chunk 1); an index into it is taken
+    as well as its text.
+
+    Raises: RecipeError, if `shortest` exceeds `longest`.
+    """
+
+    agents: tuple[str, ...] = (AGENT,)
+    provides = frozenset({"state_key", "outcome"})  # columns that tables made of it have
+
+    def __init__(
+        self,
+        *,
+        shortest: PositiveInt = 64,
+        longest: PositiveInt = 200,
+        chunk: PositiveInt = 1,
+        letters: Few = 4,
+        numbers: Few = 4,
+        marks: Fraction = 0.3,
+    ) -> None:
+        if shortest > longest:
+            raise RecipeError(
+                where="environment: counting",
+                what=f"shortest {shortest} is more than longest {longest}.",
+                remedy="Set `shortest` to at most `longest`.",
+            )
+        self._params = {
+            "shortest": shortest,
+            "longest": longest,
+            "letters": letters,
+            "numbers": numbers,
+            "marks": marks,
+        }
+        self._chunk, self._numbers, self._longest = chunk, numbers, longest
+        self._letters = LETTERS[:letters]
+        self.actions = (*self._letters, *(str(number) for number in range(1, numbers + 1)))
+        if chunk == 1:
+            self.action_count = len(self.actions)
+            self.vector_size = (letters + 1) + (numbers + 1) + 3
+        self._row, self._truth = "", list[str]()
+        self._place, self._said, self._slips = 0, 0, 0
+
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """`n` rows; splits never share a seed."""
+        return seeded_tasks("counting", self._params, split, n, seed)
+
+    def reset(self, task: Task) -> StepResult:
+        world = {**self._params, **task.params}
+        draw = random.Random(task.seed)
+        length = round(math.exp(draw.uniform(math.log(world["shortest"]), math.log(world["longest"]))))
+        letters = LETTERS[: world["letters"]]
+        self._row = "".join(MARK if draw.random() < world["marks"] else draw.choice(letters) for _ in range(length))
+        self._truth = answers(self._row, world["numbers"])
+        self._place, self._said, self._slips = 0, 0, 0
+        return StepResult(observations={AGENT: self._observe()})
+
+    def step(self, actions: Mapping[str, Action]) -> StepResult:
+        asked = self._asked()
+        written = self._read(actions[AGENT].value)
+        given = [*(written or ())[: len(asked)]]
+        self._slips += len(asked) - sum(one == other for one, other in zip(given, asked, strict=False))
+        if written is not None and len(written) > len(asked):
+            self._slips += 1  # what nobody asked for
+        self._said = next((int(symbol) for symbol in reversed(given) if symbol.isdigit()), self._said)
+        self._place += len(asked)
+        over = self._place >= len(self._row)
+        info: dict[str, Any] = {} if written is not None else {"invalid": {AGENT: True}}
+        if over:
+            info["success"] = self._slips == 0
+            info["score"] = max(1 - self._slips / len(self._row), 0.0)
+        return StepResult(
+            observations={} if over else {AGENT: self._observe()},
+            rewards={AGENT: float(over and self._slips == 0)},
+            terminated=frozenset({AGENT} if over else ()),
+            info=info,
+        )
+
+    def close(self) -> None:
+        self._row = ""
+
+    # ---- abilities ----------------------------------------------------------------------------------------
+    def expert(self, agent: str) -> Action:
+        """What is right here."""
+        asked = self._asked()
+        if self._chunk > 1:
+            return Action(text=" ".join(asked))
+        return Action(text=asked[0], value=self.actions.index(asked[0]))
+
+    def snapshot(self) -> Any:
+        return self._row, self._truth, self._place, self._said, self._slips
+
+    def restore(self, state: Any) -> None:
+        self._row, self._truth, self._place, self._said, self._slips = state
+
+    # ---- answers and observations -------------------------------------------------------------------------
+    def _asked(self) -> list[str]:
+        """The right answers of this turn."""
+        if not self._row:
+            raise ContractError(where="environment counting", what="`step` was called before `reset`.")
+        return self._truth[self._place : self._place + self._chunk]
+
+    def _read(self, value: Any) -> list[str] | None:
+        """The symbols meant by a text or an index; None if they cannot be read."""
+        if isinstance(value, str):
+            symbols = value.lower().split()
+            return symbols if symbols and all(symbol in self.actions for symbol in symbols) else None
+        if isinstance(value, int | np.integer) and self._chunk == 1 and 0 <= value < len(self.actions):
+            return [self.actions[int(value)]]
+        return None
+
+    def _observe(self) -> Observation:
+        shown = self._row[self._place : self._place + self._chunk]
+        slips = "a slip" if self._slips else "no slip"
+        left = len(self._row) - self._place
+        return Observation(
+            text=f"write {' '.join(shown)} . last number {self._said} . {left} left . {slips}",
+            vector=self._vector(shown, left) if self._chunk == 1 else None,
+            legal=list(self.actions) if self._chunk == 1 else None,
+            state_key=f"{self._place}/{self._said}/{self._slips}",
+        )
+
+    def _vector(self, shown: str, left: int) -> np.ndarray:
+        """One-hot: the item, the last number; then slip, share of the row that is left, items left of the longest."""
+        found = np.zeros(self.vector_size, np.float32)
+        items = len(self._letters) + 1
+        found[len(self._letters) if shown == MARK else self._letters.index(shown)] = 1
+        found[items + self._said] = 1
+        found[-3:] = (float(self._slips > 0), left / len(self._row), left / self._longest)
+        return found
+
+
+def answers(row: Sequence[str], numbers: int) -> list[str]:
+    """The right answer to each item of a row."""
+    count, right = 0, []
+    for item in row:
+        count += item == MARK
+        right.append(str((count - 1) % numbers + 1) if item == MARK else item)
+    return right

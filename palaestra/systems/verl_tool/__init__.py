@@ -1,0 +1,48 @@
+"""Prices for what a tool user should not do: unreadable acts, no end, no call, bad format.
+
+Knows columns of what happened. Knows nothing of tools.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from palaestra.data import StepTable
+from palaestra.parts.tool_calls import at_the_end, last_rows, total_of
+from palaestra.registry import NonNegative, register
+
+
+@register("reward", "tool_penalties", reads=("tool_call",), source="arXiv 2509.01055, public code")
+def tool_penalties(
+    table: StepTable,
+    *,
+    invalid: NonNegative = 0.25,
+    unfinished: NonNegative = 0.25,
+    no_call: NonNegative = 0.25,
+    format: NonNegative = 0.0,
+) -> dict[str, Float[Tensor, " rows"]]:
+    """Take from the reward, once a trajectory and at its end, what it did of the following.
+
+        P = invalid · [an act was unreadable] + unfinished · [it was cut off] + no_call · [no tool was called]
+            + format · (1 − f)
+
+    Args:
+        table: columns reward and tool_call; invalid and truncated, if there; for a positive `format`, format, whose
+            value on the last row counts.
+        invalid, unfinished, no_call: ≥ 0. Higher: learned sooner, and sooner the only thing learned. Usual: 0.25.
+        format: ≥ 0. Usual: 0.5 where the format is asked for, else 0.
+
+    Returns: reward − penalty, and penalty, each float32 (rows,). With all prices 0 the reward is as it was.
+    Raises: MissingColumn, without one of the columns.
+    """
+    none = torch.zeros(len(table))
+    price = invalid * (total_of(table, table["invalid"].float() if "invalid" in table else none) > 0).double()
+    price = price + unfinished * (total_of(table, table["truncated"].float() if "truncated" in table else none) > 0)
+    price = price + no_call * (total_of(table, table["tool_call"].float()) == 0)
+    if format:
+        price = price + format * (1 - table["format"].double())
+    penalty = at_the_end(table, price)
+    reward = torch.where(last_rows(table), table["reward"].double() - price, table["reward"].double()).float()
+    return {"reward": reward, "penalty": penalty}

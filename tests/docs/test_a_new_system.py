@@ -1,0 +1,72 @@
+"""The worked example of CONTRIBUTING.md: (1) its files, added to a copy of the tree, make a system that is listed,
+trains, meets its golden numbers and the rules of the house; (2) they lie in one folder, and no other file changes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT, Page
+
+PAGE = Page(ROOT / "CONTRIBUTING.md", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+FILES = {block.file: block.text for block in PAGE.blocks("python", "yaml") if block.file is not None}
+FOLDER = "palaestra/systems/signs"
+RULES = "tests/house/test_systems.py tests/house/test_parts.py tests/house/test_exports.py tests/house/test_index.py"
+SMALL = "training.iterations=1 rollout.tasks=2 warm_start.episodes=8 warm_start.epochs=1 evaluation.tasks=2"
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the checkout with the example in it."""
+    root = tmp_path_factory.mktemp("checkout")
+    skipped = shutil.ignore_patterns("__pycache__", "results", "images", ".*")
+    for name in ("palaestra", "recipes", "tests", "docs", "benchmarks"):
+        shutil.copytree(ROOT / name, root / name, ignore=skipped)
+    for path in ROOT.iterdir():
+        if path.is_file() and not path.name.startswith("."):
+            shutil.copy(path, root / path.name)
+    for name, text in FILES.items():
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
+    return root
+
+
+def run(tree: Path, *words: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", *words], cwd=tree, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def test_1_it_is_listed(tree: Path) -> None:
+    assert "palaestra train signs" in run(tree, "palaestra", "methods", "signs")
+
+
+def test_1_it_trains(tree: Path) -> None:
+    assert "success" in run(tree, "palaestra", "train", "signs", "--quiet", *SMALL.split())
+
+
+def test_1_it_passes_the_tests_of_every_system(tree: Path) -> None:
+    every = [
+        "tests/parts/test_golden.py",
+        "tests/parts/test_every_estimator.py",
+        "tests/parts/test_bad_input.py",
+        FOLDER,
+    ]
+    words = ["pytest", "-q", "-p", "no:cacheprovider", *RULES.split(), *every, "-k", "signs"]
+    assert " passed" in run(tree, *words)
+
+
+def test_2_nothing_else_changes() -> None:
+    assert {str(Path(name).parent) for name in FILES} == {FOLDER}
+    assert {Path(name).name for name in FILES} == {
+        "system.yaml", "__init__.py", "method.yaml", "recipe.yaml", "golden.yaml", "test_signs.py"
+    }  # fmt: skip

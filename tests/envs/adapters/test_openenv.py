@@ -1,0 +1,260 @@
+"""OpenEnv: (1) the contract holds in process and over a server on the loopback; (2) both give the same episode;
+(3) single fields are written as they are, several as a call; (4) rewards, ends, legal choices; (5) what cannot be read
+changes nothing; (6) a lost server fails the episode, not the run; (7) bad options are refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palaestra.data import Action, StepResult, Task
+from palaestra.envs.adapters.openenv.world import AGENT, OpenEnv
+from palaestra.errors import ContractError, EpisodeFailure, InvalidData, PalaestraError, RecipeError, UnknownName
+from palaestra.registry import part
+from palaestra.testing import check_environment
+
+pytest.importorskip("openenv.core")
+
+SOURCE = '''
+import random
+from typing import Literal
+
+from openenv.core.env_server.interfaces import Environment
+from openenv.core.env_server.types import Action, Observation, State
+from pydantic import Field
+
+
+class Number(Action):
+    number: int = Field(ge=0, lt=8, description="your guess")
+
+
+class Heard(Observation):
+    said: str
+    tries: int = 0
+    choices: list[int] = []
+
+
+class Guess(Environment[Number, Heard, State]):
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self):
+        super().__init__()
+        self._state = State()
+
+    def reset(self, seed=None, episode_id=None, top=8, **kwargs):
+        self.secret = random.Random(seed).randrange(top)
+        self._state = State(step_count=0)
+        return Heard(said=f"guess below {top}", choices=list(range(top)))
+
+    def step(self, action: Number, timeout_s=None, **kwargs):
+        self._state.step_count += 1
+        tries = self._state.step_count
+        if action.number == self.secret:
+            return Heard(said="right", tries=tries, done=True, reward=1.0)
+        way = "higher" if action.number < self.secret else "lower"
+        return Heard(said=way, tries=tries, choices=list(range(8)), reward=-0.1)
+
+    @property
+    def state(self):
+        return self._state
+
+
+class Move(Action):
+    """Move on the board."""
+    x: int
+    y: int = 0
+    kind: Literal["walk", "jump"] = "walk"
+
+
+class Board(Environment):
+    def reset(self, seed=None, episode_id=None):
+        return Heard(said="at 0 0")
+
+    async def step_async(self, action: Move, timeout_s=None, **kwargs):
+        return Heard(said=f"{action.kind} to {action.x} {action.y}", reward=None, done=action.kind == "jump")
+
+    def step(self, action: Move, timeout_s=None, **kwargs):
+        raise AssertionError("the async form is there")
+
+    @property
+    def state(self):
+        return State()
+
+
+class Vague(Board):
+    def step(self, action, **kwargs):
+        pass
+
+
+class Stranger:
+    pass
+'''
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("openenv") / "guess.py"
+    path.write_text(SOURCE)
+    return path
+
+
+class Server:
+    """An OpenEnv server on the loopback, in a thread."""
+
+    def __init__(self, file: Path, sessions: int = 8) -> None:
+        uvicorn = pytest.importorskip("uvicorn")
+        from openenv.core.env_server import create_fastapi_app
+
+        made = {name: part("environment", f"{file}:{name}").target for name in ("Guess", "Number", "Heard")}
+        app = create_fastapi_app(made["Guess"], made["Number"], made["Heard"], max_concurrent_envs=sessions)
+        sock = socket.socket()
+        sock.bind(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+        self.inner = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1))
+        self.thread = threading.Thread(target=self.inner.run, kwargs={"sockets": [sock]}, daemon=True)
+        self.thread.start()
+        while not self.inner.started:
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        self.inner.should_exit = True
+        self.thread.join(timeout=10)
+
+
+@pytest.fixture(scope="module")
+def server(file: Path) -> Iterator[Server]:
+    made = Server(file)
+    yield made
+    made.close()
+
+
+def run(waited: Any) -> Any:
+    return asyncio.run(waited)
+
+
+def play(env: OpenEnv, *answers: Any, seed: int = 0) -> list[StepResult]:
+    async def episode() -> list[StepResult]:
+        results = [await env.reset(Task(env="openenv", seed=seed))]
+        for answer in answers:
+            results.append(await env.step({AGENT: Action(value=answer)}))
+        return results
+
+    return run(episode())
+
+
+def test_the_contract_holds(file: Path, server: Server) -> None:  # rule 1
+    for options in (
+        {"env": f"{file}:Guess", "success_at": 0.0},
+        {"env": f"{file}:Guess", "legal": "choices", "max_turns": 4},
+        {"env": f"{file}:Board", "max_turns": 4, "format": "code"},
+        {"url": server.url, "legal": "choices", "max_turns": 6},
+    ):
+        check_environment(OpenEnv(**options), make=lambda o=options: OpenEnv(**o), episodes=3)
+
+
+def test_a_server_plays_the_same_episode(file: Path, server: Server) -> None:  # rule 2
+    inside, behind = OpenEnv(env=f"{file}:Guess"), OpenEnv(url=server.url)
+    for seed in range(3):
+        own, other = (play(env, "3", "6", "1", "9", seed=seed) for env in (inside, behind))
+        assert [(r.rewards, r.info.get("score")) for r in own] == [(r.rewards, r.info.get("score")) for r in other]
+        assert [[s.text for s in r.observations.values()] for r in own][:4] == [
+            [s.text for s in r.observations.values()] for r in other
+        ][:4]
+    two = OpenEnv(url=server.url)  # sessions are apart
+    first = play(behind, "0", "0")[-1].observations[AGENT].text
+    play(two, "0")
+    assert "tries: 2" in first
+    assert "tries: 3" in run(behind.step({AGENT: Action(value="0")})).observations[AGENT].text
+    behind.close()
+    two.close()
+
+
+def test_single_fields_and_calls(file: Path) -> None:  # rule 3
+    env = OpenEnv(env=f"{file}:Guess", show=("said",), options={"top": 4})
+    seen = play(env)[0].observations[AGENT]
+    assert seen.text == "guess below 4" and seen.instruction == "Answer with number: your guess"
+    assert seen.legal == [str(number) for number in range(8)]
+    assert play(env, 2)[1].observations[AGENT].text in ("higher", "lower")
+    board = OpenEnv(env=f"{file}:Board", show=("said",), format="words")
+    seen = play(board)[0].observations[AGENT]
+    assert "act" in seen.instruction and "Move on the board." in seen.instruction
+    results = play(board, "act 3 4", "act 1 2 jump")
+    assert results[1].observations[AGENT].text == "walk to 3 4" and results[2].terminated == {AGENT}
+    jumps = OpenEnv(env=f"{file}:Board", show=("said",), field="x")
+    assert play(jumps, "5")[1].observations[AGENT].text == "walk to 5 0"
+
+
+def test_rewards_and_ends(file: Path) -> None:  # rule 4
+    env = OpenEnv(env=f"{file}:Guess", legal="choices", success_at=0.8, max_turns=3)
+    secret = next(n for n in range(8) if play(env, n)[1].terminated)
+    won = play(env, (secret + 1) % 8, secret)
+    assert won[0].observations[AGENT].legal == [str(number) for number in range(8)]
+    assert [dict(r.rewards) for r in won[1:]] == [{AGENT: -0.1}, {AGENT: 1.0}]
+    assert won[-1].info == {"score": 0.9, "success": True} and won[-1].terminated == {AGENT}
+    late = play(env, *[(secret + 1) % 8] * 3)[-1]
+    assert late.truncated == {AGENT} == set(late.last) and late.info["success"] is False
+
+
+def test_what_cannot_be_read(file: Path, server: Server) -> None:  # rule 5
+    for options in ({"env": f"{file}:Guess"}, {"url": server.url}):
+        env = OpenEnv(**options)
+        for answer in ("many", "", "77"):
+            result = play(env, answer, 0)
+            assert result[1].info["invalid"] == {AGENT: True} and result[1].observations[AGENT].text.startswith(
+                "error: "
+            )
+            assert (
+                "tries: 1" in (result[2].observations.get(AGENT) or result[1].observations[AGENT]).text
+                or result[2].terminated
+            )
+        wrong = next(n for n in range(8) if not play(env, n)[1].terminated)
+        again = play(env, wrong, "many")[2].observations[AGENT].text
+        assert again.startswith("error: ") and "tries: 1" in again  # what was seen last is shown again
+        env.close()
+    board = OpenEnv(env=f"{file}:Board")
+    said = [
+        play(board, answer)[1].observations[AGENT].text.splitlines()[0]
+        for answer in ("hello", '{"name": "act", "arguments": {"y": 1}}', '{"name": "go", "arguments": {}}')
+    ]
+    assert said[0] == "error: write exactly one call of `act`" and "the argument `x` is missing" in said[1]
+    assert "there is no tool `go`" in said[2]
+
+
+def test_a_lost_server_fails_the_episode(file: Path) -> None:  # rule 6
+    own = Server(file, sessions=1)
+    env = OpenEnv(url=own.url, timeout_s=5.0)
+    play(env, "0")
+    crowded = OpenEnv(url=own.url, timeout_s=5.0)
+    with pytest.raises(EpisodeFailure) as full:
+        play(crowded)
+    assert full.value.boundary == "environment" and "as many sessions" in full.value.remedy
+    own.close()
+    with pytest.raises(EpisodeFailure) as lost:
+        play(env, "0")
+    assert "the server failed" in lost.value.what
+    env.close()
+
+
+def test_bad_options_are_refused(file: Path) -> None:  # rule 7
+    bad: list[tuple[dict[str, Any], type[PalaestraError], str]] = [
+        ({}, RecipeError, "neither `env` nor `url` is named"),
+        ({"env": f"{file}:Guess", "url": "http://127.0.0.1:1"}, RecipeError, "both `env` and `url` are named"),
+        ({"url": "http://127.0.0.1:1"}, InvalidData, "does not answer"),
+        ({"env": f"{file}:Gone"}, UnknownName, "cannot be loaded"),
+        ({"env": f"{file}:Stranger"}, ContractError, "it makes a Stranger"),
+        ({"env": f"{file}:Vague"}, ContractError, "the kind of its actions is not known"),
+        ({"env": f"{file}:Board", "field": "z"}, RecipeError, "an action has no field `z`"),
+        ({"env": f"{file}:Board", "legal": "choices"}, RecipeError, "the action has several fields"),
+    ]
+    for options, kind, message in bad:
+        with pytest.raises(kind) as raised:
+            OpenEnv(**options)
+        assert message in raised.value.what, raised.value.what

@@ -1,0 +1,255 @@
+"""What must hold for `textworld`:
+
+(1) it keeps the environment contract, with both backends;
+(2) tasks: equal arguments give equal tasks, splits share no game, "train" draws from its pool;
+(3) a task is the same game in every process, whatever the hash seed, and both backends play that same game;
+(4) the expert wins every game, in as many turns as asked for, and after detours too;
+(5) an unreadable command changes nothing, is marked, and costs a turn; dangerous words reach no interpreter;
+(6) rewards: 1 for winning, and with reward "score" 1 in total; the wrong thing loses;
+(7) the turn limit truncates;
+(8) equal situations have equal state keys; passive commands change no key, moves do;
+(9) broken and missing cache files are made anew, and nothing half-made is left behind;
+(10) fifty episodes at once do not disturb each other;
+(11) a snapshot can be restored more than once;
+(12) a missing package, an impossible design and an unusable cache are named, each with a way out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from palaestra.data import Action, Observation, StepResult, Task
+from palaestra.envs.adapters.textworld import games as textworld_games
+from palaestra.envs.adapters.textworld.play import clean
+from palaestra.envs.adapters.textworld.world import AGENT, TextWorld
+from palaestra.errors import EpisodeFailure, MissingExtra, RunFolderError
+from palaestra.testing import check_environment
+
+# TextWorld silences this warning of its interpreter; pytest's own filters let it speak again.
+pytestmark = pytest.mark.filterwarnings("ignore:.*not fully supported")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory) -> str:
+    return str(tmp_path_factory.mktemp("games"))
+
+
+@pytest.fixture
+def forget():
+    """Games are read from files, not from memory."""
+    textworld_games.load.cache_clear()
+
+
+def say(environment: TextWorld, command: str) -> StepResult:
+    return environment.step({AGENT: Action(text=command)})
+
+
+def seen(result: StepResult) -> Observation:
+    return result.observations[AGENT]
+
+
+def play(environment: TextWorld, task: Task) -> tuple[list[str], StepResult]:
+    """The expert's commands and the last result."""
+    result, commands = environment.reset(task), []
+    while result.observations:
+        commands.append(str(environment.expert(AGENT).text))
+        result = say(environment, commands[-1])
+    return commands, result
+
+
+@pytest.mark.parametrize("backend", ["logic", "compiled"])
+def test_contract(cache, backend):  # rule 1
+    check_environment(TextWorld(cache=cache, backend=backend))
+
+
+def test_tasks(cache):  # rule 2
+    environment = TextWorld(cache=cache, train_games=20)
+    assert environment.tasks("eval", 8, 3) == environment.tasks("eval", 8, 3)
+    assert environment.tasks("eval", 8, 3) != environment.tasks("eval", 8, 4)
+    train = {task.content_hash for seed in range(5) for task in environment.tasks("train", 30, seed)}
+    held_out = {task.content_hash for task in environment.tasks("eval", 500, 0)}
+    assert len(train) == 20 and len(held_out) == 500 and not train & held_out
+
+
+FINGERPRINT = """
+import sys
+from pathlib import Path
+from palaestra.envs.adapters.textworld.games import Design, load
+from palaestra.envs.adapters.textworld.play import LogicPlayer, command_of
+for challenge in ("treasure_hunter", "coin_collector"):
+    design = Design(challenge=challenge, mode="easy", rooms=5, quest_length=3, seed=7)
+    player = LogicPlayer(load(design, Path(sys.argv[1])))
+    while not player.state.completed:
+        print(player.feedback, list(player.commands))
+        player.step(command_of(player.game, player.state.winning_policy[0]))
+"""
+
+
+def test_fresh_processes_make_the_same_games(tmp_path):  # rule 3
+    prints, files = set(), set()
+    for number in ("1", "2"):
+        folder = tmp_path / number
+        variables = {**os.environ, "PYTHONHASHSEED": number}
+        command = [sys.executable, "-c", FINGERPRINT, str(folder)]
+        prints.add(subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout)
+        content = [path.name.encode() + path.read_bytes() for path in sorted(folder.glob("*.json"))]
+        files.add(hashlib.sha256(b"".join(content)).hexdigest())
+    assert len(prints) == 1 and len(files) == 1 and len(content) == 2
+
+
+def test_backends_play_the_same_game(cache):  # rules 3, 4
+    logic, compiled = TextWorld(cache=cache), TextWorld(cache=cache, backend="compiled")
+    task = logic.tasks("eval", 1, 1)[0]
+    one, other = logic.reset(task), compiled.reset(task)
+    while one.observations:
+        assert seen(one).legal == seen(other).legal and seen(one).state_key == seen(other).state_key
+        command = str(logic.expert(AGENT).text)
+        assert command == compiled.expert(AGENT).text
+        one, other = say(logic, command), say(compiled, command)
+    assert (one.rewards, one.terminated, one.info) == (other.rewards, other.terminated, other.info)
+    assert one.info["success"]
+
+
+def test_expert_wins(cache):  # rule 4
+    environment = TextWorld(cache=cache, rooms=5, quest_length=3)
+    for task in environment.tasks("eval", 3, 2):
+        commands, last = play(environment, task)
+        assert last.info == {"score": 1.0, "success": True} and last.rewards == {AGENT: 1.0} and len(commands) == 3
+    environment.reset(task)
+    for _ in range(3):  # a detour: the first way out that is not the expert's
+        away = [c for c in environment._legal() if c.startswith("go") and c != environment.expert(AGENT).text]
+        result = say(environment, (away or ["look"])[0])
+    while result.observations:
+        result = say(environment, str(environment.expert(AGENT).text))
+    assert result.info["success"]
+
+
+@pytest.mark.parametrize("backend", ["logic", "compiled"])
+def test_unreadable_commands(cache, backend):  # rule 5
+    environment = TextWorld(cache=cache, backend=backend, max_turns=9)
+    environment.reset(environment.tasks("eval", 1, 1)[0])
+    before = seen(say(environment, "look"))
+    for word in ["quit", "restart", "tw-print", "take the moon", "", "日本\nquit", "go moon " * 100]:
+        result = say(environment, word)
+        assert result.info["invalid"] == {AGENT: True} and result.rewards == {AGENT: 0.0}
+        assert seen(result).state_key == before.state_key and seen(result).legal == before.legal
+    readable = say(environment, f"  {before.legal[0].upper()}  ")
+    assert "invalid" not in readable.info and readable.truncated == {AGENT}
+
+
+def test_rewards(cache):  # rule 6
+    environment = TextWorld(cache=cache, reward="score", passive=False)
+    task = environment.tasks("eval", 1, 1)[0]
+    _, last = play(environment, task)
+    assert last.rewards == {AGENT: 1.0}
+    for task in environment.tasks("eval", 6, 5):
+        first = seen(environment.reset(task))
+        goal = first.text.splitlines()[0].removeprefix("goal: ")
+        wrong = [command for command in first.legal if command.startswith("take") and command != goal]
+        if wrong:
+            last = say(environment, wrong[0])
+            assert last.terminated == {AGENT} and last.info["success"] is False and last.rewards == {AGENT: 0.0}
+            return
+    raise AssertionError("no game of six has the wrong thing in its first room")
+
+
+def test_turn_limit(cache):  # rule 7
+    environment = TextWorld(cache=cache, max_turns=2)
+    environment.reset(environment.tasks("eval", 1, 1)[0])
+    assert say(environment, "look").observations
+    last = say(environment, "look")
+    assert last.truncated == {AGENT} and not last.terminated and not last.observations
+    assert last.info["success"] is False
+
+
+def test_state_keys(cache):  # rule 8
+    environment = TextWorld(cache=cache)
+    first, *others = environment.tasks("eval", 8, 1)
+    start = seen(environment.reset(first))
+    assert seen(say(environment, "look")).state_key == start.state_key
+    way = next(command for command in start.legal if command.startswith("go"))
+    back = {"north": "south", "south": "north", "east": "west", "west": "east"}[way.removeprefix("go ")]
+    moved = seen(say(environment, way))
+    assert moved.state_key != start.state_key
+    assert seen(say(environment, f"go {back}")).state_key == start.state_key
+    assert len({seen(environment.reset(task)).state_key for task in (first, *others)}) == 8
+
+
+@pytest.mark.parametrize("damage", ["half", "empty", "gone", "other"])
+def test_broken_files_are_made_anew(cache, forget, damage):  # rule 9
+    environment = TextWorld(cache=cache, backend="compiled")
+    task = environment.tasks("eval", 1, 1)[0]
+    whole = seen(environment.reset(task)).text
+    for path in Path(cache).iterdir():
+        if damage == "gone":
+            path.unlink()
+        elif damage == "other":
+            path.write_bytes(b"{}" + b"\0" * 500 if path.suffix == ".z8" else b"{}")
+        else:
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2 if damage == "half" else 0])
+    textworld_games.load.cache_clear()
+    assert seen(environment.reset(task)).text == whole
+    assert {path.suffix for path in Path(cache).iterdir()} <= {".json", ".z8"}  # no workshop is left
+
+
+def test_fifty_at_once(cache):  # rule 10
+    environments = [TextWorld(cache=cache) for _ in range(50)]
+    tasks = environments[0].tasks("eval", 2, 1)
+    alone = {task.content_hash: play(environments[0], task)[0] for task in tasks}
+    live = [(each, each.reset(tasks[number % 2]), []) for number, each in enumerate(environments)]
+    while any(result.observations for _, result, _ in live):
+        for number, (each, result, commands) in enumerate(live):
+            if result.observations:
+                commands.append(str(each.expert(AGENT).text))
+                live[number] = (each, say(each, commands[-1]), commands)
+    for number, (_, result, commands) in enumerate(live):
+        assert result.info["success"] and commands == alone[tasks[number % 2].content_hash]
+
+
+@pytest.mark.parametrize("backend", ["logic", "compiled"])
+def test_snapshots(cache, backend):  # rule 11
+    environment = TextWorld(cache=cache, backend=backend)
+    environment.reset(environment.tasks("eval", 1, 1)[0])
+    say(environment, str(environment.expert(AGENT).text))
+    state, endings = environment.snapshot(), []
+    for time in range(3):
+        if time > 0:
+            environment.restore(state)
+        commands = []
+        result = say(environment, "look")
+        while result.observations:
+            commands.append(environment.expert(AGENT).text)
+            result = say(environment, commands[-1])
+        endings.append((commands, result.info))
+    assert endings[0] == endings[1] == endings[2] and endings[0][1]["success"]
+
+
+def test_prose_is_cleaned():
+    story = "Your task.\n\n-= Attic =-\nDusty   place.\n\n\nYour score has just gone up by one point."
+    raw = f"\n  $$$$ \\$$  \n\n{story}\n*** The End ***\nWould you"
+    assert clean(raw) == "-= Attic =-\nDusty place."
+
+
+def test_faults_are_named(tmp_path, monkeypatch):  # rule 12
+    impossible = TextWorld(cache=str(tmp_path), rooms=2, quest_length=40)
+    with pytest.raises(EpisodeFailure, match="smaller `quest_length`"):
+        impossible.reset(impossible.tasks("eval", 1, 0)[0])
+    (tmp_path / "file").write_text("")
+    unusable = TextWorld(cache=str(tmp_path / "file" / "folder"))
+    with pytest.raises(RunFolderError, match="PALAESTRA_CACHE"):
+        unusable.reset(unusable.tasks("eval", 1, 0)[0])
+    monkeypatch.setitem(sys.modules, "textworld", None)
+    with pytest.raises(MissingExtra, match=r"palaestra\[envs\]"):
+        TextWorld()
+
+
+def test_the_cache_follows_its_variable(tmp_path, monkeypatch):
+    monkeypatch.setenv("PALAESTRA_CACHE", str(tmp_path))
+    assert textworld_games.cache_folder(None) == tmp_path / "textworld"
+    assert textworld_games.cache_folder("elsewhere") == Path("elsewhere")

@@ -1,0 +1,167 @@
+"""What must hold of evaluation panels:
+
+1. Every committed panel is made again with both of its hashes, has its size, and shares no task with training.
+2. A panel whose tasks changed is refused; so is one whose tasks are the same but look different: both hashes are named.
+3. An empty panel is refused, and so is one smaller than what is asked for.
+4. An unknown panel is refused with the nearest names.
+5. `panel_for` finds the panel of an environment by the options that make its tasks, whatever the other options are.
+6. `evaluation_tasks` gives the first n of a panel, or of the environment's own split "eval"; fewer are a part of more.
+7. Seeds of training are even and all others odd.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from palaestra.data import Observation, StepResult
+from palaestra.envs.kit.panels import Panel, evaluation_tasks, measure, panel, panel_for, panels, seeded_tasks, verified
+from palaestra.envs.probes.rooms import Rooms
+from palaestra.errors import InvalidData, UnknownName
+from palaestra.registry import part
+
+SIZES = {
+    "babyai-GoToObj": 512,
+    "babyai-GoToLocalS6N2": 512,
+    "babyai-GoToLocalS6N4": 512,
+    "babyai-GoToLocal": 512,
+    "rooms": 256,
+    "codefix": 256,
+    "counting": 256,
+    "phrase": 256,
+    "openspiel-tic_tac_toe-random": 256,
+    "openspiel-kuhn_poker-random": 2048,
+    "textarena-TicTacToe-random": 256,
+    "textarena-Nim-expert": 256,
+    "textarena-FrozenLake": 256,
+    "textarena-Mastermind": 256,
+    "reasoning_gym-chain_sum": 256,
+    "reasoning_gym-levels": 256,
+    "reasoning_gym-rotate_matrix": 256,
+    "secrets-pool": 256,
+    "navdist": 256,
+    "hopsearch": 256,
+    "twenty_questions": 256,
+    "relay": 256,
+    "signals": 256,
+    "teambuilding": 256,
+    "flow": 256,
+    "toolcalc": 256,
+    "uiform": 256,
+    "tool_tasks": 256,
+    "desk": 256,
+    "webforms": 256,
+    "craft": 256,
+    "prover": 256,
+    "puzzles": 256,
+    "rasters": 256,
+    "clinic": 256,
+    "searchqa": 256,
+    "memory_dialogue": 256,
+    "shop": 256,
+    "travel": 256,
+    "household": 256,
+    "code": 256,
+    "pettingzoo-spread": 256,
+    "pettingzoo-tictactoe": 256,
+}
+
+
+def toy(word="text"):
+    return SimpleNamespace(
+        tasks=lambda split, n, seed: seeded_tasks("toy", {}, split, n, seed),
+        reset=lambda task: StepResult(observations={"a": Observation(text=f"{word} {task.seed}")}),
+    )
+
+
+ENTRY = measure(Panel(environment="toy", options={}, n=4), toy())
+
+
+def test_all_panels_are_known():
+    assert set(panels()) == set(SIZES)
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_committed_panels(name):  # rule 1
+    tasks, entry = panel(name)
+    assert len(tasks) == SIZES[name] == entry.n
+    hashes = {task.content_hash for task in tasks}
+    assert len(hashes) == len(tasks)
+    env = part("environment", entry.environment).target(**entry.options)
+    assert not hashes & {task.content_hash for task in env.tasks("train", 500, 20_000)}
+
+
+def test_an_unchanged_panel_passes():
+    assert len(verified("toy", ENTRY, toy())) == 4
+
+
+def test_other_tasks_are_refused():  # rule 2
+    with pytest.raises(InvalidData, match="its tasks have changed") as caught:
+        verified("toy", replace(ENTRY, seed=1), toy())
+    assert ENTRY.hash in caught.value.what
+    assert "constraints.txt" in caught.value.remedy
+
+
+def test_other_looks_are_refused():  # rule 2
+    with pytest.raises(InvalidData, match="what the environment shows first has changed") as caught:
+        verified("toy", ENTRY, toy("other"))
+    assert ENTRY.first in caught.value.what
+
+
+def test_empty_panels_are_refused():  # rule 3
+    with pytest.raises(InvalidData, match="the panel is empty: 0 tasks"):
+        verified("toy", replace(ENTRY, n=0), toy())
+    with pytest.raises(InvalidData, match="none came"):
+        evaluation_tasks(SimpleNamespace(tasks=lambda split, n, seed: []), 8)
+    with pytest.raises(InvalidData, match="the panel is empty"):
+        evaluation_tasks(toy(), 0)
+
+
+@pytest.mark.parametrize("n", [0, 257])
+def test_panels_do_not_grow(n):  # rule 3
+    with pytest.raises(InvalidData, match="between 1 and 256"):
+        evaluation_tasks(Rooms(), n, name="rooms")
+
+
+def test_unknown_panels_are_refused():  # rule 4
+    with pytest.raises(UnknownName) as caught:
+        panel("room")
+    assert "rooms" in caught.value.options
+
+
+@pytest.mark.parametrize(
+    ("environment", "options", "name"),
+    [
+        ("rooms", {}, "rooms"),
+        ("rooms", {"show_actions": True}, "rooms"),
+        ("rooms", {"rooms": 9}, None),
+        ("rooms", {"mazes": 8}, None),
+        ("babyai", {}, "babyai-GoToLocal"),
+        ("babyai", {"level": "GoToLocalS6N4", "max_turns": 12}, "babyai-GoToLocalS6N4"),
+        ("babyai", {"level": "GoToObj", "max_turns": 16}, "babyai-GoToObj"),
+        ("babyai", {"level": "GoToDoor"}, None),
+        ("phrase", {"words_min": 3}, "phrase"),
+        ("hopsearch", {"max_turns": 12}, "hopsearch"),
+        ("hopsearch", {"hops": [2, 2]}, None),
+    ],
+)
+def test_panels_are_found_by_options(environment, options, name):  # rule 5
+    assert panel_for(environment, options) == name
+
+
+def test_tasks_of_an_evaluation():  # rule 6
+    env = Rooms()
+    whole, _ = panel("rooms")
+    assert evaluation_tasks(env, 40, name="rooms") == whole[:40]
+    assert evaluation_tasks(env, 40) == evaluation_tasks(env, 100)[:40]
+    assert {task.split for task in evaluation_tasks(env, 40)} == {"eval"}
+
+
+def test_seeds_tell_the_split():  # rule 7
+    for split in ("train", "eval", "test"):
+        odd = {task.seed % 2 for task in seeded_tasks("toy", {}, split, 200, 0)}
+        assert odd == {0 if split == "train" else 1}
+    other = {task.seed for task in seeded_tasks("toy", {}, "train", 200, 1)}
+    assert not other & {task.seed for task in seeded_tasks("toy", {}, "train", 200, 0)}

@@ -1,0 +1,229 @@
+"""What must hold of `toolcalc`:
+
+1. It keeps the contract of environments, with and without tools, with answers that are confirmed, with other families.
+2. The expert answers right, tools or not where the numbers are small; it needs no more turns than there are.
+3. `calc` is right, `head` for small numbers only; another operation than the expression's leads elsewhere.
+4. Calls that fail, ask for what is not there or cannot be read come back as text that begins with `error:`, are counted
+   and change nothing; a share `failure` of good calls fails, the same ones in the same task.
+5. What is told adds up: calls, errors, answers, format.
+6. A confirmed episode ends with `done`, by its last answer; several answers are no good format.
+7. Families and difficulties are as asked for; splits differ.
+8. A number may be answered in words.
+9. With tags, what is unclosed, nested or outside of them is a call that failed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from palaestra.data import Action, Task
+from palaestra.envs.probes.toolcalc import ToolCalc
+from palaestra.envs.probes.toolcalc_expressions import NAMES, build
+from palaestra.errors import ContractError, RecipeError
+from palaestra.testing import check_environment
+
+PLAYER = "player"
+
+
+def act(env, *texts):
+    for text in texts:
+        result = env.step({PLAYER: Action(text=text)})
+    return result
+
+
+def solve(env, task):
+    """The expert's episode: all results."""
+    results = [env.reset(task)]
+    while results[-1].observations:
+        results.append(env.step({PLAYER: env.expert(PLAYER)}))
+    return results
+
+
+def known(seed, **options):
+    """An environment at the start of the task with this seed, and its expression."""
+    env = ToolCalc(**options)
+    env.reset(Task(env="toolcalc", seed=seed))
+    return env, env.snapshot().expression
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"confirm": True, "tags": True},
+        {"tools": False},
+        {"families": ["named"], "failure": 0.5},
+        {"operations": [1, 6], "mental": 0},
+    ],
+)
+def test_contract(options):  # rule 1
+    check_environment(ToolCalc(**options), make=lambda: ToolCalc(**options))
+
+
+def test_options_are_checked():
+    with pytest.raises(RecipeError, match=r"`operations` is 4 to 2(.|\n)*Write `operations: \[2, 4\]`"):
+        ToolCalc(operations=(4, 2))
+    with pytest.raises(RecipeError, match="`families` is empty"):
+        ToolCalc(families=())
+    with pytest.raises(RecipeError, match="no call would ever work"):
+        ToolCalc(failure=1.0)
+    with pytest.raises(RecipeError, match="families"):
+        ToolCalc(families=("huge",))
+    with pytest.raises(ContractError, match="before `reset`"):
+        act(ToolCalc(), "answer")
+
+
+def test_the_expert_is_right():  # rule 2
+    for options in ({}, {"confirm": True}, {"failure": 0.0, "operations": (1, 6), "max_turns": 13}):
+        env = ToolCalc(**options)
+        ends = [solve(env, task)[-1] for task in env.tasks("train", 60, 3)]
+        assert all(end.info["success"] and end.info["well_formed"] and end.rewards[PLAYER] == 1 for end in ends)
+    bare = ToolCalc(tools=False)
+    won = Counter()
+    for task in bare.tasks("train", 300, 3):
+        results = solve(bare, task)
+        won[results[0].info["stratum"], results[-1].info["success"]] += 1
+    assert won["named", True] == 0
+    assert won["small", True] > won["large", True] > 0
+
+
+def test_tools_and_heads():  # rule 3
+    for seed in range(200):
+        env, expression = known(seed, failure=0.0, families=("small", "large"), max_turns=20)
+        operation, start = expression.operations[0], env.snapshot()
+        assert act(env, f"calc {operation}").info["process"] == {PLAYER: 1.0}
+        assert env.snapshot().value == expression.results[1]
+        env.restore(start)
+        easy = start.easy(10)
+        assert easy == (expression.numbers[0] < 10 and (operation != "times" or expression.start < 10))
+        assert act(env, f"head {operation}").info["process"] == {PLAYER: float(easy)}
+        assert (env.snapshot().value == expression.results[1]) == easy
+        env.restore(start)
+        other = {"plus": "minus", "minus": "plus", "times": "minus"}[operation]
+        assert act(env, f"calc {other}").info["process"] == {PLAYER: 0.0}
+        assert env.snapshot().place == 1
+
+
+def test_errors_come_back_as_text():  # rule 4
+    seed = next(seed for seed in range(1000) if build(2, 2, ("named",), seed).names[0])
+    env, expression = known(seed, operations=(2, 2), families=("named",), failure=0.0)
+    name = expression.names[0]
+    other = next(one for one in NAMES if one not in expression.names)
+    for text, said in (
+        ("calc plus", f"error: {name} is not known."),
+        (f"lookup {other}", f"error: no {other} here."),
+        ("calc power", "error: cannot read that."),
+        ("calc", "error: cannot read that."),
+        ("", "error: cannot read that."),
+    ):
+        before = env.snapshot()
+        result = act(env, text)
+        after = env.snapshot()
+        assert result.observations[PLAYER].text.startswith(said)
+        assert result.info["tool_call"] == result.info["tool_error"] == {PLAYER: 1.0}
+        assert result.info["executable"] == {PLAYER: 0.0}
+        assert bool(result.info.get("invalid")) == ("read" in said)
+        assert (after.value, after.place, after.known) == (before.value, before.place, before.known)
+    act(env, f"lookup {name}")
+    for operation in expression.operations[1:]:
+        act(env, f"calc {expression.operations[0]}", *(f"lookup {n}" for n in expression.names[1:] if n))
+        act(env, f"calc {operation}")
+    assert "error: nothing is left." in act(env, "calc plus").observations[PLAYER].text
+    assert act(env, "head plus").info["tool_call"] == {PLAYER: 0.0}
+
+
+def test_a_share_of_calls_fails():  # rule 4
+    def failures():
+        found = []
+        for seed in range(2000):
+            env, expression = known(seed, families=("large",), failure=0.3)
+            found.append(act(env, f"calc {expression.operations[0]}").info["tool_error"][PLAYER])
+        return found
+
+    first = failures()
+    assert 0.27 < np.mean(first) < 0.33
+    assert first == failures()
+
+
+def test_without_tools_there_are_none():
+    env, _ = known(4, tools=False)
+    assert env.actions == ("head plus", "head minus", "head times", "answer")
+    result = act(env, "calc plus")
+    assert result.info["invalid"] == {PLAYER: True}
+    assert result.info["tool_call"] == {PLAYER: 0.0} and result.info["calls"] == 0
+
+
+def test_what_is_told_adds_up():  # rule 5
+    env = ToolCalc(failure=0.3, confirm=True, max_turns=30)
+    for task in env.tasks("eval", 50, 0):
+        results = solve(env, task)[1:]
+        told = {name: sum(r.info[name][PLAYER] for r in results) for name in ("tool_call", "tool_error", "answer")}
+        last = results[-1].info
+        assert (told["tool_call"], told["tool_error"], told["answer"]) == (
+            last["calls"],
+            last["errors"],
+            last["answers"],
+        )
+        assert [r.info["format"][PLAYER] for r in results] == [0.0] * (len(results) - 1) + [1.0]
+        texts = [r.observations[PLAYER].text for r in results if r.observations]
+        assert sum(text.startswith("error:") for text in texts) == last["errors"]
+
+
+def test_answers_that_are_confirmed():  # rule 6
+    env, expression = known(5, confirm=True)
+    assert "answered 1." in act(env, "answer 1").observations[PLAYER].text
+    assert f"answered {expression.answer}." in act(env, f"answer {expression.answer}").observations[PLAYER].text
+    end = act(env, "done")
+    assert end.info["success"] and end.info["answers"] == 2 and not end.info["well_formed"]
+    env, _ = known(5, confirm=True)
+    end = act(env, "done")
+    assert not end.observations and not end.info["success"] and not end.info["well_formed"]
+    env, expression = known(5, confirm=True, max_turns=2)
+    end = act(env, f"answer {expression.answer}", "calc plus")
+    assert end.truncated and not end.info["success"]
+
+
+def test_families_and_difficulty():  # rule 7
+    env = ToolCalc(operations=(2, 4))
+    tasks = env.tasks("train", 300, 0)
+    strata = Counter(env.reset(task).info["stratum"] for task in tasks)
+    assert set(strata) == {"small", "large", "named"} and min(strata.values()) > 60
+    assert {task.difficulty for task in tasks} == {2.0, 3.0, 4.0}
+    for seed in range(100):
+        assert max(build(2, 4, ("small",), seed).numbers) < 10
+        assert any(build(2, 4, ("named",), seed).names)
+        assert not any(build(2, 4, ("large",), seed).names)
+
+
+def test_numbers_in_words():  # rule 8
+    for text, right in (("answer {}", True), (" Answer  {} ", True), ("answer 0{}0", False)):
+        env, expression = known(8, families=("small",), operations=(1, 1))
+        end = act(env, text.format(expression.answer))
+        assert end.info["success"] is right and end.info["format"] == {PLAYER: 1.0}
+    env, _ = known(8)
+    assert act(env, "answer 4 5").info["invalid"] and act(env, "answer ٣").info["invalid"]
+
+
+def test_tags():  # rule 9
+    env, expression = known(5, tags=True, failure=0.0, families=("small",), max_turns=20)
+    call = f"calc {expression.operations[0]}"
+    unreadable = (
+        call,
+        f"<tool> {call}",
+        f"{call} </tool>",
+        f"<tool> <tool> {call} </tool> </tool>",
+        f"<tool> {call} </tool> so",
+        f"<answer> {call} </answer>",
+        f"<think> <tool> {call} </tool> </think>",
+    )
+    for text in unreadable:
+        result = act(env, text)
+        assert result.info["invalid"] == {PLAYER: True}
+        assert result.info["tool_error"] == {PLAYER: 1.0}
+        assert result.observations[PLAYER].text.startswith("error: cannot read that.")
+    assert env.snapshot().place == 0
+    assert act(env, f"<think> first </think> <tool> {call} </tool>").info["process"] == {PLAYER: 1.0}
+    assert env.expert(PLAYER).text.startswith("<tool> ")

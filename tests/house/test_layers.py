@@ -1,0 +1,71 @@
+"""Layers: (1) imports go only downwards and never between rooms of one line (contracts in pyproject.toml);
+(2) no import inside a function, except of an optional extra; (3) an extra that a message names exists; (4) something
+imports each extra, and `make develop` installs them all: a test that is skipped there runs nowhere.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.house.source_text import ROOT, functions, package_files, project, python_files, shown
+
+EXTRAS = project()["project"]["optional-dependencies"]
+PACKAGES = {re.split(r"[<>=\[; ]", line)[0].replace("-", "_") for lines in EXTRAS.values() for line in lines}
+HEAVY = {"matplotlib"}  # core, but half a second to import, and only drawing needs it
+OTHERWISE = {"openenv"}  # the package of openenv-core is imported by another name
+LATE = PACKAGES | HEAVY | OTHERWISE
+
+
+def test_imports_go_only_downwards() -> None:  # rule 1
+    command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as run; run()", "--no-cache"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def late_imports(path: Path) -> Iterator[str]:
+    for name, function in functions(path):
+        for node in ast.walk(function):
+            if isinstance(node, ast.Import):
+                modules = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                modules = ["." * node.level + (node.module or "")]
+            else:
+                continue
+            for module in modules:
+                if module.partition(".")[0] not in LATE:
+                    yield f"{shown(path)}:{node.lineno} {name} imports {module}"
+
+
+def test_imports_stand_at_the_top() -> None:  # rule 2
+    assert not [line for path in package_files() for line in late_imports(path)]
+
+
+def test_named_extras_exist() -> None:  # rule 3
+    for path in package_files():
+        for extra in re.findall(r'missing_extra\([^)]*extra="(\w+)"', path.read_text(encoding="utf-8")):
+            assert extra in EXTRAS, f"{shown(path)} names the extra `{extra}`; pyproject.toml has {sorted(EXTRAS)}"
+
+
+def test_every_extra_is_used_and_installed() -> None:  # rule 4
+    (installed,) = re.findall(r"^EXTRAS \?= (\S+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(installed.split(",")) == set(EXTRAS)
+    files = [*package_files(), *python_files("benchmarks")]
+    code = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    for extra in EXTRAS.keys() - {"dev"}:
+        packages = "|".join(re.split(r"[<>=\[; -]", line)[0] for line in EXTRAS[extra])
+        imported = rf"""^ *(import|from) ({packages})|import_module\("({packages})"""
+        assert re.search(imported, code, re.MULTILINE), f"nothing imports the extra `{extra}`"
+
+
+def test_late_imports_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.shown", str)
+    file = tmp_path / "a.py"
+    file.write_text("import json\ndef f():\n    import json\n    import textworld.challenges\n    from .b import c\n")
+    assert [line.split(" ", 1)[1] for line in late_imports(file)] == ["f imports json", "f imports .b"]

@@ -1,0 +1,75 @@
+"""Rewards of games and defenses: (1) a legal turn earns its form, an illegal one pays, and nothing else changes;
+(2) brevity is paid in full up to `shortest` and not at all from `longest` on; (3) the schedule weighs safety first and
+the task from the switch on, for one team only; (4) what cannot be is refused.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from palaestra.data import StepTable
+from palaestra.errors import InvalidData, MissingColumn, RecipeError
+from palaestra.parts.games import game_shaping
+from palaestra.systems.adv_evo.defense_schedule import DefenseSchedule
+
+ROWS: dict[str, Any] = {
+    "group": ["g"] * 4,
+    "trajectory": ["a"] * 4,
+    "agent": ["x", "d", "e", "d"],
+    "turn": [0, 1, 2, 3],
+    "reward": [1.0, 0.0, 0.0, 0.5],
+}
+JUDGED = {
+    "team": ["attackers", "defenders", "defenders", "defenders"],
+    "safe": [0.0, 0.0, 1.0, 0.0],
+    "correct": [0.0, 0.0, 0.0, 1.0],
+    "format": [1.0, 0.0, 1.0, 1.0],
+}
+
+
+def at(step: int) -> Any:
+    return SimpleNamespace(step=step)
+
+
+def test_form_is_paid() -> None:  # rule 1
+    legal = game_shaping(StepTable(**ROWS), length=0.0)
+    assert legal.tolist() == pytest.approx([1.05, 0.05, 0.05, 0.55])
+    found = game_shaping(StepTable(**ROWS, illegal=[0, 0, 0, 1], invalid=[0, 0, 1, 0]), length=0.0)
+    assert found.tolist() == pytest.approx([1.05, 0.05, -10.0, -9.5])
+    nothing = game_shaping(StepTable(**ROWS), format=0.0, illegal=0.0, length=0.0)
+    assert nothing.tolist() == ROWS["reward"]
+
+
+def test_brevity_is_paid() -> None:  # rule 2
+    table = StepTable(**{**ROWS, "reward": [0.0] * 4}, token_count=[1, 11, 2048, 4000])
+    assert game_shaping(table, format=0.0).tolist() == [0.5, 0.5, 0.0, 0.0]
+    half = StepTable(**{**ROWS, "reward": [0.0] * 4}, token_count=[20, 20, 20, 30])
+    assert game_shaping(half, format=0.0, shortest=10, longest=30).tolist() == [0.25, 0.25, 0.25, 0.0]
+
+
+def test_the_schedule_turns() -> None:  # rule 3
+    table = StepTable(**ROWS, **JUDGED)
+    schedule = DefenseSchedule(switch=10)
+    for step in (0, 9):
+        assert schedule(table, at(step)).tolist() == pytest.approx([1.0, 0.0, 0.7, 0.4])
+    assert schedule(table, at(10)).tolist() == pytest.approx([1.0, 0.0, 0.4, 0.7])
+    assert DefenseSchedule(switch=1, team="attackers", first=(0, 0, 2))(table, at(0)).tolist() == [2.0, 0.0, 0.0, 0.5]
+    schedule.load_state_dict(schedule.state_dict())
+
+
+def test_refusals() -> None:  # rule 4
+    with pytest.raises(RecipeError, match=r"shortest 11 is not below longest 11"):
+        game_shaping(StepTable(**ROWS), longest=11)
+    with pytest.raises(RecipeError, match="illegal"):
+        game_shaping(StepTable(**ROWS), illegal=-1.0)
+    with pytest.raises(RecipeError, match="switch"):
+        DefenseSchedule(switch=0)
+    with pytest.raises(InvalidData, match=r"no row is of the team `guards`(.|\n)*defenders"):
+        DefenseSchedule(switch=1, team="guards")(StepTable(**ROWS, **JUDGED), at(0))
+    with pytest.raises(InvalidData, match=r"must lie in \[0, 1\]"):
+        DefenseSchedule(switch=1)(StepTable(**ROWS, **{**JUDGED, "safe": [2.0] * 4}), at(0))
+    with pytest.raises(MissingColumn, match="safe"):
+        DefenseSchedule(switch=1)(StepTable(**ROWS), at(0))

@@ -1,0 +1,124 @@
+"""Every hand-derived number is met by the part it names.
+
+(1) tables: advantages, rewards, selections, weights; (2) token batches: losses and regularizers; (3) aggregation;
+(4) optimizers; (5) every case says how its numbers come about.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from palaestra.algebra import Estimate, aggregate
+from palaestra.data import StepTable, TokenBatch
+from palaestra.training.experience import Seen
+from tests.golden_cases import golden_documents
+from tests.registered import target
+
+SLOTS = ("advantage", "reward", "selection", "weights", "loss", "regularizer", "optimizer")
+KNOWN = (*SLOTS, "aggregation")  # numbers of other slots are held by the tests of their own rooms
+CASES = [
+    (document["name"], place, case, document.get("table", {}))
+    for document in golden_documents()
+    for place, case in enumerate(document.get("cases", []))
+    if case["slot"] in KNOWN
+]
+UNITS = ("row", "invocation", "trajectory", "group", "agent")
+IDS = [f"{name}-{place}-{case['part']}" for name, place, case, _ in CASES]
+
+
+def batch_of(columns: dict[str, list[Any]]) -> TokenBatch:
+    """A token batch from the columns of a case; `ratio` stands for logprob = log(ratio) and proximal = 0."""
+    size = len(next(iter(columns.values())))
+    numbers = {name: torch.tensor(values, dtype=torch.float64) for name, values in columns.items()}
+    units = {name: numbers.pop(name).long() for name in UNITS if name in numbers}
+    numbers.pop("loss", None)
+    if "ratio" in numbers:
+        numbers["logprob"] = numbers.pop("ratio").log()
+    filled = {name: torch.zeros(size, dtype=torch.float64) for name in ("advantage", "logprob", "proximal")}
+    filled["weight"] = torch.ones(size, dtype=torch.float64)
+    places = {name: torch.zeros(size, dtype=torch.int64) for name in ("row", "sequence", "trajectory")}
+    own = {field.name for field in dataclasses.fields(TokenBatch)}
+    more = {name: numbers.pop(name) for name in [*numbers] if name not in own}
+    whole = frozenset({"row", "sequence", "invocation", "trajectory", "group"})
+    return TokenBatch(**{**filled, **places, **numbers, **units}, whole=whole, more=more)
+
+
+def method_of(case: dict[str, Any]) -> Tensor:
+    """A formula inside a part with state, which has learned nothing yet: one method on given numbers."""
+    numbers = {name: torch.tensor(given) for name, given in case["numbers"].items()}
+    found: Tensor = getattr(target(case["slot"], case["part"])(**case.get("options", {})), case["method"])(**numbers)
+    return found
+
+
+def on_table(case: dict[str, Any], columns: dict[str, Any]) -> Tensor | Estimate:
+    table = StepTable(**{**columns, **case.get("columns", {})})
+    data = [torch.tensor(case["advantage"])] if "advantage" in case else []
+    part, options = target(case["slot"], case["part"]), case.get("options", {})
+    if inspect.isclass(part):  # holds state: made once, then called with a look at iteration `step`
+        look = Seen({}, case.get("step", 0), seed=0, temperature=1.0, token_budget=64)
+        part, data, options = part(**options), [*data, look], {}
+    found: Tensor | Estimate = part(table, *data, **options)
+    return found
+
+
+def stepped(case: dict[str, Any]) -> Tensor:
+    parameter = torch.tensor(case["parameters"], requires_grad=True)
+    optimizer = target("optimizer", case["part"])([parameter], **case["options"])
+    parameter.grad = torch.tensor(case["gradients"])
+    optimizer.step()
+    return parameter.detach()
+
+
+def result(case: dict[str, Any], columns: dict[str, Any]) -> Tensor | Estimate:
+    match case["slot"]:
+        case "loss" | "regularizer":  # rule 2
+            part = target(case["slot"], case["part"])
+            found: Tensor = part(batch_of(case["batch"]), **case.get("options", {}))[0]
+            return found
+        case "aggregation":  # rule 3
+            batch, options = batch_of(case["batch"]), case.get("options", {})
+            return aggregate(torch.tensor(case["batch"]["loss"]), batch, how=case["part"], **options)
+        case "optimizer":  # rule 4
+            return stepped(case)
+        case _ if "method" in case:
+            return method_of(case)
+        case _:  # rule 1
+            return on_table(case, columns)
+
+
+@pytest.mark.parametrize(("file", "place", "case", "columns"), CASES, ids=IDS)
+def test_hand_derived_numbers(file: str, place: int, case: dict[str, Any], columns: dict[str, Any]) -> None:
+    found = result(case, columns)
+    expected = case["expected"]
+    if isinstance(found, Estimate):
+        pairs = [(found.advantage, expected["advantage"]), (found.target, expected["target"])]
+    else:
+        pairs = [(found, expected)]
+    for numbers, wanted in pairs:
+        wanted = torch.as_tensor(wanted, dtype=torch.float64)
+        assert numbers.shape == wanted.shape
+        same = torch.allclose(numbers.double(), wanted, atol=6e-5, rtol=0, equal_nan=True)
+        assert same, (numbers.tolist(), case["derivation"])
+
+
+@pytest.mark.parametrize(("file", "place", "case", "columns"), CASES, ids=IDS)
+def test_cases_say_where_they_come_from(
+    file: str, place: int, case: dict[str, Any], columns: dict[str, Any]
+) -> None:  # rule 5
+    assert len(str(case["derivation"])) > 3
+    assert case["slot"] == "aggregation" or target(case["slot"], case["part"])
+    assert all(not isinstance(x, float) or math.isfinite(x) for x in torch.as_tensor(_flat(case["expected"])).tolist())
+
+
+def _flat(expected: Any) -> list[float]:
+    """All numbers but targets, where `.nan` says that there is none."""
+    named = expected.items() if isinstance(expected, dict) else [("", expected)]
+    pieces = [numbers for name, numbers in named if name != "target"]
+    return torch.cat([torch.as_tensor(piece, dtype=torch.float64).reshape(-1) for piece in pieces]).tolist()

@@ -1,0 +1,201 @@
+"""What must hold of rewards for actions on a screen, for games, and for episodes that were cut.
+
+1. `gui_action`: the parts by type, their weights, the judge's share; a wrong type has no argument.
+2. With weight 0 and keep 1 it leaves the reward as it is, bit for bit; judge 0 is the rules alone.
+3. An episode is worth the mean of its actions, so that acting more often does not pay; padding is worth 0.
+4. What cannot be compared is refused, with its place.
+5. In UIForm the expert's actions are worth 1.
+6. `dense_normalized`: a win is worth 1, a loss its share of the game's maximum.
+7. `cut_outcome` fills outcomes of cut trajectories and touches nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from palaestra.data import Action, Observation, Step, StepTable, Task, Trajectory, rows_of
+from palaestra.envs.probes.uiform import UIForm
+from palaestra.errors import InvalidData, MissingColumn, RecipeError
+from palaestra.parts.estimators import grpo
+from palaestra.parts.rewards import cut_outcome
+from palaestra.systems.craft_gui.gui_action import GuiAction, edited, f1
+from palaestra.systems.multi_turn_guide import dense_normalized
+from palaestra.training.experience import Seen
+
+BOX = [100, 100, 300, 200]
+CLICK = {"type": "click", "box": BOX}
+INSIDE, OUTSIDE = {"type": "click", "point": [150, 120]}, {"type": "click", "point": [10, 10]}
+
+
+def episode(steps, sample=0, reward=0.0):
+    made = [
+        Step(agent="x", turn=turn, action=Action(value=0), observation=Observation(text=""), reward=reward, info=info)
+        for turn, info in enumerate(steps)
+    ]
+    return Trajectory(task=Task(env="screen", seed=0), group="g", sample=sample, steps=made, outcome=0.0)
+
+
+def judged(trajectories, weight=None, **options):
+    table = StepTable.from_trajectories(trajectories)
+    if weight is not None:
+        table = table.replace(weight=torch.tensor(weight))
+    seen = Seen({}, 0, seed=0, temperature=1.0, token_budget=64, rows=rows_of(trajectories))
+    part = GuiAction(**options)
+    return part(table, seen), part.learn(table, seen), table
+
+
+def worth(gesture, *references, score=None, **options):
+    info = {"references": list(references) or [CLICK]} | ({} if gesture is None else {"gesture": gesture})
+    found, _, _ = judged([episode([info | ({} if score is None else {"judge": score})])], per="step", **options)
+    return round(float(found["reward"][0]), 4)
+
+
+def test_parts_and_weights():  # rule 1
+    assert worth(OUTSIDE) == 0.4  # form and type right
+    assert worth({"type": "scroll", "direction": "up"}) == 0.1
+    assert worth(INSIDE) == 1.0
+    assert worth(None) == 0.0
+    assert worth({"type": "finish"}, {"type": "finish"}) == 1.0
+    assert worth(OUTSIDE, format=0.0, type=0.5, argument=0.5) == 0.5
+    assert worth(INSIDE, {"type": "finish"}, {"type": "click", "box": [0, 0, 20, 20]}, CLICK) == 1.0
+
+
+def test_arguments_by_type():  # rule 1
+    down, up = ({"type": "scroll", "direction": way} for way in ("down", "up"))
+    assert [worth(down, down), worth(down, up)] == [1.0, 0.4]
+    said, right = {"type": "type", "text": "new york"}, {"type": "type", "text": "New York city"}
+    assert worth(said, right) == round(0.4 + 0.6 * 0.8, 4)
+    assert worth(said, right, text="edit") == 1.0
+    assert worth({"type": "type", "text": "rome"}, right, text="edit") == 0.4
+    half = {"type": "click", "point": [200 + 140, 150]}
+    assert worth(half, click="distance") == round(0.4 + 0.6 * 0.5, 4)
+    assert worth({"type": "click", "point": [200, 150]}, click="distance") == 1.0
+    assert worth({"type": "click", "point": [341, 150]}, click="distance") == 0.4
+    near = {"type": "click", "point": [200, 185]}
+    assert worth(near, click="distance") == round(0.4 + 0.6 * math.exp(-math.log(2) / 4), 4)
+    assert [f1("a b", "b c"), f1("", ""), f1("a", "")] == [0.5, 1.0, 0.0]
+    assert [edited("kitten", "sitting"), edited("ab", "ac"), edited("abc", "xyz"), edited("", "")] == [1, 1, 0, 1]
+
+
+def test_the_judge():  # rule 1
+    answer = {"type": "answer", "text": "blue"}
+    assert worth(answer, {"type": "answer"}, score=0.5) == 0.7
+    assert worth(answer, {"type": "finish"}, score=0.5) == 0.1
+    assert worth(OUTSIDE, score=0.8) == 0.4, "share 0: rules alone"
+    found, _, _ = judged([episode([{"references": [CLICK], "gesture": OUTSIDE, "mine": 0.8}])], per="step",
+                         judge=0.25, score="mine")  # fmt: skip
+    assert round(float(found["reward"][0]), 4) == round(0.75 * 0.4 + 0.25 * 0.8, 4)
+
+
+def test_neutral_settings():  # rule 2
+    steps = [{"references": [CLICK], "gesture": one} for one in (INSIDE, OUTSIDE, INSIDE)]
+    episodes = [episode(steps, sample, reward=reward) for sample, reward in enumerate((0.3, 0.1, 0.7))]
+    table = StepTable.from_trajectories(episodes)
+    seen = Seen({}, 0, seed=0, temperature=1.0, token_budget=64, rows=rows_of(episodes))
+    neutral = GuiAction(weight=0.0, keep=1.0)(table, seen)["reward"]
+    assert not torch.equal(GuiAction(keep=1.0)(table, seen)["reward"], table["reward"])
+    assert torch.equal(neutral, table["reward"])
+    assert torch.equal(grpo(table.replace(reward=neutral)), grpo(table))
+    rules = GuiAction(per="step")(table, seen)["reward"]
+    assert torch.equal(rules, GuiAction(per="step", judge=0.0, score="nobody")(table, seen)["reward"])
+
+
+def test_an_episode_is_worth_its_mean():  # rule 3
+    short = episode([{"references": [CLICK], "gesture": INSIDE}] * 2, 0)
+    long = episode([{"references": [CLICK], "gesture": INSIDE}] * 3 + [{"references": [CLICK]}], 1)
+    found, metrics, _ = judged([short, long])
+    assert found["reward"].tolist() == pytest.approx([0.5, 0.5, 0.25, 0.25, 0.25, 0.0])
+    assert found["gui_action"].tolist() == pytest.approx([1, 1, 1, 1, 1, 0])
+    assert metrics == {"gui/format": pytest.approx(5 / 6), "gui/type": pytest.approx(5 / 6),
+                       "gui/argument": pytest.approx(5 / 6)}  # fmt: skip
+    found, _, _ = judged([short, long], [1.0, 1.0, 1.0, 1.0, 0.0, 0.0], keep=1.0)
+    assert found["reward"].tolist() == pytest.approx([0.5, 0.5, 0.5, 0.5, 0.0, 0.0])
+    other, _, _ = judged([long, short])
+    assert torch.equal(other["gui_action"], judged([short, long])[0]["gui_action"])
+
+
+def test_bad_actions_are_refused():  # rule 4
+    with pytest.raises(RecipeError, match=r"format 0.1, type 0.3 and argument 0.5 are 0.9 together"):
+        GuiAction(format=0.1, type=0.3, argument=0.5)
+    with pytest.raises(InvalidData, match="`drag` is no type of action") as caught:
+        worth({"type": "drag"})
+    assert "click" in caught.value.options and "trajectory g/0, turn 0" in caught.value.where
+    with pytest.raises(InvalidData, match="`drag` is no type"):
+        worth(INSIDE, {"type": "drag"})
+    with pytest.raises(InvalidData, match=r"the box \[300, 100, 100, 200\] ends before it begins"):
+        worth(INSIDE, {"type": "click", "box": [300, 100, 100, 200]})
+    with pytest.raises(InvalidData, match="no reference"):
+        judged([episode([{"gesture": INSIDE}])])
+    with pytest.raises(InvalidData, match=r"the judge's score `judge` is 1\.5"):
+        judged([episode([{"gesture": INSIDE, "references": [CLICK], "judge": 1.5}])], judge=0.5)
+    with pytest.raises(MissingColumn, match="judge"):
+        judged([episode([{"gesture": INSIDE, "references": [CLICK]}])], judge=0.5)
+
+
+def test_experts_of_forms_are_right():  # rule 5
+    env = UIForm()
+    for task in env.tasks("train", 10, 0):
+        result, infos = env.reset(task), []
+        while result.observations:
+            result = env.step({"user": env.expert("user")})
+            infos.append({name: result.info[name]["user"] for name in ("gesture", "references")})
+        found, _, _ = judged([episode(infos)])
+        assert float(found["reward"].sum()) == pytest.approx(1.0)
+
+
+# ---- games ------------------------------------------------------------------------------------------------
+def game(rewards, outcome, **columns):
+    size = len(rewards)
+    return StepTable(group=["g"] * size, trajectory=[0] * size, agent=["x"] * size, turn=range(size), reward=rewards,
+                     outcome=[outcome] * size, **columns)  # fmt: skip
+
+
+def test_wins_are_worth_one():  # rule 6
+    third = 1 / 3
+    assert dense_normalized(game([1, 0, 1, 1], 1.0), maximum=3).tolist() == pytest.approx([third, 0, third, third])
+    assert dense_normalized(game([1, 0, 1, 0], 0.0), maximum=5).tolist() == pytest.approx([0.2, 0, 0.2, 0])
+    told = game([1, 0, 1, 0], 0.0, maximum=[5.0] * 4)
+    assert torch.equal(dense_normalized(told), dense_normalized(told, maximum=5))
+    assert dense_normalized(game([0, 0], 1.0), maximum=3).tolist() == [0, 0], "no positive reward: divided by 1"
+    assert dense_normalized(game([0.25, -1, 0.5], 1.0), maximum=9).tolist() == [0.5, 0, 0.5]
+    other = game([0.0, 0.0], 0.0, progress=[1.0, 1.0])
+    assert dense_normalized(other, maximum=4, column="progress").tolist() == [0.25, 0.25]
+    padded = game([1, 1, 1], 1.0, weight=[1.0, 1.0, 0.0])
+    assert dense_normalized(padded, maximum=3).tolist() == [0.5, 0.5, 0]
+
+
+def test_single_rewards_stay_as_they_are():  # rule 6: one reward, at the win, is what the environment gave
+    for outcome, last in ((1.0, 1.0), (0.0, 0.0)):
+        table = game([0.0, 0.0, last], outcome)
+        assert torch.equal(dense_normalized(table, maximum=1), table["reward"])
+
+
+def test_bad_games_are_refused():  # rule 4
+    with pytest.raises(InvalidData, match="nothing tells how many rewards") as caught:
+        dense_normalized(game([1, 0], 1.0))
+    assert "Set `maximum`" in caught.value.remedy
+    with pytest.raises(InvalidData, match="`maximum` is 0, below 1"):
+        dense_normalized(game([1, 0], 1.0, maximum=[0.0, 0.0]))
+    with pytest.raises(InvalidData, match="2 of 2 rows have no outcome"):
+        dense_normalized(game([1, 0], np.nan), maximum=2)
+    with pytest.raises(RecipeError, match="maximum"):
+        dense_normalized(game([1, 0], 1.0), maximum=0)
+
+
+def test_cut_outcomes():  # rule 7
+    table = game([0.0] * 6, 1.0).replace(
+        trajectory=[0, 0, 1, 1, 2, 2],
+        outcome=[np.nan, np.nan, 1.0, 1.0, np.nan, np.nan],
+        truncated=[0, 1, 0, 1, 0, 0],
+    )
+    found = cut_outcome(table)
+    assert set(found) == {"outcome"}
+    assert found["outcome"][:4].tolist() == [0, 0, 1, 1]
+    assert bool(found["outcome"][4:].isnan().all()), "an end that the environment did not judge is not filled"
+    assert cut_outcome(table, value=-1.0)["outcome"][:2].tolist() == [-1, -1]
+    whole = table.replace(outcome=torch.ones(6))
+    assert torch.equal(cut_outcome(whole)["outcome"], whole["outcome"])

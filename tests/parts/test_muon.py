@@ -1,0 +1,283 @@
+"""Muon and MuonClip: (1) Newton–Schulz and the step have the numbers of the definition, also for tall matrices;
+(2) hidden matrices are orthogonalized, everything else is AdamW's; (3) QK-Clip shrinks a head by tau over its largest
+logit: queries and keys alike, or queries alone where keys are shared, and on the same batch no logit then exceeds tau;
+(4) with tau infinite MuonClip is Muon, and with AdamW's matrices it is AdamW, bit for bit; (5) measuring changes no
+number, and does not see padding; (6) a gradient that is not finite moves nothing; (7) a saved state goes on exactly;
+(8) what does not fit is refused.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+from palaestra.errors import CheckpointError, ContractError, InvalidData, RecipeError
+from palaestra.models.attention import AttentionMeter, bound_logits, heads_of, reading
+from palaestra.models.causal_lm import make_causal_lm
+from palaestra.models.networks import ActorCritic, RecurrentActorCritic
+from palaestra.parts.optimizers import AdamW, Muon, matrices_of, orthogonalized
+from palaestra.systems.kimi_rl.muon_clip import MuonClip
+
+IDS = torch.arange(24).reshape(3, 8) % 19
+HUGE = 1e9  # a learning rate of 1e-9 moves nothing that a test can see
+
+
+def llama(*, layers: int = 2, grow: float = 1.0) -> LlamaForCausalLM:
+    model = make_causal_lm(vocabulary=20, hidden=16, layers=layers, heads=2, context=32)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.q_proj.weight.mul_(grow)
+            layer.self_attn.k_proj.weight.mul_(grow)
+    return model
+
+
+def grouped(grow: float = 1.0) -> LlamaForCausalLM:
+    """Four query heads that share two key heads."""
+    config = LlamaConfig(
+        vocab_size=20, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=32, attention_bias=True,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        for projection in (model.model.layers[0].self_attn.q_proj, model.model.layers[0].self_attn.k_proj):
+            projection.weight.mul_(grow)
+            projection.bias.normal_()
+    return model
+
+
+def backward(model: nn.Module, ids: Tensor = IDS) -> None:
+    model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+
+
+def trained(optimizer: Any, model: nn.Module, steps: int) -> list[Tensor]:
+    for _ in range(steps):
+        optimizer.zero()
+        backward(model)
+        optimizer.step()
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def largest(model: nn.Module, ids: Tensor = IDS) -> list[Tensor]:
+    meter = AttentionMeter(model)
+    model(input_ids=ids, use_cache=False)
+    return [own.clone() for own in meter.largest()]
+
+
+# ---- Muon -------------------------------------------------------------------------------------------------
+def test_newton_schulz() -> None:  # rule 1
+    found = orthogonalized(torch.diag(torch.tensor([3.0, 1.0])))
+    torch.testing.assert_close(found, torch.diag(torch.tensor([0.7530, 1.1337])), atol=6e-5, rtol=0)
+    scaled = found * 0.2 * math.sqrt(2)
+    torch.testing.assert_close(scaled, torch.diag(torch.tensor([0.2130, 0.3207])), atol=6e-5, rtol=0)
+    matrix = torch.randn(7, 3, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(orthogonalized(matrix), orthogonalized(matrix.T).T)
+    values = torch.linalg.svdvals(orthogonalized(matrix))
+    assert bool(((values > 0.6) & (values < 1.3)).all())
+    assert torch.equal(orthogonalized(torch.zeros(2, 2)), torch.zeros(2, 2))
+
+
+def test_step() -> None:  # rule 1
+    layer = nn.Linear(2, 2, bias=False)
+    with torch.no_grad():
+        layer.weight.copy_(torch.eye(2))
+    optimizer = Muon(layer, lr=0.1, momentum=0.5, weight_decay=0.1, clip=None)
+    layer.weight.grad = torch.diag(torch.tensor([3.0, 1.0]))
+    assert optimizer.step() == pytest.approx(math.sqrt(10))
+    expected = torch.diag(torch.tensor([0.99 - 0.02130, 0.99 - 0.03207]))
+    torch.testing.assert_close(layer.weight.detach(), expected, atol=1e-5, rtol=0)
+    layer.weight.grad = torch.diag(torch.tensor([0.0, 2.5]))  # momentum 1.5, .5 + 2.5: the mirror image of the first
+    optimizer.step()
+    moved = 0.99 * torch.diag(torch.tensor([0.9687, 0.95793])) - layer.weight.detach()
+    assert moved[0, 0] > moved[1, 1] > 0  # the smaller singular value has grown the most
+
+
+def test_who_is_orthogonal() -> None:  # rule 2
+    model = nn.ModuleDict({"model": llama(layers=1), "value": nn.Linear(16, 1)})
+    names = {id(p): name for name, p in model.named_parameters()}
+    chosen = {names[id(p)].split(".")[-2] for p in matrices_of(model, apart=("value",))}
+    assert chosen == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+    network = ActorCritic(4, 3, hidden=(8, 8), seed=0)
+    assert {tuple(p.shape) for p in matrices_of(network, apart=("actor", "critic"))} == {(8, 4), (8, 8)}
+    assert len(matrices_of(RecurrentActorCritic(4, 3, hidden=(8, 8), seed=0), apart=("actor", "critic"))) == 6
+
+
+def test_the_rest_is_adam() -> None:  # rule 2
+    one, other = llama(), llama()
+    optimizers = [
+        Muon(one, lr=1e-2, weight_decay=0.1, clip=None),
+        AdamW(other.parameters(), lr=1e-2, weight_decay=0.1, clip=None),
+    ]
+    for optimizer, model in zip(optimizers, (one, other), strict=True):
+        trained(optimizer, model, 1)
+    hidden = {id(p) for p in matrices_of(one, apart=())}
+    for mine, theirs in zip(one.parameters(), other.parameters(), strict=True):
+        assert torch.equal(mine, theirs) == (id(mine) not in hidden)
+
+
+# ---- QK-Clip ----------------------------------------------------------------------------------------------
+def test_gamma() -> None:  # rule 3
+    layer = llama(layers=1).model.layers[0].self_attn
+    before = layer.q_proj.weight.detach().clone(), layer.k_proj.weight.detach().clone()
+    gamma = bound_logits(layer, torch.tensor([250.0, 80.0]), tau=100.0)
+    torch.testing.assert_close(gamma, torch.tensor([0.4, 1.0]))
+    rows = torch.tensor([0.6325, 1.0]).repeat_interleave(8)[:, None]
+    torch.testing.assert_close(layer.q_proj.weight.detach(), before[0] * rows, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(layer.k_proj.weight.detach(), before[1] * rows, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("make", [lambda: llama(layers=1, grow=40.0), lambda: grouped(20.0)], ids=["own", "shared"])
+def test_no_logit_exceeds_tau_on_the_same_batch(make: Any) -> None:  # rule 3
+    model = make()
+    layer = model.model.layers[0].self_attn
+    keys = layer.k_proj.weight.detach().clone()
+    before = largest(model)[0]
+    tau = float(before.median())
+    assert float(before.max()) > tau > 0
+    optimizer = MuonClip(model, lr=1 / HUGE, tau=tau, weight_decay=0.0)
+    trained(optimizer, model, 1)
+    assert optimizer.metrics["policy/attention_logit"] == pytest.approx(float(before.max()), rel=1e-4)
+    after = largest(model)[0]
+    assert float(after.max()) <= tau * (1 + 1e-4)
+    torch.testing.assert_close(after, before.clamp(max=tau), rtol=1e-4, atol=1e-4)
+    shared = heads_of(layer)[0] != heads_of(layer)[1]
+    assert torch.allclose(layer.k_proj.weight, keys, rtol=1e-4, atol=1e-6) == shared
+    clipped = float((before > tau).float().mean())
+    assert optimizer.metrics["policy/clipped_heads"] == pytest.approx(clipped)
+
+
+def test_logits_stay_bounded_while_training() -> None:  # rule 3
+    tops: dict[float, float] = {}
+    for tau in (10.0, math.inf):
+        model = llama(grow=30.0)
+        optimizer = MuonClip(model, lr=0.02, tau=tau, weight_decay=0.0)
+        trained(optimizer, model, 12)
+        tops[tau] = optimizer.metrics["policy/attention_logit"]
+    assert tops[10.0] < 1.2 * 10.0 < 15.0 < tops[math.inf]  # a step itself may take logits a little beyond tau
+
+
+# ---- neutral ----------------------------------------------------------------------------------------------
+def test_without_bound_it_is_muon() -> None:  # rule 4
+    one, other = llama(), llama()
+    found = trained(MuonClip(one, lr=1e-2, tau=math.inf), one, 4)
+    assert all(map(torch.equal, found, trained(Muon(other, lr=1e-2), other, 4)))
+
+
+def test_with_adams_matrices_it_is_adamw() -> None:  # rule 4
+    one, other = llama(), llama()
+    found = trained(MuonClip(one, lr=1e-2, tau=math.inf, matrices="adamw", weight_decay=0.1), one, 4)
+    assert all(map(torch.equal, found, trained(AdamW(other.parameters(), lr=1e-2, weight_decay=0.1), other, 4)))
+
+
+@pytest.mark.parametrize("make", [llama, grouped], ids=["own", "shared"])
+def test_measuring_changes_nothing(make: Any) -> None:  # rule 5
+    plain, measured = make(), make()
+    meter = AttentionMeter(measured)
+    for mask in (None, torch.tensor([[1] * 8, [0] * 3 + [1] * 5, [1] * 8])):
+        outs = [model(input_ids=IDS, attention_mask=mask, use_cache=False).logits for model in (plain, measured)]
+        assert torch.equal(*outs)
+    meter.reset()
+    with torch.no_grad():
+        measured(input_ids=IDS, use_cache=False)
+    assert all(bool((own == -torch.inf).all()) for own in meter.largest())  # only passes with gradient are measured
+    twin = copy.deepcopy(measured)
+    twin(input_ids=IDS, use_cache=False)
+    assert all(bool((own == -torch.inf).all()) for own in meter.largest())  # a copy is measured by itself
+
+
+def test_largest_logit() -> None:  # rule 5
+    model = grouped()
+    layer = model.model.layers[0].self_attn
+    seen: dict[str, Tensor] = {}
+    layer.register_forward_pre_hook(lambda _, given, kwargs: seen.update(kwargs), with_kwargs=True)
+    found = largest(model)[0]
+    model.config._attn_implementation = "eager"
+    hidden, (cosine, sine) = seen["hidden_states"], seen["position_embeddings"]
+
+    def turned(x: Tensor) -> Tensor:
+        low, high = x.chunk(2, -1)
+        return x * cosine[:, None] + torch.cat((-high, low), -1) * sine[:, None]
+
+    query = turned(layer.q_proj(hidden).view(3, 8, 4, 4).transpose(1, 2))
+    key = turned(layer.k_proj(hidden).view(3, 8, 2, 4).transpose(1, 2)).repeat_interleave(2, 1)
+    logits = (query @ key.transpose(2, 3)) / 2
+    logits = logits.masked_fill(torch.ones(8, 8).triu(1).bool(), -torch.inf)
+    torch.testing.assert_close(found, logits.amax((0, 2, 3)).detach())
+
+
+def test_padding_is_not_measured() -> None:  # rule 5
+    model, short = llama(grow=5.0), IDS[:1, :5]
+    padded = torch.nn.functional.pad(short, (0, 3))
+    meter = AttentionMeter(model)
+    with reading([5]):
+        model(input_ids=padded, use_cache=False)
+    found = [own.clone() for own in meter.largest()]
+    torch.testing.assert_close(found, largest(model, short))
+
+
+# ---- state and refusals -----------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", [Muon, MuonClip])
+def test_gradient_that_is_not_finite(kind: Any) -> None:  # rule 6
+    model = llama()
+    optimizer = kind(model, lr=0.1)
+    before = [p.detach().clone() for p in model.parameters()]
+    optimizer.zero()
+    backward(model)
+    next(model.parameters()).grad[0, 0] = torch.nan
+    assert math.isnan(optimizer.step()) and optimizer.skipped == 1
+    assert all(map(torch.equal, before, model.parameters()))
+
+
+@pytest.mark.parametrize("kind", [Muon, MuonClip])
+def test_resume_is_exact(kind: Any) -> None:  # rule 7
+    options: dict[str, Any] = {"lr": 0.01, "warmup": 3, "decay": "cosine", "total_steps": 10}
+    whole, part = llama(), llama()
+    expected = trained(kind(whole, **options), whole, 6)
+    first = kind(part, **options)
+    trained(first, part, 3)
+    second = kind(part, **options)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    assert second.inner.steps == first.inner.steps == 3
+    assert all(map(torch.equal, expected, trained(second, part, 3)))
+    with pytest.raises(CheckpointError, match="other matrices"):
+        kind(llama(layers=1), **options).load_state_dict(first.state_dict())
+
+
+def test_bad_input() -> None:  # rule 8
+    for tau in (0.0, -1.0):
+        with pytest.raises(RecipeError, match="cannot take `tau"):
+            MuonClip(llama(), lr=0.1, tau=tau)
+    with pytest.raises(InvalidData, match=r"a parameter of shape \(3,\) is no matrix"):
+        orthogonalized(torch.ones(3))
+    for bad in (torch.nan, torch.inf):
+        with pytest.raises(InvalidData, match="largest attention logit of a head is not finite"):
+            bound_logits(llama().model.layers[0].self_attn, torch.tensor([1.0, bad]), tau=100.0)
+    with pytest.raises(RecipeError, match=r"optimizer: muon_clip[\s\S]*decay: linear"):
+        MuonClip(llama(), lr=0.1, decay="linear")
+    with pytest.raises(ContractError, match="nothing to orthogonalize"):
+        Muon(nn.ModuleDict({"actor": nn.Linear(2, 2)}), lr=0.1)
+
+
+def test_attention_that_cannot_be_bounded() -> None:  # rule 8
+    with pytest.raises(ContractError, match="no layer has the projections"):
+        MuonClip(ActorCritic(4, 3, seed=0), lr=0.1)
+    with pytest.raises(ContractError, match="no layer has the projections"):
+        AttentionMeter(GPT2LMHeadModel(GPT2Config(vocab_size=20, n_positions=16, n_embd=8, n_layer=1, n_head=2)))
+    normed = llama()
+    normed.model.layers[0].self_attn.q_norm = nn.RMSNorm(8)
+    with pytest.raises(ContractError, match="normalized after their projection"):
+        AttentionMeter(normed)
+    adapted = llama()
+    adapted.model.layers[0].self_attn.q_proj = nn.Sequential(nn.Linear(16, 16))
+    with pytest.raises(ContractError, match="no plain linear projections"):
+        AttentionMeter(adapted)
+    eager = llama()
+    eager.config._attn_implementation = "eager"
+    with pytest.raises(ContractError, match="attention is `eager`"):
+        AttentionMeter(eager)

@@ -1,0 +1,144 @@
+"""The pipeline: (1) one estimator, then filters; (2) everything comes out per token; (3) targets of turns stand on the
+first token of each row; (4) the report says whether there is a signal, for whom, and how far agents are apart;
+(5) wrong results are refused by name.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from palaestra.algebra import total_return
+from palaestra.data import StepTable
+from palaestra.errors import ContractError, RecipeError
+from palaestra.parts.critics import ppo
+from palaestra.parts.estimators import dr_mas, grpo, reinforce_plus_plus
+from palaestra.parts.filters import center, clip_advantage, whiten
+from palaestra.systems.gigpo import gigpo
+from palaestra.training.credit import chain, report
+from tests.parts.tables import close, quick, tables
+
+
+class OwnFilter:
+    """A part of somebody else's: no registration, state inside."""
+
+    def __call__(self, table: StepTable, advantage: torch.Tensor) -> torch.Tensor:
+        return advantage * 2
+
+
+def test_filters_follow(golden: Any) -> None:  # rule 1
+    table = golden.t1
+    credit = chain([functools.partial(gigpo, gamma=0.95), functools.partial(clip_advantage, bound=0.9)], table)
+    assert close(credit.advantage, gigpo(table).clamp(-0.9, 0.9)[table.token_row])
+    assert close(chain([grpo, OwnFilter()], table).advantage, 2 * grpo(table)[table.token_row])
+    assert close(chain([grpo, center, whiten], table).advantage, whiten(table, grpo(table)))
+
+
+def test_two_estimators_are_refused(golden: Any) -> None:  # rule 1
+    with pytest.raises(RecipeError, match="`grpo` and `gigpo` are both estimators") as caught:
+        chain([grpo, whiten, functools.partial(gigpo, gamma=0.9)], golden.t1)
+    assert caught.value.where == "advantage: [grpo, whiten, gigpo]"
+
+
+@pytest.mark.parametrize("parts", [[], [whiten], [whiten, grpo]], ids=["empty", "filter", "filter first"])
+def test_a_filter_cannot_begin(parts: list[Any], golden: Any) -> None:  # rule 1
+    with pytest.raises(RecipeError, match="must begin with an estimator"):
+        chain(parts, golden.t1)
+
+
+@quick
+@given(tables())
+def test_everything_is_per_token(table: StepTable) -> None:  # rule 2
+    for parts in ([grpo], [reinforce_plus_plus], [gigpo, whiten]):
+        assert chain(parts, table).advantage.shape == (table.tokens,)
+    rows = chain([gigpo], table).advantage
+    assert torch.equal(rows, gigpo(table)[table.token_row])
+
+
+def test_targets_of_turns(golden: Any) -> None:  # rule 3
+    credit = chain([functools.partial(ppo, gamma=0.9)], golden.gae_turns)
+    assert close(credit.target, [0.8820, 0.0, 0.0, 1.0])
+    assert credit.target_weight.tolist() == [1.0, 0.0, 0.0, 1.0]
+
+
+def test_targets_of_tokens(golden: Any) -> None:  # rule 3
+    credit = chain([functools.partial(ppo, level="token", gamma=1.0)], golden.gae_tokens)
+    assert close(credit.target, [0.9567, 0.9755, 0.9900, 1.0])
+    assert credit.target_weight.tolist() == [1.0] * 4
+    assert chain([grpo], golden.t1).target is None
+
+
+def test_agents_without_critic_have_no_target() -> None:  # rule 3
+    table = StepTable(group=["g"] * 3, trajectory=["a"] * 3, agent=["x", "y", "x"], turn=[0, 1, 2],
+                      reward=[0, 0, 1], value=[0.5, float("nan"), 0.5], terminated=[False, True, True],
+                      token_count=[2, 1, 1])  # fmt: skip
+    credit = chain([ppo], table)
+    assert credit.target_weight.tolist() == [1.0, 0.0, 0.0, 1.0]
+    assert bool(credit.target.isfinite().all())
+
+
+def test_report(golden: Any) -> None:  # rule 4
+    signal = chain([grpo], golden.t1).signal
+    assert signal.nonzero == 1.0 and not signal.empty
+    assert signal.mean == pytest.approx(0.8660 * 3 / 11, abs=1e-4)
+    # Returns minus the group's row mean: M .5714 − .6364 = −.0649, S .1136; deviation .4810 (population).
+    assert signal.agents["M"].shift == pytest.approx(-0.0649 / 0.4810, abs=1e-3)
+    assert signal.agents["S"].shift == pytest.approx(0.1136 / 0.4810, abs=1e-3)
+    assert signal.agents["S"].variance_ratio == pytest.approx(0.1875 / 0.2314, abs=1e-3)
+    metrics = signal.metrics()
+    assert metrics["advantage/nonzero"] == 1.0 and metrics["agent/S/return/shift"] == signal.agents["S"].shift
+
+
+def test_one_agent_is_not_listed_apart() -> None:  # rule 4
+    table = StepTable(group=[0, 0], trajectory=[0, 1], agent=["x", "x"], turn=[0, 0], reward=[0.0, 1.0])
+    assert set(chain([grpo], table).signal.metrics()) == {"advantage/nonzero", "advantage/mean", "advantage/std"}
+
+
+@quick
+@given(tables(), st.booleans())
+def test_shift_predicts_the_size(table: StepTable, own_returns: bool) -> None:  # rule 4
+    of = ("trajectory", "agent") if own_returns else ("trajectory",)
+    baseline = functools.partial(dr_mas, by=("group",), scale="none", returns=of)
+    signal = chain([baseline], table).signal
+    advantage = baseline(table).double()
+    whole = float(advantage.square().mean() - advantage.mean() ** 2)
+    if whole > 1e-6:
+        for code, name in enumerate(table.labels("agent")):
+            own = advantage[table["agent"] == code]
+            agent = signal.agents[str(name)]
+            expected = agent.variance_ratio + agent.shift**2
+            if own_returns:
+                expected = agent.own_variance_ratio + agent.own_shift**2
+            assert float((own - advantage.mean()).square().mean()) / whole == pytest.approx(
+                expected, rel=1e-3, abs=1e-6
+            )
+
+
+def test_no_signal() -> None:  # rule 4
+    table = StepTable(group=["g"] * 3, trajectory=[0, 1, 2], agent=["x"] * 3, turn=[0] * 3, reward=[0.1] * 3)
+    for parts in ([grpo], [gigpo_by_turn], [reinforce_plus_plus], [grpo, whiten]):
+        assert chain(parts, table).signal.empty
+    padded = table.replace(reward=torch.tensor([0.0, 1.0, 0.5]), weight=torch.zeros(3))
+    assert report(torch.zeros(3), padded).empty
+
+
+def gigpo_by_turn(table: StepTable) -> torch.Tensor:
+    """GiGPO where the turn is the state."""
+    return gigpo(table.replace(state_key=table["turn"]))
+
+
+def test_wrong_shape_is_refused(golden: Any) -> None:  # rule 5
+    with pytest.raises(ContractError, match=r"it gave \(3,\) for 11 rows and 21 tokens"):
+        chain([lambda table: torch.zeros(3)], golden.t1)
+    with pytest.raises(ContractError, match="it gave list for 11 rows"):
+        chain([lambda table: [0.0] * 11], golden.t1)
+
+
+def test_not_finite_is_refused(golden: Any) -> None:  # rule 5
+    with pytest.raises(ContractError, match="11 of 11 advantages are not finite"):
+        chain([lambda table: total_return(table) / 0 - torch.inf], golden.t1)

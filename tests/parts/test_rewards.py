@@ -1,0 +1,64 @@
+"""Rewards: (1) the outcome stands on the last row in time, whatever the order of rows; (2) padding gets nothing; (3) a
+trajectory without outcome is named; (4) a penalty needs no column when every action was readable.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+
+from palaestra.algebra import total_return
+from palaestra.data import StepTable
+from palaestra.errors import InvalidData, MissingColumn, RecipeError
+from palaestra.parts.rewards import environment, invalid_penalty, outcome
+from tests.parts.tables import quick, tables
+
+TEAM = {
+    "group": ["g"] * 4,
+    "trajectory": ["a", "a", "a", "b"],
+    "agent": ["x", "y", "x", "x"],
+    "turn": [2, 1, 0, 0],
+    "reward": [5.0, 5.0, 5.0, 5.0],
+    "outcome": [1.0, 1.0, 1.0, 0.5],
+}
+
+
+def test_last_in_time() -> None:  # rule 1
+    assert outcome(StepTable(**TEAM)).tolist() == [1.0, 0.0, 0.0, 0.5]
+    assert outcome(StepTable(**TEAM), by=("trajectory", "agent")).tolist() == [1.0, 1.0, 0.0, 0.5]
+
+
+@quick
+@given(tables())
+def test_return_is_the_outcome(table: StepTable) -> None:  # rule 1
+    assert torch.equal(total_return(table.replace(reward=outcome(table))), table["outcome"])
+    assert torch.equal(environment(table), table["reward"])
+
+
+def test_padding_gets_nothing() -> None:  # rule 2
+    table = StepTable(**TEAM, weight=[0.0, 1.0, 1.0, 1.0])
+    assert outcome(table).tolist() == [0.0, 1.0, 0.0, 0.5]
+
+
+def test_missing_outcome_is_named() -> None:  # rule 3
+    with pytest.raises(InvalidData, match=r"trajectory b(.|\n)*as 1 of 2"):
+        outcome(StepTable(**{**TEAM, "outcome": [1.0, 1.0, 1.0, float("nan")]}))
+    with pytest.raises(MissingColumn, match="outcome"):
+        outcome(StepTable(**{**TEAM, "outcome": None}))
+
+
+def test_penalty() -> None:  # rule 4
+    table = StepTable(**TEAM, invalid=[True, False, False, True])
+    assert invalid_penalty(table, coefficient=0.5).tolist() == [4.5, 5.0, 5.0, 4.5]
+    assert invalid_penalty(StepTable(**TEAM)).tolist() == [5.0] * 4
+    with pytest.raises(RecipeError, match="coefficient"):
+        invalid_penalty(table, coefficient=-1.0)
+
+
+def test_unfinished_trajectories_have_no_outcome_yet() -> None:  # rule 3
+    flags = {"terminated": [True, True, True, False], "truncated": [False] * 4}
+    table = StepTable(**{**TEAM, "outcome": [1.0, 1.0, 1.0, float("nan")]}, **flags)
+    assert outcome(table).tolist() == [1.0, 0.0, 0.0, 0.0]
+    with pytest.raises(InvalidData, match="it has no outcome"):
+        outcome(table.replace(terminated=[True] * 4))

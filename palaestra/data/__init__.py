@@ -1,4 +1,4 @@
-"""The types every room shares: tasks, interaction, trajectories, tables, stages. Floor 1."""
+"""What flows between rooms: tasks, interaction, trajectories, tables and token batches."""
 
 from palaestra.data.interaction import Action, FinishReason, Observation, StepResult, ToolCall
 from palaestra.data.keys import Key

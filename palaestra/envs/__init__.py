@@ -1,1 +1,1 @@
-"""Environments and adapters. Floor 3. Each is a part; import its module, or find it by name in the registry."""
+"""Environments: built-in worlds, adapters to other libraries, and small probes for studies. Each is a part, found by its name."""

@@ -1,1 +1,1 @@
-"""Running many runs. Floor 9."""
+"""Running many runs."""

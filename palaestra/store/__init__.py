@@ -1,1 +1,1 @@
-"""The store: the run folder, its logs and sampled episodes. Floor 2. Import its modules; this file loads none."""
+"""The store: the run folder, its logs and sampled episodes. Import its modules; this file loads none."""

@@ -1,1 +1,1 @@
-"""Teams: programs for several agents, and what they share. Floor 6."""
+"""Teams: programs for several agents, and what they share."""

@@ -66,6 +66,7 @@ STAGES = frozenset({"reward", "selection", "advantage", "weights"})  # slots bet
 GIVEN_BY = dict.fromkeys(("reference", "token_reference"), "reference") | dict.fromkeys(
     ("value", "value_end", "token_value", "value_old", "value_target", "value_weight"), "critic"
 )
+MAY_BE_OBJECTS = {"tool"}  # `palaestra.tools.tool` makes an object of a function
 MAY_HOLD_STATE = STAGES | {"sampler", "strategy"}
 
 P = TypeVar("P", bound=Callable[..., Any])
@@ -341,7 +342,7 @@ def part(slot: str, name: str, *, where: str = "") -> Part:
         )
     found = _load(target or name, where=where)
     declared = vars(found).get("part") if hasattr(found, "__dict__") else None  # never a parent's
-    if declared is None and not callable(found):
+    if declared is None and slot not in MAY_BE_OBJECTS and not callable(found):
         raise UnknownName(
             where=where, what=f"`{name}` is neither a function nor a class, but a {type(found).__name__}."
         )

@@ -59,6 +59,7 @@ class Page:
         """Put every block with a file name into a folder."""
         for block in self.blocks("python", "yaml"):
             if block.file is not None:
+                (folder / block.file).parent.mkdir(parents=True, exist_ok=True)
                 (folder / block.file).write_text(block.text, encoding="utf-8")
 
     def commands(self) -> list[list[str]]:

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.conftest import GOLDEN, Golden
+from tests.golden_cases import GOLDEN, Golden
 
 from palaestra.algebra import token_rewards
 from palaestra.chat import LatestOnly

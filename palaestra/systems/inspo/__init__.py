@@ -47,7 +47,7 @@ class Member:
 def draw_probabilities(weights: Sequence[float], temperature: float) -> np.ndarray:
     """softmax(weights / temperature): float64 (instructions,)."""
     scaled = np.asarray(weights, np.float64) / temperature
-    scores = np.exp(scaled - scaled.max())
+    scores: np.ndarray = np.exp(scaled - scaled.max())
     return scores / scores.sum()
 
 

@@ -40,7 +40,7 @@ class TokenReader(nn.Module):
 
     def forward(self, inputs: Int[Tensor, " tokens"], widths: Int[Tensor, " steps"]) -> Tensor:
         """(steps, hidden)."""
-        seen = self.memory(padded(self.embedding(inputs), widths))[0]
+        seen: Tensor = self.memory(padded(self.embedding(inputs), widths))[0]
         return seen[torch.arange(len(widths), device=widths.device), widths - 1]
 
 

@@ -19,8 +19,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import yaml
-from tests.golden_cases import GOLDEN, Golden
 
 from palaestra.algebra import token_rewards
 from palaestra.chat import LatestOnly
@@ -37,6 +35,7 @@ from palaestra.rollout.stage import Play, Role, Stage
 from palaestra.systems.cory.program import demonstrate, merged, pioneer_observer
 from palaestra.systems.cory.role_exchange import RoleExchange
 from palaestra.testing import EchoEnvironment, ScriptedPolicy, TinyModel
+from tests.golden_cases import Golden, golden_documents
 
 FIRST, SECOND = "lovely lovely lovely", "lovely lovely the sea is wide and deep"
 
@@ -124,7 +123,8 @@ def test_one_act_only() -> None:  # rule 6
 
 # ---- credit -----------------------------------------------------------------------------------------------
 def test_by_numbers(golden: Golden) -> None:  # rule 7
-    case = yaml.safe_load((GOLDEN / "cory.yaml").read_text(encoding="utf-8"))["token_rewards"]
+    (document,) = (each for each in golden_documents() if each["name"] == "cory")
+    case = document["token_rewards"]
     found = token_rewards(golden.cory, kl=case["kl"], where="")
     assert found.tolist() == pytest.approx(case["expected"], abs=1e-6)
 

@@ -26,7 +26,7 @@ from palaestra.errors import ContractError, InvalidData, RecipeError, UnknownNam
 from palaestra.testing import check_environment
 
 A = "player"
-SERVER = [sys.executable, str(Path(__file__).parents[1] / "tools" / "mcp_server.py")]
+SERVER = [sys.executable, str(Path(__file__).parents[2] / "tools" / "mcp_server.py")]
 
 
 def run(waited):

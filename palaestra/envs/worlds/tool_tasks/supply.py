@@ -221,7 +221,7 @@ def _checked(spec: Spec) -> tuple[str, Any]:
     if ":" not in name:
         remedy = "A function of your own is `file.py:function`."
         raise RecipeError(where=where, what="no tool has this name.", options=nearest(name, OPTIONS), remedy=remedy)
-    found = part("environment", name, where=where).target
+    found = part("tool", name, where=where).target
     made = found if isinstance(found, Tool) else tool(found)
     given = check_options(Plain, options or {}, where=where, owner=f"`{name}`")
     return made.name, dataclasses.replace(made, cost=given["cost"]) if options else made

@@ -23,8 +23,9 @@ Count = Annotated[int, pydantic.Field(ge=0)]
 
 def history_probabilities(most: int, lam: float) -> np.ndarray:
     """p(k) ∝ exp(lam · k) of k = 0 … most past observations: float64 (most + 1,)."""
-    scores: np.ndarray = np.exp(lam * (np.arange(most + 1) - (most if lam > 0 else 0)))
-    return scores / scores.sum()
+    scores = np.exp(lam * (np.arange(most + 1) - (most if lam > 0 else 0)))
+    found: np.ndarray = scores / scores.sum()
+    return found
 
 
 @dataclass(slots=True, eq=False)

@@ -47,8 +47,9 @@ class Member:
 def draw_probabilities(weights: Sequence[float], temperature: float) -> np.ndarray:
     """softmax(weights / temperature): float64 (instructions,)."""
     scaled = np.asarray(weights, np.float64) / temperature
-    scores: np.ndarray = np.exp(scaled - scaled.max())
-    return scores / scores.sum()
+    scores = np.exp(scaled - scaled.max())
+    found: np.ndarray = scores / scores.sum()
+    return found
 
 
 def moved(weight: float, reward: float, *, pace: float) -> float:

@@ -1,7 +1,4 @@
-"""StepTable: the columns that estimators read, one row per step.
-
-Knows columns, keys and the order of rows in time. Knows nothing of agents' models or of any estimator.
-"""
+"""StepTable: the columns that estimators read, one row per step, with their keys and their order in time."""
 
 from __future__ import annotations
 
@@ -69,7 +66,7 @@ class StepTable:
         for name in PER_TOKEN:
             if columns.get(name) is not None:
                 self._add(name, columns[name])
-        self._check()
+        self._check(set(self._columns))
 
     # ---- columns ------------------------------------------------------------------------------------------
     def __len__(self) -> int:
@@ -107,9 +104,41 @@ class StepTable:
         return self._columns.get("weight", torch.ones(self.rows))
 
     def replace(self, **columns: Any) -> StepTable:
-        """A table with these columns added or exchanged; None removes one."""
-        raw = {name: self._raw(name) for name in self._columns if name not in columns}
-        return StepTable(**raw, **columns)
+        """A table with these columns added or exchanged; None removes one. All other columns are shared, not copied.
+
+        Raises: as the constructor, for the columns that are given.
+        """
+        changed = set(columns)
+        for name in changed.intersection(REQUIRED):
+            if columns[name] is None:
+                raise MissingColumn(where="replace(…)", what=f"the column `{name}` is required.", options=REQUIRED)
+        table = StepTable.__new__(StepTable)
+        table.rows = self.rows
+        table._columns = {name: column for name, column in self._columns.items() if name not in changed}
+        table._labels = {name: labels for name, labels in self._labels.items() if name not in changed}
+        table._cache = self._kept(changed)
+        for name in sorted(changed, key=lambda name: name in PER_TOKEN):  # rows say how many tokens there are
+            if columns[name] is not None:
+                table._add(name, columns[name])
+        if "token_count" in changed:
+            table._columns.setdefault("token_count", torch.ones(self.rows, dtype=torch.int64))
+            table._refuse_other_tokens()
+        table._check(changed.intersection(table._columns))
+        return table
+
+    def _kept(self, changed: set[str]) -> dict[Any, Any]:
+        """What is known of keys and order and stays true when these columns change. Keys hold the rows' weights."""
+        if changed & {"weight", "turn", "trajectory", "agent", "invocation", "token_count"}:
+            return {}
+        return {names: value for names, value in self._cache.items() if isinstance(names, str) or not changed & {*names}}
+
+    def _refuse_other_tokens(self) -> None:
+        """Raises: InvalidData, if a column of tokens does not fit the rows' counts."""
+        expected = int(self._columns["token_count"].sum())
+        for name in PER_TOKEN:
+            if name in self._columns and len(self._columns[name]) != expected:
+                length = len(self._columns[name])
+                raise InvalidData(where=f"column `{name}`", what=f"it has {length} values for {expected} tokens.")
 
     def take(self, rows: Int[Tensor, " kept"]) -> StepTable:
         """A table of these rows, in this order."""
@@ -145,29 +174,30 @@ class StepTable:
         else:
             self._columns[name] = numbers(name, values)
 
-    def _check(self) -> None:
+    def _check(self, names: set[str]) -> None:
+        """Refuse what these columns must not hold. Raises: InvalidData."""
         for name, column in self._columns.items():
-            if column.is_floating_point() and name not in MAY_BE_MISSING:
+            if name in names and column.is_floating_point() and name not in MAY_BE_MISSING:
                 _refuse_non_finite(name, column, self)
-        for name in ("group", "trajectory", "agent"):
+        for name in (name for name in ("group", "trajectory", "agent") if name in names):
             nameless = int((self[name] < 0).sum())
             if nameless:
                 raise InvalidData(where=f"column `{name}`", what=f"{nameless} of {self.rows} rows have none.")
-        if "weight" in self and bool((self["weight"] < 0).any()):
+        if "weight" in names and bool((self["weight"] < 0).any()):
             raise InvalidData(where="column `weight`", what="a weight is negative.", remedy="Use 0 for padding.")
-        if bool((self["token_count"] < 1).any()):
+        if "token_count" in names and bool((self["token_count"] < 1).any()):
             raise InvalidData(
                 where="column `token_count`",
                 what="a row has no response token.",
                 remedy="An action without tokens counts as one token.",
             )
-        if not self._agree("trajectory", "group"):
+        if names & {"trajectory", "group"} and not self._agree("trajectory", "group"):
             raise InvalidData(
                 where="columns `group` and `trajectory`",
                 what="the rows of one trajectory carry different groups.",
                 remedy="Trajectory ids must be unique over the whole table, not only inside a group.",
             )
-        if "task" in self and not self._agree("group", "task"):
+        if names & {"group", "task"} and "task" in self and not self._agree("group", "task"):
             raise InvalidData(
                 where="columns `task` and `group`",
                 what="the rows of one group belong to different tasks.",

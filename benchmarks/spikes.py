@@ -2,7 +2,7 @@
 
     python benchmarks/spikes.py dr_mas_search            # after benchmarks/studies.py dr_mas_search
 
-Reads the metrics of runs/studies/<study> and writes results/<study>/spikes.json: for each norm that the runs log (of
+Reads the metrics of runs/studies/<study> and writes spikes.json beside its comparison: for each norm that the runs log (of
 the policy, of each policy, of each agent's share of one policy) and each arm the largest norm, the same over the run's
 median, and the share of iterations whose norm is more than `--times` medians: means over seeds with intervals, and
 what an arm has more than the reference, paired by seed. A norm is the mean over an iteration's updates, before any
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from palaestra.catalogue import Study, studies
-from palaestra.catalogue.studies import RESULTS
+from palaestra.catalogue.studies import results_of
 from palaestra.evaluation.statistics import bootstrap_interval, t_interval
 from palaestra.store.atomic import write_atomic
 from palaestra.store.metrics import MetricsLog
@@ -77,7 +77,7 @@ def main() -> None:
         if name not in known:
             parser.error(f"no study is called {name}; there are {', '.join(known)}")
         found = {"times": chosen.times, "norms": measured(known[name], chosen.runs / name, times=chosen.times)}
-        path = ROOT / RESULTS / name / "spikes.json"
+        path = results_of(ROOT, known[name]) / "spikes.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, json.dumps(found, indent=1, sort_keys=True) + "\n")
         print(path.relative_to(ROOT))

@@ -86,7 +86,7 @@ def main() -> None:
     results = {}
     for method in METHODS:
         with tempfile.TemporaryDirectory() as folder:
-            layers = [str(ROOT / "recipes" / name) for name in ("setups/rooms-tiny.yaml", f"methods/{method}.yaml")]
+            layers = ["setups/rooms-tiny.yaml", f"{method}/method.yaml"]
             more = [f"training.iterations={options.iterations}", f"run={folder}/run", *WITHOUT.get(method, [])]
             recipe = load(layers, more)
             train(recipe.settings, recipe=recipe.to_json(), quiet=True)

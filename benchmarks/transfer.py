@@ -16,6 +16,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,7 @@ def tictactoe(seeds: Sequence[int], *, games: int) -> dict[str, Any]:
 def suite(seeds: Sequence[int], *, games: int) -> dict[str, Any]:
     """Mean reward (1 is the most there is) and illegal games against random play, before and after, of each arm."""
     root = RUNS / "mars_transfer"
-    files = (str(ROOT / "recipes" / "teams" / "mars_suite.yaml"),)
+    files = ("mars/recipe.yaml",)
     options = load(list(files), []).settings.environment.options
     trained, held_out = list(options["games"]), list(options["words"])
     everything = root / "start.yaml"  # legal play at random in all games; its first checkpoint is what arms begin with

@@ -38,7 +38,8 @@ def trainings() -> Iterator[tuple[Page, list[str]]]:
     known = set()
     for page in every_page():
         for name, *arguments in page.commands():
-            if name not in ("train", "compare") or not arguments or "…" in arguments:
+            mention = not arguments or "…" in arguments or any(word.isupper() for word in arguments)
+            if name not in ("train", "compare") or mention:
                 continue
             runs = [arguments]
             if name == "compare":

@@ -1,6 +1,9 @@
-"""BNPO: a centered result over a Beta density at the task's rate of success, fitted to each batch.
-
-Knows results, groups and how rates differ from group to group. Knows nothing of turns, tokens or models.
+"""BNPO (arXiv 2506.02864) addresses the scale of group-relative advantages: no fixed divisor suits both easy and hard
+tasks. It fits a Beta distribution to the success rates of the groups of a batch. It then divides the centered result
+by another Beta density at the task's own rate, chosen to minimize the variance of the gradient. Dr. GRPO and, up to a
+factor, GRPO are special cases. Here the density has a floor of 0.1 (theirs is 1e-6), a trajectory alone in its group
+stays out of the fit (theirs counts as a rate of 0), and rates that are all equal give Dr. GRPO (theirs divides by
+zero). This file is the estimator.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
-"""CANON: a group is cut in two by a metric, and results are compared across the halves and inside them.
-
-Knows results, groups, entropies and lengths. Knows nothing of states, tokens or models.
+"""CANON (arXiv 2509.23962) addresses entropy and response length: a penalty on one of them must decide in advance
+which direction is better. CANON splits each group in halves by this metric. It compares a result with the mean of the
+other half and with the mean of its own half, so that the results decide which half is preferred. A factor `alpha`
+below 1 takes a side, for instance for shorter responses. Here a trajectory alone in its group gets 0, where the
+authors' code keeps its raw reward, and their additive `beta` is left out. Their division by the largest length is the
+aggregation `constant-length`. This file is the estimator with its schedules for the weight `mu`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
-"""CISPO: the importance weight is clipped and not the update, so that no token ever loses its gradient.
-
-Knows log-probabilities and advantages of tokens. Knows no model and no estimator.
+"""CISPO, from MiniMax-M1 (arXiv 2506.13585), addresses several updates on one rollout. PPO's clip removes the
+gradient of tokens whose probability has changed much, and these are often the rare tokens that decide how the
+reasoning goes on. CISPO clips the importance weight, treats it as a constant and multiplies it with the REINFORCE
+term, so every token keeps a gradient of bounded weight. By default only the upper bound is set, as in the paper. As
+in public code, the log-ratio is also kept in a finite range. This file is the loss; the estimator is `grpo` in
+`palaestra/parts/estimators.py`. The model and the training system of MiniMax-M1 are not here.
 """
 
 from __future__ import annotations

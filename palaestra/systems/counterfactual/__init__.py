@@ -1,6 +1,11 @@
-"""Counterfactual credit: what the team achieved, less what it achieves where the role acts otherwise.
+"""Counterfactual credit addresses teams that share one reward, which does not tell which role earned it. An act is
+paid what the team achieved, less what it achieves when the role acts otherwise. This is common practice (difference
+rewards, counterfactual baselines) and follows no single paper; no critic is learned. The default compares an act with
+other acts of the same role in the same state, taken from the other episodes of the group. The overlay
+`counterfactual_replay.yaml` plays each episode again with a default action in place of the role's acts; this needs an
+environment that repeats itself.
 
-Knows returns, agents, states and actions, or what a replay without the role came to. Knows no environment.
+This file is the reward. `replayed.py` is the program that plays episodes again.
 """
 
 from __future__ import annotations

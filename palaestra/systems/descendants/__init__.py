@@ -1,6 +1,11 @@
-"""Return of descendants: an act is credited with what came of its message, through whoever was shown it.
+"""Return of descendants addresses teams in which not every message is read by everyone, such as routed teams and
+parallel sub-agents. If all acts share one return, an act is also paid for what happened without it. Here an act gets
+its own reward and the discounted rewards of all acts that were shown its message, directly or through others. These
+sums are standardized among peers of the group. In a chain the sum is the discounted reward to go. Programs can say
+which messages an act was shown; otherwise calls and replies are followed. This is common practice and follows no
+single paper.
 
-Knows rewards, groups, agents and who was shown what. Knows nothing of texts, tokens or models.
+This file is the estimator. `messages.py` finds who was shown what and sums the rewards.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
-"""Difficulty: families of tasks that fail often, and groups that fail often, weigh more.
-
-Knows families, groups and one result per trajectory. Knows nothing of tools, estimators or models.
+"""VITAL (arXiv 2508.04416) trains a model that reasons about videos with tools, on several families of tasks at once.
+Easy families then dominate the update. DGRPO weights GRPO's advantages by difficulty: a family with low results in
+its running mean weighs more, and so does a group that fails often. Here the weight multiplies the advantage and not
+the reward, since standardization would cancel a common factor. There is no public code and the paper names no
+functions, so the form of both weights is ours. Video tools, temporal grounding and the supervised stages are not
+here. This file is the weight; the estimator is `grpo` in `palaestra/parts/estimators.py`.
 """
 
 from __future__ import annotations

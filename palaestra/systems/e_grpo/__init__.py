@@ -1,6 +1,9 @@
-"""E-GRPO: a wrong answer earns a part of what a right one does, for the gold entities named on its way.
-
-Knows outcomes, shares of entities named and groups. Knows nothing of questions, texts or estimators.
+"""E-GRPO (arXiv 2510.24694) trains search agents on synthetic questions. If only a right answer is paid, an attempt
+that came near counts as little as one that found nothing. The construction of such questions also yields the entities
+on the way to the answer. A wrong but well-formed answer therefore earns a part of the reward, in proportion to the
+entities that the agent named, relative to the best of its group. GRPO uses these rewards. Here an answer is malformed
+if an act could not be read or a limit cut the episode off. Synthesis of questions and real search are not here. This
+file is the reward; the estimator is `grpo` in `palaestra/parts/estimators.py`.
 """
 
 from __future__ import annotations

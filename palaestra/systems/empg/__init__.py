@@ -1,6 +1,10 @@
-"""EMPG: a filter that lets confident steps count more and uncertain ones less.
-
-Knows entropies of steps and time. Knows nothing of rewards, states or models.
+"""EMPG (arXiv 2509.09265) starts from a property of softmax policies: the expected gradient grows with the entropy,
+so uncertain steps move the weights most. It rescales the advantage of any estimator. Confident steps count more and
+uncertain ones less, with a mean factor of 1 over the batch. A bonus rewards a step whose next step has low entropy,
+and the mean over all steps is subtracted at the end. Here entropies are scaled over the steps of the batch; a public
+re-implementation scales them over tokens and their padding. The coefficients are those that an independent study
+reports. This file is the filter; it follows an estimator, in `method.yaml` `grpo` from
+`palaestra/parts/estimators.py`.
 """
 
 from __future__ import annotations

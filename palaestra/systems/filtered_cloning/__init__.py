@@ -1,6 +1,9 @@
-"""Filtered cloning: imitate the episodes that succeeded.
-
-Knows outcomes. Knows nothing of groups, values or tokens.
+"""Filtered behavior cloning imitates the policy's own episodes whose outcome is above a threshold and ignores the
+others. It is a simple baseline that methods with credit assignment should beat; for language models it is known as
+rejection-sampling fine-tuning. Every step of a chosen episode has the advantage 1 and every other step 0, so that the
+loss `reinforce` becomes maximum likelihood on the chosen episodes. It has no baseline, clip or reference policy, and
+it cannot learn from failures. It follows no single paper; the studies of ArCHer (arXiv 2402.19446) use it as an arm.
+This file is the estimator; the loss is in `palaestra/parts/losses.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,11 @@
-"""GiGPO: actions that were taken in the same situation are compared with each other.
+"""GiGPO (arXiv 2505.10978) addresses long episodes, in which GRPO gives all steps of a trajectory the same advantage.
+Trajectories of one group often pass through the same states. GiGPO adds a second comparison: the discounted reward to
+go of a step is compared with that of all steps of the group that started from the same state. It needs neither a
+critic nor further episodes. Two states are the same if their keys are equal or, in the variant `gigpo_similar.yaml`,
+if the texts of their observations are similar. Here clusters of similar texts are formed in the order of turns; in
+the authors' code it is the order of rows.
 
-Knows rewards, turns and state keys. Knows nothing of tokens, models or agents.
+This file is the estimator. `similarity.py` joins similar texts.
 """
 
 from __future__ import annotations

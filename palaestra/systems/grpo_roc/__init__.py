@@ -1,6 +1,9 @@
-"""Resample on correct: of twice as many trajectories keep all kinds of failures and the cleanest successes.
-
-Knows outcomes, and what steps tell of calls, errors and answers. Knows nothing of tools or of estimators.
+"""rStar2-Agent (arXiv 2508.20722) trains reasoning with a code tool under a reward of 0 or 1. Calls often fail, and a
+success after many failed calls is rewarded like a clean one. GRPO-RoC samples twice as many trajectories as it trains
+on. It keeps all kinds of failures, and those successes with the fewest tool errors and repeated answers; the reward
+does not change. By default the successes with the smallest penalty are kept, as in the public code; `mode: sample`
+draws them by weights, as in the paper. The service that runs code, the supervised start and the stages of growing
+response length are not here. This file is the selection; the estimator is `grpo` in `palaestra/parts/estimators.py`.
 """
 
 from __future__ import annotations

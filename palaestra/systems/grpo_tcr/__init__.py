@@ -1,6 +1,10 @@
-"""A bonus for tool calls in failed trajectories: trying is worth something, and less than any right answer.
-
-Knows outcomes and numbers of calls. Knows nothing of tools.
+"""The paper (arXiv 2510.11701) studies which data, algorithm and reasoning style make reinforcement learning with
+tools work. Its algorithm GRPO-TCR is GRPO with a mean over tokens (T), a larger upper clip bound (C) and reward
+shaping for overlong responses (R). In addition, a wrong answer earns a small bonus for each tool call, always less
+than a right answer. The form of the bonus follows the public code. The paper's comparison of real with stitched
+trajectories for supervised tuning and its training data chosen by difficulty are not here, and the recipe has a
+calculator in place of a code interpreter. This file is the reward `tool_bonus`; the price `overlong` is in
+`palaestra/parts/rewards.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""HAPO, heterogeneous adaptive policy optimization. Long responses in which a few tokens decide and most follow.
-Each of its parts can be switched off by its strength; with all of them off it is DAPO. Not with averages inside
-a response: its advantages balance over tokens.
+"""HAPO (arXiv 2509.16591) treats the tokens of a response differently, because a few uncertain tokens decide and most
+others follow. The entropy of a token steers its sampling temperature, the size of its advantage and its clip range.
+The mean and the deviation of a group run over tokens, so that advantages balance in a loss averaged over tokens. Here
+the entropy signal is signed, as in the paper's text; the released code takes its absolute value, so that the rules
+for certain tokens never act (`released_sign`).
+
+`adaptive_temperature.py` is the strategy for the sampling temperature, `advantage.py` the estimator, and `loss.py`
+the loss. Dynamic sampling is in `palaestra/rollout/dynamic_sampling.py`.
 """

@@ -1,9 +1,10 @@
-"""A population of instructions that competes by reward while the policy is trained under it.
-
-Knows plays, outcomes and what proposes new instructions. Knows no policy and no loss.
-
-It is a strategy and no sampler, because a candidate must be tried with the present policy before it joins: that takes
-plays of its own in the midst of an iteration, and what they cost must be counted.
+"""INSPO (arXiv 2512.01945) addresses agents that are trained under one fixed instruction although nobody knows the
+best one. It keeps a population of instructions with weights. Each group of rollouts draws one instruction, and
+rewards move its weight. At intervals the lowest are dropped, a proposer writes candidates from failures, and those
+that score best with the present policy join. The paper does not give the pace of the weights, the share that is
+dropped, or the rule for joining: these are ours. Candidates are tried on fresh training tasks. The recipe's proposer
+draws from a fixed pool of texts; a language model that writes them can be given as a function and is not included.
+This file is the strategy.
 """
 
 from __future__ import annotations

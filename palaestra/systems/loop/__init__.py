@@ -1,6 +1,9 @@
-"""LOOP: leave-one-out advantages, without those that are too small to matter.
-
-Knows rewards, groups and recorded log-probabilities. Knows nothing of turns, states or models.
+"""LOOP (arXiv 2502.01600) trains agents in long interactive tasks with several updates per batch, without a critic
+and without a reference model. The baseline of a trajectory is the mean return of the others in its group.
+Trajectories near their baseline are left out, and the ratio of each token is clipped to the range from 1/(1+ε) to
+1+ε. Here the estimator also raises an error if the log-probabilities of sampler and trainer differ too much.
+AppWorld, the paper's environment of stateful APIs, and its update before the slowest rollouts are finished are not
+here. This file is the estimator; the loss is `ppo_clip` with `form: multiplicative` in `palaestra/parts/losses.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
-"""MACT: plan, execute, judge, answer; the judge corrects nothing, it says whose mistake it was and sends the work back.
-
-Knows episodes, four roles and what a judgment is. Knows no policy, no method and no environment.
+"""MACT (arXiv 2508.03404) answers questions about visual documents with four roles: planner, executor, judge and
+answerer. The judge corrects nothing. It says whether the plan or its execution is wrong and sends the work back, a
+limited number of times. A role's reward is mixed from its own and the team's (overlay `role_mix.yaml`). Here a plan
+and a process are each made once, in one act; parallel plans and candidates chosen by a reward model are left out.
+Documents, a process reward model and longer thinking of the judge are not here, and in the recipe only the answerer
+has a reward of its own. This file is the team program; the reward `role_mix` is in `palaestra/parts/rewards.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
-"""Dense rewards of a game, scaled so that a win is worth 1 however many rewards it brings.
-
-Knows step rewards, outcomes and the most rewards that a game can give. Knows nothing of what they are given for.
+"""The paper (arXiv 2510.01132) compares choices in multi-turn reinforcement learning: the environment's difficulty,
+dense or single rewards, the algorithm, and the division of a budget between demonstrations and episodes. Its PPO runs
+over all tokens of an episode, with a KL term inside the reward. Dense rewards are divided by their number in a win,
+and otherwise by the most that the game can give. Here a positive step reward of any size counts as 1, so that a win
+is worth 1 in every game. The paper's full grid and its runs in TextWorld, ALFWorld and SWE-Gym are not here. This
+file is the reward; the estimator `ppo_max` is in `palaestra/parts/critics.py`.
 """
 
 from __future__ import annotations

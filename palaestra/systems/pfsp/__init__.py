@@ -1,4 +1,8 @@
-"""Prioritized fictitious self-play (AlphaStar). Games against others, where a policy that only meets itself runs
-in circles or forgets how to beat what it once was. Not where all get the same: then no opponent is harder than
-another.
+"""Prioritized fictitious self-play comes from AlphaStar (Vinyals et al. 2019, doi:10.1038/s41586-019-1724-z). A
+policy that only plays against its present self can go through the same strategies again and again and forget how to
+beat earlier ones. Some games are therefore played against frozen earlier versions, drawn more often the harder they
+are to beat, or the more even their games are. Here each player of a game has a baseline of its own, the estimator
+`mars` in `palaestra/parts/games.py`. The folder has no code of its own: the strategy is
+`palaestra/rollout/self_play.py` and the pool is `palaestra/rollout/opponents.py`. AlphaStar's league with its
+exploiter agents and its imitation of human games are not here.
 """

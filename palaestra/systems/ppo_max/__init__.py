@@ -1,6 +1,9 @@
-"""Rewards in units of the returns seen so far.
-
-Knows rewards and the moments of past returns. Knows nothing of what gave the rewards.
+"""PPO-max (arXiv 2307.04964) is a set of measures that keep PPO stable when it learns from a reward model. Rewards
+are divided by the deviation of all returns of the run, each token pays for leaving a reference policy, and the losses
+of policy and critic are clipped. The authors find the KL term most important. Here the scaling is a part of its own,
+and a hand-written score stands in for the reward model. A trained reward model, a critic that starts from it and the
+PTX loss are not here. This file is the scaling `running_scale`; the estimator `ppo_max` is in
+`palaestra/parts/critics.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
-"""RAE: every role of every game has a baseline that moves with its returns, over the whole run.
-
-Knows rewards, games and agents, and the returns of earlier iterations. Knows nothing of groups, turns or models.
+"""SPIRAL (arXiv 2506.24119) trains language models by self-play in zero-sum games. The roles of a game have different
+expected returns, so a common baseline favors one role. Role-conditioned advantage estimation (RAE) keeps a moving
+average of the returns for each role of each game over the whole run and subtracts it. It needs no groups and no
+critic. Here the average is updated before it is subtracted, as the paper's two lines stand; `order: compare_first`
+follows the authors' code. There each worker has its own averages, here there is one set. The recipe plays Kuhn poker
+with a network policy; the paper's language models and reasoning benchmarks are not here. This file is the estimator.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
-"""SALT: a filter that gives a step which several trajectories share the mean of their advantages.
-
-Knows states, actions and groups. Knows nothing of rewards, tokens or models.
+"""SALT (arXiv 2510.20022) refines group methods that give all steps of a trajectory one advantage. It joins the
+trajectories of a group to a graph. A step that occurs in several of them, with the same state, action and next state,
+gets the mean of their advantages; any other step keeps its own. A step that all trajectories share says nothing about
+their results and becomes neutral. No critic and no further episodes are needed. Here the option `history` also
+requires equal earlier steps, and `base: row` admits advantages that differ inside a trajectory. This file is the
+filter; it follows an estimator, in `method.yaml` `grpo` from `palaestra/parts/estimators.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
-"""Episodes that grow longer stage by stage: exploit first, explore later.
-
-Knows the number of the iteration and a list of turn limits. Knows nothing of tasks but that an environment gives them.
+"""AgentGym-RL (arXiv 2509.08755) trains agents in long tasks without supervised tuning first. Long episodes from the
+start make learning slow or unstable, and short ones cannot solve long tasks. ScalingInter-RL raises the limit of
+turns in stages: the policy first learns to use what it can do and then explores longer. Here a cut at this limit is a
+truncation, so a critic's value of the next observation counts, and an episode that was not judged in time has no
+outcome. The default limits are those of BabyAI. The paper's environment servers are not here; adapters to some of its
+environments are in `palaestra/envs/adapters`. This file is the sampler `growing_horizon`.
 """
 
 from __future__ import annotations

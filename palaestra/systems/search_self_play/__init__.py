@@ -1,4 +1,9 @@
-"""Search Self-Play. Search with a corpus and without questions: answers are easy to draw, and whether a question
-leads to one can be checked from what its author has read. Not where nobody can tell a hard question from one
-without an answer.
+"""Search Self-Play (arXiv 2510.18821) trains a search agent without given questions. One model has two roles. The
+proposer gets an answer, searches and writes a question; the solver tries to answer it several times. The proposer is
+paid for difficulty, the solver for right answers. A question counts only if what the proposer has read leads to the
+answer. Here the corpus is a small graph of facts, and rules do what a search engine and judging models do in the
+paper. Each answer gets two questions, theirs one.
+
+`inquiry.py` is the environment, `proposer.py` is the program, `question_pool.py` replaces invalid questions by
+earlier ones, and `question_difficulty.py` is the proposer's reward.
 """

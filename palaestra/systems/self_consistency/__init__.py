@@ -1,4 +1,10 @@
-"""Self-consistency: an answer is paid for being given most often. Knows answers; knows no right one."""
+"""TTRL, test-time reinforcement learning (arXiv 2504.16084), trains on questions whose answers are not known. Several
+answers to a question are sampled, and the most frequent one is taken for right: each answer is rewarded if it is that
+one. GRPO uses these rewards. If the most frequent answer is wrong, it is learned. The authors vote over 64 samples
+and train on 32 of them; here all answers of a group vote and are trained on, and where several answers are equally
+frequent each of them is rewarded. It is for tasks of one act. This file is the reward; the estimator `grpo` is in
+`palaestra/parts/estimators.py`.
+"""
 
 from __future__ import annotations
 

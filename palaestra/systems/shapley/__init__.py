@@ -1,6 +1,11 @@
-"""Shapley credit: the team's return, divided among the roles that took part, by what the group's other teams did.
+"""Shapley values divide what a team achieved among its members. CapaBench (arXiv 2502.00510) uses them to measure
+what each module of an agent adds to a benchmark score, by running all combinations of modules. Here the division is a
+reward for training: the value of a part of the team is the mean return of the group's episodes in which exactly these
+roles took part, so no combination is run on purpose. The released scripts of CapaBench weight all combinations
+equally, which is the Banzhaf index; here the shares are Shapley's and sum to the return. CapaBench's tasks are not
+here.
 
-Knows rewards, groups and who acted. Knows nothing of what roles said, or why some took part and others did not.
+This file is the reward. `coalitions.py` computes Shapley and Banzhaf values.
 """
 
 from __future__ import annotations

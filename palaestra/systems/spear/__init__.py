@@ -1,3 +1,9 @@
-"""SPEAR. Sparse rewards with tools that a policy hardly uses at first: it is paid for trying them, later it
-imitates its own successes. The environment must tell which turns called a tool (`tool_call`).
+"""SPEAR (arXiv 2509.22601) addresses sparse rewards with tools that a policy seldom uses at first. A bonus for tool
+calls fades out, imitation of the policy's own good episodes fades in, and the loss drops a few tokens that take away
+most entropy. Its base is Dr.BoT (`dr_bot.yaml`), Dr. GRPO with filters. Here fresh and replayed tokens of a
+mini-batch share one mean. The paper's code interpreter is not in the recipe.
+
+`intrinsic_tool.py` is the bonus, `self_imitation.py` the replay, `imitation_schedule.py` its weight, `schedules.py`
+the cosine curves, and `ppo_clip_cov.py` the loss. `widest_groups.py` selects groups with different results.
+`filters.py` masks void, repetitive and unreadable episodes.
 """

@@ -1,6 +1,10 @@
-"""SRGPO: a verified score of every step, compared inside random blocks of steps.
+"""SeeNav-Agent (arXiv 2512.02631) trains navigation, where states rarely repeat, so that there are no equal states to
+compare. A verifier scores each step, for instance whether it came nearer to the target. Such a score means the same
+in every state. SRGPO compares it inside random blocks of steps and adds this to GRPO's advantage. Here the result
+counts each trajectory once (`unit: row` is the authors' way), and blocks can stay inside a group, an option without
+effect in their code. Image navigation, the visual prompt and vision-language models are not here.
 
-Knows rewards, scores of steps and which act a row is. Knows nothing of states, tokens or models.
+This file is the estimator. `navdist.py` is a walled grid with a hidden target and a verifier of steps.
 """
 
 from __future__ import annotations

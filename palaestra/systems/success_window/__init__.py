@@ -1,6 +1,9 @@
-"""A fixed set of training tasks, those preferred that are neither solved nor hopeless.
-
-Knows which tasks were played and how they ended. Knows nothing of why a task is hard.
+"""In a fixed training set some tasks are always solved and some are never solved. All outcomes of such a group are
+equal, so a method without a critic learns nothing from it. This sampler keeps a moving success rate for each task.
+Tasks whose rate lies inside a window, and tasks that were never played, have weight 1; the others have a small
+weight. Tasks are drawn without repetition. DAPO (arXiv 2503.14476) discards such groups after they were played; here
+they are played less often. This form is ours and no paper's. This file is the sampler; the estimator `grpo` is in
+`palaestra/parts/estimators.py`.
 """
 
 from __future__ import annotations

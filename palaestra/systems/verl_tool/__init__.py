@@ -1,6 +1,9 @@
-"""Prices for what a tool user should not do: unreadable acts, no end, no call, bad format.
-
-Knows columns of what happened. Knows nothing of tools.
+"""VerlTool (arXiv 2509.01055) is a framework for training agents with many kinds of tools. Tool outputs are part of a
+trajectory but have no loss, and each trajectory calls its tool as soon as its own turn ends. Here the runner
+`episodes` in `palaestra/rollout/runner.py` does this, and tools are in `palaestra/tools`. The authors' tool server,
+its protocol and the state it keeps for each trajectory, and observations of images and videos are not here. The
+prices for unreadable acts, for no end and for no call are options of the authors' code. This file is the reward with
+these prices; the estimator `grpo` is in `palaestra/parts/estimators.py`.
 """
 
 from __future__ import annotations

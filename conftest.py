@@ -2,7 +2,8 @@
 
 (1) One thread of torch, so that results do not depend on the number of workers. (2) No network but the own
 machine. (3) Shapes in signatures of tables, estimators and losses are checked at run time. (4) `golden` gives
-the hand-derived numbers of `palaestra/systems/*/golden.yaml` and of tests/golden/*.yaml.
+the hand-derived numbers of `palaestra/systems/*/golden.yaml` and of tests/golden/*.yaml. (5) `tiny` is a tiny
+language policy that has learned nothing.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ if os.environ.get("PALAESTRA_CHECK_SHAPES", "1") == "1":  # 0: faster, when timi
 
 import torch  # noqa: E402
 
+from palaestra.testing import TinyModel  # noqa: E402
 from tests.golden_cases import Golden, golden_cases  # noqa: E402
 
 torch.set_num_threads(1)
@@ -57,6 +59,13 @@ def no_network() -> Iterator[None]:
         patch.setattr(socket.socket, "connect", _guarded(socket.socket.connect))
         patch.setattr(socket.socket, "connect_ex", _guarded(socket.socket.connect_ex))
         yield
+
+
+# ---- a policy ---------------------------------------------------------------------------------------------
+@pytest.fixture(scope="session")
+def tiny() -> TinyModel:
+    """A tiny language policy with random weights, the same in every test."""
+    return TinyModel()
 
 
 # ---- golden numbers ---------------------------------------------------------------------------------------

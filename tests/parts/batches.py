@@ -1,6 +1,8 @@
-"""Random token batches: trajectories of several rows and lengths, some tokens masked."""
+"""Token batches: random ones of several rows and lengths, some tokens masked, and ones made by hand."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from hypothesis import settings
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from palaestra.data import TokenBatch
 
 quick = settings(max_examples=25, deadline=None, derandomize=True)
+WHOLE = frozenset({"row", "sequence", "invocation", "trajectory", "group"})
 
 
 @st.composite
@@ -59,3 +62,27 @@ def filled(rows: list[list[int]], seed: int, *, on_policy: bool = False) -> Toke
             "twin": torch.tensor(trajectory).double(),
         },
     )
+
+
+def batch(trajectory: list[int], group: list[int], *, whole: frozenset[str] = WHOLE, **columns: Any) -> TokenBatch:
+    """A batch of one token a row, by hand; what is not given is 0."""
+    size = len(trajectory)
+    numbers = {name: torch.as_tensor(values, dtype=torch.float64) for name, values in columns.items()}
+    more = {name: numbers.pop(name) for name in ("outcome", "branch", "twin") if name in numbers}
+    filled = {name: torch.zeros(size, dtype=torch.float64) for name in ("advantage", "logprob", "proximal")}
+    return TokenBatch(
+        **{**filled, "weight": torch.ones(size, dtype=torch.float64), **numbers},
+        row=torch.arange(size),
+        sequence=torch.tensor(trajectory),
+        trajectory=torch.tensor(trajectory),
+        group=torch.tensor(group),
+        whole=whole,
+        more=more,
+    )
+
+
+def gradient(loss: Any, given: TokenBatch, **options: Any) -> torch.Tensor:
+    """The gradient of a loss's sum by the log-probabilities."""
+    leaf = given.logprob.clone().requires_grad_()
+    (found,) = torch.autograd.grad(loss(given.replace(logprob=leaf), **options)[0].sum(), leaf)
+    return found

@@ -1,6 +1,5 @@
-"""Rewards of games and defenses: (1) a legal turn earns its form, an illegal one pays, and nothing else changes;
-(2) brevity is paid in full up to `shortest` and not at all from `longest` on; (3) the schedule weighs safety first and
-the task from the switch on, for one team only; (4) what cannot be is refused.
+"""Rewards of games: (1) a legal turn earns its form, an illegal one pays, and nothing else changes; (2) brevity is paid
+in full up to `shortest` and not at all from `longest` on; (3) what cannot be is refused, also of a defense's schedule.
 """
 
 from __future__ import annotations
@@ -50,17 +49,7 @@ def test_brevity_is_paid() -> None:  # rule 2
     assert game_shaping(half, format=0.0, shortest=10, longest=30).tolist() == [0.25, 0.25, 0.25, 0.0]
 
 
-def test_the_schedule_turns() -> None:  # rule 3
-    table = StepTable(**ROWS, **JUDGED)
-    schedule = DefenseSchedule(switch=10)
-    for step in (0, 9):
-        assert schedule(table, at(step)).tolist() == pytest.approx([1.0, 0.0, 0.7, 0.4])
-    assert schedule(table, at(10)).tolist() == pytest.approx([1.0, 0.0, 0.4, 0.7])
-    assert DefenseSchedule(switch=1, team="attackers", first=(0, 0, 2))(table, at(0)).tolist() == [2.0, 0.0, 0.0, 0.5]
-    schedule.load_state_dict(schedule.state_dict())
-
-
-def test_refusals() -> None:  # rule 4
+def test_refusals() -> None:  # rule 3
     with pytest.raises(RecipeError, match=r"shortest 11 is not below longest 11"):
         game_shaping(StepTable(**ROWS), longest=11)
     with pytest.raises(RecipeError, match="illegal"):

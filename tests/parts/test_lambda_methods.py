@@ -1,14 +1,13 @@
-"""Estimators that are generalized advantage estimation with another clock, unit, reward or end.
+"""Estimators that are generalized advantage estimation with another clock, unit, reward or end, side by side.
 
 (1) One token a row: POAD = NTPO = VL-DAC = turn-level GAE = PPR = token PPO = turn PPO, without whitening and with it;
 VL-DAC's whitening adds its 1e-8 to the deviation, not to the variance.
-(2) gamma 1: POAD = NTPO = PPR = PPO-max without KL = token PPO at any length. (3) lam 1 and a terminal reward: every
-token of action k has the target gamma^(K − k) · R under POAD; under NTPO it shrinks by gamma for each token to come.
-(4) VL-DAC and turn-level GAE: tokens of a step share one number, and token values inside a step change nothing.
-(5) Turn-level GAE whitens over tokens, VL-DAC over steps. (6) PPO-max: the penalty is paid token by token; nothing is
-paid where the policy is its reference; advantages stay within the clip. (7) PPR and ReNorm: on episodes of equal length
-with scores of ½ every step has outcome − ½. (8) Refusals. (9) Agents without a critic are left out of the whitening.
-(10) A million rows take less than a second. (11) The critic's warm-up keeps targets, and only its first iterations.
+(2) gamma 1: POAD = NTPO = PPR = PPO-max without KL = token PPO at any length.
+(3) VL-DAC and turn-level GAE: tokens of a step share one number, and token values inside a step change nothing.
+(4) Turn-level GAE whitens over tokens, VL-DAC over steps. (5) PPO-max: the penalty is paid token by token; nothing is
+paid where the policy is its reference; advantages stay within the clip. (6) Refusals. (7) Agents without a critic are
+left out of the whitening. (8) A million rows take less than a second. (9) The critic's warm-up keeps targets, and only
+its first iterations.
 """
 
 from __future__ import annotations
@@ -28,36 +27,15 @@ from palaestra.parts.critics import CriticWarmup, ppo, ppo_max
 from palaestra.systems.poad.advantage import poad
 from palaestra.systems.poad.ntpo import ntpo
 from palaestra.systems.ppr.advantage import ppr
-from palaestra.systems.ppr.renorm import renorm
 from palaestra.systems.turn_gae.advantage import turn_gae
 from palaestra.systems.vl_dac.advantage import vl_dac
 from palaestra.training.credit import chain
-from palaestra.training.experience import Seen
-from tests.parts.tables import close, quick, shuffled, tables
+from tests.parts.small_tables import look, two_steps
+from tests.parts.tables import close, quick, tables
 
 TOKEN_LEVEL = (poad, ntpo, ppr, ppo_max)
 ROW_LEVEL = (vl_dac, turn_gae)
 EVERY = (*TOKEN_LEVEL, *ROW_LEVEL)
-
-
-def two_steps(**columns: Any) -> StepTable:
-    """Two steps of two tokens, reward 1 at the end."""
-    base: dict[str, Any] = {
-        "group": ["g", "g"],
-        "trajectory": ["t", "t"],
-        "agent": ["x", "x"],
-        "turn": [0, 1],
-        "reward": [0.0, 1.0],
-        "token_count": [2, 2],
-        "token_value": [0.5, 0.6, 0.7, 0.8],
-        "value": [0.4, 0.6],
-        "terminated": [False, True],
-    }
-    return StepTable(**{**base, **columns})
-
-
-def look(step: int) -> Seen:
-    return Seen({}, step, seed=0, temperature=1.0, token_budget=64)
 
 
 def without_kl(estimator: Any) -> dict[str, float]:
@@ -97,31 +75,11 @@ def test_without_discount_the_clock_does_not_matter(table: StepTable) -> None:  
     assert not equal(poad(two_steps(), gamma=0.5), ntpo(two_steps(), gamma=0.5))
 
 
-@quick
-@given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.sampled_from([0.5, 0.9, 1.0]))
-def test_terminal_reward(lengths: list[int], gamma: float) -> None:  # rule 3
-    last, tokens = len(lengths) - 1, sum(lengths)
-    table = StepTable(
-        group=["g"] * len(lengths),
-        trajectory=["t"] * len(lengths),
-        agent=["x"] * len(lengths),
-        turn=range(len(lengths)),
-        reward=[0.0] * last + [2.0],
-        token_count=lengths,
-        token_value=torch.linspace(-1, 1, tokens),
-        terminated=[False] * last + [True],
-    )
-    action = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-    expected = 2 * gamma ** (last - action).double()
-    assert close(poad(table, gamma=gamma, lam=1.0, whiten=False).target, expected)
-    assert close(ntpo(table, gamma=gamma, lam=1.0, whiten=False).target, 2 * gamma ** torch.arange(tokens).flip(0))
-
-
 # ---- steps as units ---------------------------------------------------------------------------------------
 @pytest.mark.parametrize("estimator", ROW_LEVEL, ids=lambda e: e.part.name)
 @quick
 @given(table=tables(), seed=st.integers(0, 10**6))
-def test_inside_a_step(estimator: Any, table: StepTable, seed: int) -> None:  # rule 4
+def test_inside_a_step(estimator: Any, table: StepTable, seed: int) -> None:  # rule 3
     found = estimator(table)
     assert len(found.advantage) == len(table)
     tokens = chain([estimator], table).advantage
@@ -137,7 +95,7 @@ def _of_rows(table: StepTable, name: str) -> list[torch.Tensor]:
 
 @quick
 @given(table=tables())
-def test_what_is_whitened(table: StepTable) -> None:  # rule 5
+def test_what_is_whitened(table: StepTable) -> None:  # rule 4
     steps, turns = vl_dac(table).advantage, turn_gae(table).advantage
     if float(vl_dac(table, whiten=False).advantage.std()) > 0.1:
         assert close(steps.mean(), 0.0) and close(steps.var(), 1.0, tolerance=1e-3)
@@ -146,19 +104,10 @@ def test_what_is_whitened(table: StepTable) -> None:  # rule 5
         assert close(tokens.mean(), 0.0) and close(tokens.var(), 1.0, tolerance=1e-3)
 
 
-def test_rows_in_any_order() -> None:  # the next turn is found by its number
-    table = StepTable(
-        group=["g"] * 3, trajectory=["t"] * 3, agent=["x"] * 3, turn=[2, 0, 1], reward=[4.0, 0.0, -0.5],
-        value=[2.0, 1.0, 1.2], terminated=[True, False, False],
-    )  # fmt: skip
-    assert close(turn_gae(table, whiten=False).advantage, [2.0, 2.3836, 2.2402])
-    assert close(turn_gae(table, whiten=False).target, [4.0, 3.3836, 3.4402])
-
-
 # ---- PPO-max ----------------------------------------------------------------------------------------------
 @quick
 @given(table=tables())
-def test_a_policy_that_is_its_reference_pays_nothing(table: StepTable) -> None:  # rule 6
+def test_a_policy_that_is_its_reference_pays_nothing(table: StepTable) -> None:  # rule 5
     table = table.replace(token_reference=table["token_proximal"])
     free = ppo_max(table, kl_coefficient=0.0)
     assert equal(ppo_max(table, kl_coefficient=0.5), free)
@@ -166,7 +115,7 @@ def test_a_policy_that_is_its_reference_pays_nothing(table: StepTable) -> None: 
     assert torch.equal(bounded.advantage, free.advantage.clamp(-0.5, 0.5))
 
 
-def test_the_penalty_is_a_token_reward() -> None:  # rule 6
+def test_the_penalty_is_a_token_reward() -> None:  # rule 5
     logprobs = {"token_proximal": [-1.0] * 4, "token_reference": [-1.5, -1.0, -1.0, -0.5]}
     paid = ppo_max(two_steps(**logprobs), kl_coefficient=0.2, lam=1.0, whiten=False).target
     assert close(paid, [1.0, 1.1, 1.1, 1.1])  # −.1 on the first token, 0.1 on the last
@@ -174,24 +123,9 @@ def test_the_penalty_is_a_token_reward() -> None:  # rule 6
     assert close(ppo_max(two_steps(**sampled), kl_coefficient=0.2, lam=1.0, whiten=False).target, paid)
 
 
-# ---- PPR --------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("outcome", [0.0, 1.0])
-def test_fixed_length_with_undecided_judge(outcome: float) -> None:  # rule 7
-    size = 5
-    table = StepTable(
-        group=["g"] * size, trajectory=["t"] * size, agent=["x"] * size, turn=range(size), reward=[0.0] * size,
-        process=[0.5] * (size - 1) + [float("nan")], outcome=[outcome] * size, token_value=[0.0] * size,
-        terminated=[False] * (size - 1) + [True],
-    )  # fmt: skip
-    reward = renorm(table)
-    assert reward.tolist() == [outcome - 0.5] * size
-    to_go = ppr(table.replace(reward=reward), whiten=False).advantage
-    assert close(to_go, (outcome - 0.5) * torch.arange(size, 0, -1))
-
-
 # ---- refusals ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("estimator", EVERY, ids=lambda e: e.part.name)
-def test_no_critic(estimator: Any) -> None:  # rule 8
+def test_no_critic(estimator: Any) -> None:  # rule 6
     silent = two_steps(value=None, token_value=None, token_logprob=[-1.0] * 4, token_reference=[-1.0] * 4)
     with pytest.raises(MissingColumn, match="no critic has given values"):
         estimator(silent)
@@ -203,7 +137,7 @@ def test_no_critic(estimator: Any) -> None:  # rule 8
             estimator(two_steps(), **{key: 1.5})
 
 
-def test_values_of_the_wrong_unit() -> None:  # rule 8
+def test_values_of_the_wrong_unit() -> None:  # rule 6
     with pytest.raises(InvalidData, match="it has 2 values for 4 tokens"):
         two_steps(token_value=[0.4, 0.6])
     with pytest.raises(InvalidData, match="it has 4 values for 2 rows"):
@@ -214,22 +148,7 @@ def test_values_of_the_wrong_unit() -> None:  # rule 8
         poad(two_steps(token_value=[0.5, float("nan"), 0.7, 0.8]))
 
 
-def test_no_discount_inside_a_step() -> None:  # rule 8
-    with pytest.raises(RecipeError, match="has no option `gamma_in`"):
-        vl_dac(two_steps(), gamma_in=0.9)
-
-
-def test_turns_that_are_missing_or_twice() -> None:  # rule 8
-    with pytest.raises(InvalidData, match=r"trajectory t(.|\n)*it has 2 of 3 turns"):
-        turn_gae(two_steps(turn=[0, 2]))
-    with pytest.raises(InvalidData, match="1 rows repeat a turn of"):
-        turn_gae(two_steps(turn=[1, 1]))
-    assert turn_gae(two_steps(turn=[3, 4])).advantage.isfinite().all()  # of an episode that others began
-    with pytest.raises(InvalidData, match="0 units cannot be whitened"):
-        turn_gae(two_steps(weight=[0.0, 0.0]))
-
-
-def test_no_reference() -> None:  # rule 8
+def test_no_reference() -> None:  # rule 6
     with pytest.raises(MissingColumn, match="token_reference") as caught:
         ppo_max(two_steps())
     assert "reference: start" in str(caught.value)
@@ -243,7 +162,7 @@ def test_no_reference() -> None:  # rule 8
 
 # ---- the rest ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("estimator", EVERY, ids=lambda e: e.part.name)
-def test_agents_without_a_critic(estimator: Any) -> None:  # rule 9
+def test_agents_without_a_critic(estimator: Any) -> None:  # rule 7
     nan = float("nan")
     mixed = StepTable(
         group=["g"] * 4, trajectory=[1, 1, 2, 2], agent=["x", "y"] * 2, turn=[0, 1, 0, 1], reward=[1.0, 5.0, 0.0, 5.0],
@@ -256,7 +175,7 @@ def test_agents_without_a_critic(estimator: Any) -> None:  # rule 9
 
 
 @pytest.mark.parametrize("estimator", [poad, turn_gae, ppo_max], ids=lambda e: e.part.name)
-def test_a_million_rows(estimator: Any) -> None:  # rule 10
+def test_a_million_rows(estimator: Any) -> None:  # rule 8
     rows = 10**6
     row = torch.arange(rows)
     table = StepTable(
@@ -272,16 +191,7 @@ def test_a_million_rows(estimator: Any) -> None:  # rule 10
     assert best < 1.0
 
 
-@quick
-@given(table=tables(), seed=st.integers(0, 10**6))
-def test_shuffled_rows(table: StepTable, seed: int) -> None:
-    order = shuffled(table, seed)
-    assert torch.equal(
-        turn_gae(table, whiten=False).advantage[order], turn_gae(table.take(order), whiten=False).advantage
-    )
-
-
-def test_warm_up_of_the_critic() -> None:  # rule 11
+def test_warm_up_of_the_critic() -> None:  # rule 9
     filtering = CriticWarmup(iterations=2)
     advantage, table = torch.tensor([0.7, -0.7]), two_steps()
     assert filtering.warming

@@ -1,9 +1,8 @@
-"""Muon and MuonClip: (1) Newton–Schulz and the step have the numbers of the definition, also for tall matrices;
-(2) hidden matrices are orthogonalized, everything else is AdamW's; (3) QK-Clip shrinks a head by tau over its largest
-logit: queries and keys alike, or queries alone where keys are shared, and on the same batch no logit then exceeds tau;
-(4) with tau infinite MuonClip is Muon, and with AdamW's matrices it is AdamW, bit for bit; (5) measuring changes no
-number, and does not see padding; (6) a gradient that is not finite moves nothing; (7) a saved state goes on exactly;
-(8) what does not fit is refused.
+"""Muon, and the attention that MuonClip bounds: (1) Newton–Schulz and the step have the numbers of the definition, also
+for tall matrices; (2) hidden matrices are orthogonalized, everything else is AdamW's; (3) a head shrinks by tau over
+its largest logit, by the numbers of the definition; (4) measuring changes no number, and does not see padding; (5) a
+gradient that is not finite moves nothing; (6) a saved state goes on exactly; (7) what does not fit is refused. Rules 5
+to 7 hold for MuonClip too.
 """
 
 from __future__ import annotations
@@ -15,62 +14,16 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from palaestra.errors import CheckpointError, ContractError, InvalidData, RecipeError
-from palaestra.models.attention import AttentionMeter, bound_logits, heads_of, reading
-from palaestra.models.causal_lm import make_causal_lm
+from palaestra.models.attention import AttentionMeter, bound_logits, reading
 from palaestra.models.networks import ActorCritic, RecurrentActorCritic
 from palaestra.parts.optimizers import AdamW, Muon, matrices_of, orthogonalized
 from palaestra.systems.kimi_rl.muon_clip import MuonClip
-
-IDS = torch.arange(24).reshape(3, 8) % 19
-HUGE = 1e9  # a learning rate of 1e-9 moves nothing that a test can see
+from tests.parts.language_models import IDS, backward, grouped, largest, llama, trained
 
 
-def llama(*, layers: int = 2, grow: float = 1.0) -> LlamaForCausalLM:
-    model = make_causal_lm(vocabulary=20, hidden=16, layers=layers, heads=2, context=32)
-    with torch.no_grad():
-        for layer in model.model.layers:
-            layer.self_attn.q_proj.weight.mul_(grow)
-            layer.self_attn.k_proj.weight.mul_(grow)
-    return model
-
-
-def grouped(grow: float = 1.0) -> LlamaForCausalLM:
-    """Four query heads that share two key heads."""
-    config = LlamaConfig(
-        vocab_size=20, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=32, attention_bias=True,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(config)
-    with torch.no_grad():
-        for projection in (model.model.layers[0].self_attn.q_proj, model.model.layers[0].self_attn.k_proj):
-            projection.weight.mul_(grow)
-            projection.bias.normal_()
-    return model
-
-
-def backward(model: nn.Module, ids: Tensor = IDS) -> None:
-    model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
-
-
-def trained(optimizer: Any, model: nn.Module, steps: int) -> list[Tensor]:
-    for _ in range(steps):
-        optimizer.zero()
-        backward(model)
-        optimizer.step()
-    return [p.detach().clone() for p in model.parameters()]
-
-
-def largest(model: nn.Module, ids: Tensor = IDS) -> list[Tensor]:
-    meter = AttentionMeter(model)
-    model(input_ids=ids, use_cache=False)
-    return [own.clone() for own in meter.largest()]
-
-
-# ---- Muon -------------------------------------------------------------------------------------------------
 def test_newton_schulz() -> None:  # rule 1
     found = orthogonalized(torch.diag(torch.tensor([3.0, 1.0])))
     torch.testing.assert_close(found, torch.diag(torch.tensor([0.7530, 1.1337])), atol=6e-5, rtol=0)
@@ -121,7 +74,6 @@ def test_the_rest_is_adam() -> None:  # rule 2
         assert torch.equal(mine, theirs) == (id(mine) not in hidden)
 
 
-# ---- QK-Clip ----------------------------------------------------------------------------------------------
 def test_gamma() -> None:  # rule 3
     layer = llama(layers=1).model.layers[0].self_attn
     before = layer.q_proj.weight.detach().clone(), layer.k_proj.weight.detach().clone()
@@ -132,51 +84,8 @@ def test_gamma() -> None:  # rule 3
     torch.testing.assert_close(layer.k_proj.weight.detach(), before[1] * rows, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("make", [lambda: llama(layers=1, grow=40.0), lambda: grouped(20.0)], ids=["own", "shared"])
-def test_no_logit_exceeds_tau_on_the_same_batch(make: Any) -> None:  # rule 3
-    model = make()
-    layer = model.model.layers[0].self_attn
-    keys = layer.k_proj.weight.detach().clone()
-    before = largest(model)[0]
-    tau = float(before.median())
-    assert float(before.max()) > tau > 0
-    optimizer = MuonClip(model, lr=1 / HUGE, tau=tau, weight_decay=0.0)
-    trained(optimizer, model, 1)
-    assert optimizer.metrics["policy/attention_logit"] == pytest.approx(float(before.max()), rel=1e-4)
-    after = largest(model)[0]
-    assert float(after.max()) <= tau * (1 + 1e-4)
-    torch.testing.assert_close(after, before.clamp(max=tau), rtol=1e-4, atol=1e-4)
-    shared = heads_of(layer)[0] != heads_of(layer)[1]
-    assert torch.allclose(layer.k_proj.weight, keys, rtol=1e-4, atol=1e-6) == shared
-    clipped = float((before > tau).float().mean())
-    assert optimizer.metrics["policy/clipped_heads"] == pytest.approx(clipped)
-
-
-def test_logits_stay_bounded_while_training() -> None:  # rule 3
-    tops: dict[float, float] = {}
-    for tau in (10.0, math.inf):
-        model = llama(grow=30.0)
-        optimizer = MuonClip(model, lr=0.02, tau=tau, weight_decay=0.0)
-        trained(optimizer, model, 12)
-        tops[tau] = optimizer.metrics["policy/attention_logit"]
-    assert tops[10.0] < 1.2 * 10.0 < 15.0 < tops[math.inf]  # a step itself may take logits a little beyond tau
-
-
-# ---- neutral ----------------------------------------------------------------------------------------------
-def test_without_bound_it_is_muon() -> None:  # rule 4
-    one, other = llama(), llama()
-    found = trained(MuonClip(one, lr=1e-2, tau=math.inf), one, 4)
-    assert all(map(torch.equal, found, trained(Muon(other, lr=1e-2), other, 4)))
-
-
-def test_with_adams_matrices_it_is_adamw() -> None:  # rule 4
-    one, other = llama(), llama()
-    found = trained(MuonClip(one, lr=1e-2, tau=math.inf, matrices="adamw", weight_decay=0.1), one, 4)
-    assert all(map(torch.equal, found, trained(AdamW(other.parameters(), lr=1e-2, weight_decay=0.1), other, 4)))
-
-
 @pytest.mark.parametrize("make", [llama, grouped], ids=["own", "shared"])
-def test_measuring_changes_nothing(make: Any) -> None:  # rule 5
+def test_measuring_changes_nothing(make: Any) -> None:  # rule 4
     plain, measured = make(), make()
     meter = AttentionMeter(measured)
     for mask in (None, torch.tensor([[1] * 8, [0] * 3 + [1] * 5, [1] * 8])):
@@ -191,7 +100,7 @@ def test_measuring_changes_nothing(make: Any) -> None:  # rule 5
     assert all(bool((own == -torch.inf).all()) for own in meter.largest())  # a copy is measured by itself
 
 
-def test_largest_logit() -> None:  # rule 5
+def test_largest_logit() -> None:  # rule 4
     model = grouped()
     layer = model.model.layers[0].self_attn
     seen: dict[str, Tensor] = {}
@@ -211,7 +120,7 @@ def test_largest_logit() -> None:  # rule 5
     torch.testing.assert_close(found, logits.amax((0, 2, 3)).detach())
 
 
-def test_padding_is_not_measured() -> None:  # rule 5
+def test_padding_is_not_measured() -> None:  # rule 4
     model, short = llama(grow=5.0), IDS[:1, :5]
     padded = torch.nn.functional.pad(short, (0, 3))
     meter = AttentionMeter(model)
@@ -221,9 +130,8 @@ def test_padding_is_not_measured() -> None:  # rule 5
     torch.testing.assert_close(found, largest(model, short))
 
 
-# ---- state and refusals -----------------------------------------------------------------------------------
 @pytest.mark.parametrize("kind", [Muon, MuonClip])
-def test_gradient_that_is_not_finite(kind: Any) -> None:  # rule 6
+def test_gradient_that_is_not_finite(kind: Any) -> None:  # rule 5
     model = llama()
     optimizer = kind(model, lr=0.1)
     before = [p.detach().clone() for p in model.parameters()]
@@ -235,7 +143,7 @@ def test_gradient_that_is_not_finite(kind: Any) -> None:  # rule 6
 
 
 @pytest.mark.parametrize("kind", [Muon, MuonClip])
-def test_resume_is_exact(kind: Any) -> None:  # rule 7
+def test_resume_is_exact(kind: Any) -> None:  # rule 6
     options: dict[str, Any] = {"lr": 0.01, "warmup": 3, "decay": "cosine", "total_steps": 10}
     whole, part = llama(), llama()
     expected = trained(kind(whole, **options), whole, 6)
@@ -249,7 +157,7 @@ def test_resume_is_exact(kind: Any) -> None:  # rule 7
         kind(llama(layers=1), **options).load_state_dict(first.state_dict())
 
 
-def test_bad_input() -> None:  # rule 8
+def test_bad_input() -> None:  # rule 7
     for tau in (0.0, -1.0):
         with pytest.raises(RecipeError, match="cannot take `tau"):
             MuonClip(llama(), lr=0.1, tau=tau)
@@ -264,7 +172,7 @@ def test_bad_input() -> None:  # rule 8
         Muon(nn.ModuleDict({"actor": nn.Linear(2, 2)}), lr=0.1)
 
 
-def test_attention_that_cannot_be_bounded() -> None:  # rule 8
+def test_attention_that_cannot_be_bounded() -> None:  # rule 7
     with pytest.raises(ContractError, match="no layer has the projections"):
         MuonClip(ActorCritic(4, 3, seed=0), lr=0.1)
     with pytest.raises(ContractError, match="no layer has the projections"):

@@ -275,3 +275,10 @@ def test_pooling_leaves_the_whole_gradient(table: StepTable) -> None:
     before = torch.zeros(edges.size, dtype=torch.float64).index_add_(0, edges.codes, base.double())
     after = torch.zeros(edges.size, dtype=torch.float64).index_add_(0, edges.codes, salt(table, base).double())
     assert close(after, before)
+
+
+def test_salt_and_gigpo_are_two_baselines(golden: Any) -> None:  # rule 7
+    t1 = golden.t1
+    step = gigpo(t1, gamma=1.0) - gigpo(t1, gamma=1.0, step_weight=0.0)
+    assert close(salt(t1, step, base="row"), [1/6, 1/3, 0, 1/6, -2/3, -1/2, 0, 1/6, 1/3, 0, 0])  # fmt: skip
+    assert close(salt(t1, dr_grpo(t1)), [1/6, .5, .5, 1/6, -.5, -.5, -.5, 1/6, .5, .5, .5])  # fmt: skip

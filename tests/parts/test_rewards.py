@@ -1,9 +1,11 @@
 """Rewards: (1) the outcome stands on the last row in time, whatever the order of rows; (2) padding gets nothing; (3) a
-trajectory without outcome is named; (4) a penalty needs no column when every action was readable.
+trajectory without outcome is named; (4) a penalty needs no column when every action was readable; (5) `cut_outcome`
+fills outcomes of cut trajectories and touches nothing else.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -11,7 +13,7 @@ from hypothesis import given
 from palaestra.algebra import total_return
 from palaestra.data import StepTable
 from palaestra.errors import InvalidData, MissingColumn, RecipeError
-from palaestra.parts.rewards import environment, invalid_penalty, outcome
+from palaestra.parts.rewards import cut_outcome, environment, invalid_penalty, outcome
 from tests.parts.tables import quick, tables
 
 TEAM = {
@@ -62,3 +64,24 @@ def test_unfinished_trajectories_have_no_outcome_yet() -> None:  # rule 3
     assert outcome(table).tolist() == [1.0, 0.0, 0.0, 0.0]
     with pytest.raises(InvalidData, match="it has no outcome"):
         outcome(table.replace(terminated=[True] * 4))
+
+
+def game(rewards, outcome, **columns):
+    size = len(rewards)
+    return StepTable(group=["g"] * size, trajectory=[0] * size, agent=["x"] * size, turn=range(size), reward=rewards,
+                     outcome=[outcome] * size, **columns)  # fmt: skip
+
+
+def test_cut_outcomes():  # rule 5
+    table = game([0.0] * 6, 1.0).replace(
+        trajectory=[0, 0, 1, 1, 2, 2],
+        outcome=[np.nan, np.nan, 1.0, 1.0, np.nan, np.nan],
+        truncated=[0, 1, 0, 1, 0, 0],
+    )
+    found = cut_outcome(table)
+    assert set(found) == {"outcome"}
+    assert found["outcome"][:4].tolist() == [0, 0, 1, 1]
+    assert bool(found["outcome"][4:].isnan().all()), "an end that the environment did not judge is not filled"
+    assert cut_outcome(table, value=-1.0)["outcome"][:2].tolist() == [-1, -1]
+    whole = table.replace(outcome=torch.ones(6))
+    assert torch.equal(cut_outcome(whole)["outcome"], whole["outcome"])

@@ -14,19 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
 
 from palaestra.data import FinishReason, StepTable, StopReason, Tail, Task, Trajectory
 from palaestra.data.protocols import Setting
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.parts.estimators import grpo
-from palaestra.parts.importance import truncated_importance
 from palaestra.replay import SuccessStore, again, in_group_of, is_replayed, pack, unpack
 from palaestra.replay.selection import ReplaySuccess
-from palaestra.systems.dart.uncertain_steps import uncertain_steps
-from palaestra.training.factors import combine
 from tests.parts.episodes import NETWORK, assert_resumes, run
-from tests.parts.tables import quick, tables
 from tests.replay.episodes import episode, look
 from tests.training.conftest import curve
 
@@ -141,15 +136,6 @@ def test_nothing_stored_changes_nothing() -> None:  # rule 6
     chosen = ReplaySuccess().choose(played, look(0))
     tables = [StepTable.from_trajectories(t) for t in (played, chosen)]
     assert torch.equal(grpo(tables[0]), grpo(tables[1]))
-
-
-@quick
-@given(tables())
-def test_neutral_curation_is_grpo(table: StepTable) -> None:  # rule 6
-    same = table.replace(token_proximal=table["token_logprob"])
-    factors = [uncertain_steps(same, quantile=0.0), truncated_importance(same, cap=1e9)]
-    assert bool((combine(factors, same) == 1).all())
-    assert bool(ReplaySuccess()(same, look(0)).all())
 
 
 def test_what_is_refused() -> None:  # rules 5 and 7

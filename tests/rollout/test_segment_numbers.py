@@ -4,14 +4,13 @@
    conversation the numbers are k · 4096 + segment.
 2. What an agent would have read next has the number of its segment.
 3. An episode with more segments than that is suspended and goes on.
-4. So does a branch of it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,8 +24,6 @@ from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Stage
 from palaestra.rollout.windows import WindowRunner
-from palaestra.systems.arpo.branching import Branching
-from palaestra.systems.arpo.test_branching import acts, grow, language, plays
 from palaestra.testing import EchoEnvironment
 from tests.rollout.test_vector import stage
 
@@ -121,37 +118,3 @@ def test_3_windows() -> None:
     assert stops[-1] is StopReason.COMPLETED and len(stops) > 3
     (expected,) = EpisodeRunner(on(calling), RolloutSettings()).collect(one())
     assert [s.segment for s in played.steps] == [s.segment for s in expected.steps]
-
-
-def test_4_branches(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy, plain = language(), type(language()).session
-
-    class Shifted:
-        """A session of the policy with thousands of segments behind it."""
-
-        def __init__(self, session: Any) -> None:
-            self.session = session
-
-        async def act(self, observation: Observation, *, seed: int) -> Acted:
-            return self.moved(await self.session.act(observation, seed=seed))
-
-        def record(self, observation: Observation, action: Action) -> Acted:
-            return self.moved(self.session.record(observation, action))
-
-        def moved(self, acted: Acted) -> Acted:
-            return replace(acted, segment=acted.segment + 5000)
-
-        def fork(self, key: Hashable) -> Any:
-            return Shifted(self.session.fork(key))
-
-        def end(self, observation: Observation | None) -> Tail | None:
-            tail = self.session.end(observation)
-            return None if tail is None else tail._replace(segment=tail.segment + 5000)
-
-    expected, _ = grow(policy, Branching(initial=2, base=1.0), given=plays(1))
-    monkeypatch.setattr(type(policy), "session", lambda self, **given: Shifted(plain(self, **given)))
-    found, _ = grow(policy, Branching(initial=2, base=1.0), given=plays(1))
-    assert any("fork" in t.info for t in found)
-    for t, other in zip(found, expected, strict=True):
-        assert [conversation_of(s.segment) for s in t.steps] == [(0, s.segment + 5000) for s in other.steps]
-        assert len(acts(t)) == len(acts(other))

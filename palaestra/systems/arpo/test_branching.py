@@ -10,6 +10,7 @@
 7.  Limits count what was taken over.
 8.  Beam, penalty and balance do what they say.
 9.  Refusals: too many initial trajectories, a group of one, environments, sessions, programs and runners that cannot.
+10. Branches of a conversation with thousands of segments have its numbers of segments.
 """
 
 from __future__ import annotations
@@ -19,16 +20,18 @@ import functools
 import math
 from collections import defaultdict
 from collections.abc import Hashable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from palaestra.data import Action, Step, StopReason, Trajectory, derive
+from palaestra.data import Action, Observation, Step, StopReason, Tail, Trajectory, derive
 from palaestra.data.protocols import Acted, Sampling, Setting
 from palaestra.envs.probes.hopsearch import HopSearch
 from palaestra.errors import RecipeError
 from palaestra.policies.network import NetworkPolicy
+from palaestra.rollout.agent import conversation_of
 from palaestra.rollout.field import Field, play_through
 from palaestra.rollout.programs import play
 from palaestra.rollout.runner import EpisodeRunner
@@ -341,3 +344,37 @@ def test_refusals() -> None:  # rule 9
     watched = [dataclasses.replace(plays()[0], watch=lambda episode: None)]
     with pytest.raises(RecipeError, match="its programs run in lock step"):
         VectorRunner(stage(policy), RolloutSettings()).collect(watched)
+
+
+def test_branches_of_long_conversations(monkeypatch: pytest.MonkeyPatch) -> None:  # rule 10
+    policy, plain = language(), type(language()).session
+
+    class Shifted:
+        """A session of the policy with thousands of segments behind it."""
+
+        def __init__(self, session: Any) -> None:
+            self.session = session
+
+        async def act(self, observation: Observation, *, seed: int) -> Acted:
+            return self.moved(await self.session.act(observation, seed=seed))
+
+        def record(self, observation: Observation, action: Action) -> Acted:
+            return self.moved(self.session.record(observation, action))
+
+        def moved(self, acted: Acted) -> Acted:
+            return replace(acted, segment=acted.segment + 5000)
+
+        def fork(self, key: Hashable) -> Any:
+            return Shifted(self.session.fork(key))
+
+        def end(self, observation: Observation | None) -> Tail | None:
+            tail = self.session.end(observation)
+            return None if tail is None else tail._replace(segment=tail.segment + 5000)
+
+    expected, _ = grow(policy, Branching(initial=2, base=1.0), given=plays(1))
+    monkeypatch.setattr(type(policy), "session", lambda self, **given: Shifted(plain(self, **given)))
+    found, _ = grow(policy, Branching(initial=2, base=1.0), given=plays(1))
+    assert any("fork" in t.info for t in found)
+    for t, other in zip(found, expected, strict=True):
+        assert [conversation_of(s.segment) for s in t.steps] == [(0, s.segment + 5000) for s in other.steps]
+        assert len(acts(t)) == len(acts(other))

@@ -8,8 +8,7 @@
 5. A planner that lost its way is brought back by the rules.
 6. What cannot be read changes nothing: the sub-goal is lost, nothing is found, the verdict is to go on.
 7. After `steps` sub-goals the generator answers, whatever the verifier says.
-8. In a run only the planner learns; rows of the other modules get no advantage.
-9. Options are checked.
+8. Options are checked.
 """
 
 from __future__ import annotations
@@ -20,17 +19,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from palaestra.data import Action, StepResult, StepTable, Task
-from palaestra.data.protocols import Setting
+from palaestra.data import Action, StepResult, Task
 from palaestra.envs.probes.flow import EXECUTOR, GENERATOR, MODULES, PLANNER, VERIFIER, Flow
 from palaestra.errors import ContractError, RecipeError
-from palaestra.policies.network import NetworkPolicy
-from palaestra.policies.scripted import expert
-from palaestra.rollout.programs import play
-from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
-from palaestra.rollout.vector import VectorRunner
-from palaestra.systems.flow_grpo.advantage import flow_grpo
 from palaestra.testing import check_environment
 
 
@@ -135,22 +126,7 @@ def test_sub_goals_are_counted() -> None:  # rule 7
     assert list(act(env, result, "hello").observations) == [GENERATOR]
 
 
-def test_only_the_planner_learns() -> None:  # rule 8
-    env = Flow()
-    setting = Setting(seed=0, vector_size=env.vector_size, action_count=env.action_count)
-    roles = {PLANNER: Role(policy=NetworkPolicy(PLANNER, setting)), "*": Role(policy=expert("rules", setting))}
-    stage = Stage(environment_name="flow", make_environment=Flow, roles=roles, program=play, environment_options={})
-    tasks = env.tasks("train", 8, 0)
-    plays = [Play(task=tasks[k // 4], group=f"g{k // 4}", sample=k % 4, seed=k) for k in range(32)]
-    table = StepTable.from_trajectories(VectorRunner(stage, RolloutSettings(max_turns=32)).collect(plays))
-    planned = table["agent"] == table.labels("agent").index(PLANNER)
-    for unit in ("trajectory", "row"):
-        found = flow_grpo(table, planner=PLANNER, unit=unit)
-        assert bool((found[~planned] == 0).all()) and bool((found[planned] != 0).any())
-    assert set(table.labels("policy")) == {PLANNER, "rules"}
-
-
-def test_options_are_checked() -> None:  # rule 9
+def test_options_are_checked() -> None:  # rule 8
     for wrong in ({"entities": 5}, {"relations": 5}, {"steps": 0}, {"verifier_noise": 1.5}, {"hops": (0, 1)}):
         with pytest.raises(RecipeError, match=next(iter(wrong))):
             Flow(**wrong)

@@ -7,9 +7,8 @@
 5. `format` and `expert` judge acts and calls; a call without a report failed.
 6. What a role cannot do costs its penalty and changes nothing but the turn; only the unreadable is marked.
 7. `main` may act twice beside its calls; no more calls are possible after `calls`.
-8. Episodes of a run carry invocation and parent into the table, in both runners, and M-GRPO reads them.
-9. `frozen` clones a policy that is not trained, and it stays so.
-10. Vectors and texts say the same, but for the turns that `sub` has left, and legal actions are those of the role.
+8. `frozen` clones a policy that is not trained, and it stays so.
+9. Vectors and texts say the same, but for the turns that `sub` has left, and legal actions are those of the role.
 """
 
 from __future__ import annotations
@@ -23,20 +22,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from palaestra.data import Action, StepResult, StepTable, Task
-from palaestra.data.protocols import Setting
+from palaestra.data import Action, StepResult, Task
 from palaestra.envs.probes.relay import MAIN, SUB, Relay
 from palaestra.errors import ContractError, RecipeError
-from palaestra.policies.network import NetworkPolicy
-from palaestra.policies.scripted import expert
 from palaestra.recipe import load
-from palaestra.rollout.programs import play
-from palaestra.rollout.runner import EpisodeRunner
-from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
-from palaestra.rollout.vector import VectorRunner
-from palaestra.systems.m_grpo.advantage import m_grpo
-from palaestra.systems.m_grpo.hierarchical import hierarchical
 from palaestra.testing import check_environment
 from palaestra.training.start import train
 
@@ -177,32 +166,8 @@ def test_limits() -> None:  # rule 7
     assert result.rewards == {MAIN: 0.0, SUB: 0.0}
 
 
-# ---- in runs ----------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("runner", [EpisodeRunner, VectorRunner])
-def test_calls_reach_the_table(runner: Any) -> None:  # rule 8
-    env = Relay()
-    setting = Setting(seed=0, vector_size=env.vector_size, action_count=env.action_count)
-    roles = {MAIN: Role(policy=NetworkPolicy(MAIN, setting)), SUB: Role(policy=expert("rules", setting))}
-    stage = Stage(environment_name="relay", make_environment=Relay, roles=roles, program=play, environment_options={})
-    plays = [Play(task=env.tasks("train", 2, 0)[k // 4], group=f"g{k // 4}", sample=k % 4, seed=k) for k in range(8)]
-    played = runner(stage, RolloutSettings(max_turns=16)).collect(plays)
-    for trajectory in played:
-        calls = 0
-        for step in trajectory.steps:
-            calls += step.agent == MAIN and step.action.value < 8
-            if step.agent == MAIN:
-                assert (step.invocation, step.parent) == (0, None)
-            else:
-                assert step.invocation == calls
-                assert trajectory.steps[step.parent or 0].agent == MAIN
-        assert trajectory.info["calls"] == calls
-    table = StepTable.from_trajectories(played)
-    found = m_grpo(table.replace(reward=hierarchical(table, main=MAIN)), main=MAIN)
-    assert found.shape == (len(table),) and bool(found.isfinite().all())
-
-
 @pytest.mark.parametrize("frozen", [True, False])
-def test_a_frozen_sub_agent_is_cloned_if_asked(tmp_path: Path, frozen: bool) -> None:  # rule 9
+def test_a_frozen_sub_agent_is_cloned_if_asked(tmp_path: Path, frozen: bool) -> None:  # rule 8
     network = {"policy": {"network": {"hidden": [8], "critic": False}}}
     given = {
         "name": "relay",
@@ -224,7 +189,7 @@ def test_a_frozen_sub_agent_is_cloned_if_asked(tmp_path: Path, frozen: bool) -> 
     assert any(bool((bias != 0).any()) for bias in biases) == frozen  # fresh biases are 0
 
 
-def test_vectors_say_what_texts_say() -> None:  # rule 10
+def test_vectors_say_what_texts_say() -> None:  # rule 9
     env, said = Relay(), {}
     draw = random.Random(1)
     for task in env.tasks("train", 60, 3):

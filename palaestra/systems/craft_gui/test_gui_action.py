@@ -1,19 +1,16 @@
-"""What must hold of rewards for actions on a screen, for games, and for episodes that were cut.
+"""What must hold of rewards for actions on a screen.
 
 1. `gui_action`: the parts by type, their weights, the judge's share; a wrong type has no argument.
 2. With weight 0 and keep 1 it leaves the reward as it is, bit for bit; judge 0 is the rules alone.
 3. An episode is worth the mean of its actions, so that acting more often does not pay; padding is worth 0.
 4. What cannot be compared is refused, with its place.
 5. In UIForm the expert's actions are worth 1.
-6. `dense_normalized`: a win is worth 1, a loss its share of the game's maximum.
-7. `cut_outcome` fills outcomes of cut trajectories and touches nothing else.
 """
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
@@ -21,9 +18,7 @@ from palaestra.data import Action, Observation, Step, StepTable, Task, Trajector
 from palaestra.envs.probes.uiform import UIForm
 from palaestra.errors import InvalidData, MissingColumn, RecipeError
 from palaestra.parts.estimators import grpo
-from palaestra.parts.rewards import cut_outcome
 from palaestra.systems.craft_gui.gui_action import GuiAction, edited, f1
-from palaestra.systems.multi_turn_guide import dense_normalized
 from palaestra.training.experience import Seen
 
 BOX = [100, 100, 300, 200]
@@ -145,57 +140,3 @@ def test_experts_of_forms_are_right():  # rule 5
             infos.append({name: result.info[name]["user"] for name in ("gesture", "references")})
         found, _, _ = judged([episode(infos)])
         assert float(found["reward"].sum()) == pytest.approx(1.0)
-
-
-# ---- games ------------------------------------------------------------------------------------------------
-def game(rewards, outcome, **columns):
-    size = len(rewards)
-    return StepTable(group=["g"] * size, trajectory=[0] * size, agent=["x"] * size, turn=range(size), reward=rewards,
-                     outcome=[outcome] * size, **columns)  # fmt: skip
-
-
-def test_wins_are_worth_one():  # rule 6
-    third = 1 / 3
-    assert dense_normalized(game([1, 0, 1, 1], 1.0), maximum=3).tolist() == pytest.approx([third, 0, third, third])
-    assert dense_normalized(game([1, 0, 1, 0], 0.0), maximum=5).tolist() == pytest.approx([0.2, 0, 0.2, 0])
-    told = game([1, 0, 1, 0], 0.0, maximum=[5.0] * 4)
-    assert torch.equal(dense_normalized(told), dense_normalized(told, maximum=5))
-    assert dense_normalized(game([0, 0], 1.0), maximum=3).tolist() == [0, 0], "no positive reward: divided by 1"
-    assert dense_normalized(game([0.25, -1, 0.5], 1.0), maximum=9).tolist() == [0.5, 0, 0.5]
-    other = game([0.0, 0.0], 0.0, progress=[1.0, 1.0])
-    assert dense_normalized(other, maximum=4, column="progress").tolist() == [0.25, 0.25]
-    padded = game([1, 1, 1], 1.0, weight=[1.0, 1.0, 0.0])
-    assert dense_normalized(padded, maximum=3).tolist() == [0.5, 0.5, 0]
-
-
-def test_single_rewards_stay_as_they_are():  # rule 6: one reward, at the win, is what the environment gave
-    for outcome, last in ((1.0, 1.0), (0.0, 0.0)):
-        table = game([0.0, 0.0, last], outcome)
-        assert torch.equal(dense_normalized(table, maximum=1), table["reward"])
-
-
-def test_bad_games_are_refused():  # rule 4
-    with pytest.raises(InvalidData, match="nothing tells how many rewards") as caught:
-        dense_normalized(game([1, 0], 1.0))
-    assert "Set `maximum`" in caught.value.remedy
-    with pytest.raises(InvalidData, match="`maximum` is 0, below 1"):
-        dense_normalized(game([1, 0], 1.0, maximum=[0.0, 0.0]))
-    with pytest.raises(InvalidData, match="2 of 2 rows have no outcome"):
-        dense_normalized(game([1, 0], np.nan), maximum=2)
-    with pytest.raises(RecipeError, match="maximum"):
-        dense_normalized(game([1, 0], 1.0), maximum=0)
-
-
-def test_cut_outcomes():  # rule 7
-    table = game([0.0] * 6, 1.0).replace(
-        trajectory=[0, 0, 1, 1, 2, 2],
-        outcome=[np.nan, np.nan, 1.0, 1.0, np.nan, np.nan],
-        truncated=[0, 1, 0, 1, 0, 0],
-    )
-    found = cut_outcome(table)
-    assert set(found) == {"outcome"}
-    assert found["outcome"][:4].tolist() == [0, 0, 1, 1]
-    assert bool(found["outcome"][4:].isnan().all()), "an end that the environment did not judge is not filled"
-    assert cut_outcome(table, value=-1.0)["outcome"][:2].tolist() == [-1, -1]
-    whole = table.replace(outcome=torch.ones(6))
-    assert torch.equal(cut_outcome(whole)["outcome"], whole["outcome"])

@@ -1,0 +1,39 @@
+"""The defense's schedule: (1) it weighs safety first and the task from the switch on, for one team only."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from palaestra.data import StepTable
+from palaestra.systems.adv_evo.defense_schedule import DefenseSchedule
+
+ROWS: dict[str, Any] = {
+    "group": ["g"] * 4,
+    "trajectory": ["a"] * 4,
+    "agent": ["x", "d", "e", "d"],
+    "turn": [0, 1, 2, 3],
+    "reward": [1.0, 0.0, 0.0, 0.5],
+}
+JUDGED = {
+    "team": ["attackers", "defenders", "defenders", "defenders"],
+    "safe": [0.0, 0.0, 1.0, 0.0],
+    "correct": [0.0, 0.0, 0.0, 1.0],
+    "format": [1.0, 0.0, 1.0, 1.0],
+}
+
+
+def at(step: int) -> Any:
+    return SimpleNamespace(step=step)
+
+
+def test_the_schedule_turns() -> None:  # rule 1
+    table = StepTable(**ROWS, **JUDGED)
+    schedule = DefenseSchedule(switch=10)
+    for step in (0, 9):
+        assert schedule(table, at(step)).tolist() == pytest.approx([1.0, 0.0, 0.7, 0.4])
+    assert schedule(table, at(10)).tolist() == pytest.approx([1.0, 0.0, 0.4, 0.7])
+    assert DefenseSchedule(switch=1, team="attackers", first=(0, 0, 2))(table, at(0)).tolist() == [2.0, 0.0, 0.0, 0.5]
+    schedule.load_state_dict(schedule.state_dict())

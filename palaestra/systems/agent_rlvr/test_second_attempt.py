@@ -1,0 +1,76 @@
+"""Second attempts: (1) who failed plays again with guidance, as further samples of its group; (2) the kept prompt is
+the one without guidance, token for token, and marked foreign; (3) guidance tokens are never responses; (4) share 0 is
+plain groups bit for bit; (5) answers in guidance, and environments without a teacher, are refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from palaestra.data import StepTable, Trajectory
+from palaestra.errors import ContractError
+from palaestra.systems.agent_rlvr.second_attempt import SecondAttempt
+from tests.rollout.arena import Arena, same
+
+
+def test_second_attempts(tiny: Any) -> None:  # rules 1, 2, 3
+    arena = Arena(tiny, edits=2)
+    field, plays = arena.field(), arena.plays()
+    found = arena.run(SecondAttempt(), plays, field)
+    assert [(t.group, t.sample) for t in found] == [("g0", 0), ("g0", 1), ("g1", 0), ("g1", 1)] + [
+        (group, sample) for group in ("g0", "g1") for sample in (2, 3)
+    ]
+    assert field.metrics == {
+        "guidance/attempts": 1.0,
+        "guidance/before": 0.0,
+        "guidance/after": 0.0,
+        "guidance/success": 0.0,
+    }
+    assert len(field.played) == 8
+    for kept, attempt in zip(found[4:], field.played[4:], strict=True):
+        assert "look at line" in str(attempt.steps[0].observation.instruction)
+        assert kept.info["guidance"] == attempt.steps[0].observation.instruction
+        head = tiny.renderer.instruction(kept.info["guidance"]).tolist()
+        for now, then in zip(kept.steps, attempt.steps, strict=True):
+            assert then.prompt.tolist() == head + now.prompt.tolist()  # each turn is a segment here
+            assert now.action.tokens is then.action.tokens and now.observation.instruction is None
+            assert now.marks.foreign == 1.0 == now.marks.guided and then.marks.foreign is None
+    table = StepTable.from_trajectories(found)
+    assert table["foreign"].tolist() == table["guided"].tolist() and 0 < float(table["foreign"].mean()) < 1
+    assert int(table["token_count"].sum()) == sum(len(s.action.tokens) for t in found for s in t.steps)
+
+
+def test_guidance_may_stay(tiny: Any) -> None:  # rule 2
+    arena = Arena(tiny, edits=1)
+    field = arena.field()
+    found = arena.run(SecondAttempt(keep_guidance=True), arena.plays(), field)
+    assert found[4] is field.played[4] and found[4].steps[0].marks.guided == 1.0
+    assert "foreign" not in StepTable.from_trajectories(found)
+
+
+def test_no_guidance_is_plain_groups(tiny: Any) -> None:  # rule 4
+    arena, plays = Arena(tiny), Arena(tiny).plays()
+    assert same(arena.run(SecondAttempt(share=0.0), plays, arena.field()), arena.runner.collect(plays))
+    some = arena.run(SecondAttempt(share=0.5), arena.plays(8), arena.field())
+    assert 16 < len(some) < 32
+    assert same(some, arena.run(SecondAttempt(share=0.5), arena.plays(8), arena.field()))
+
+
+def test_who_succeeded_or_failed_otherwise_has_one_attempt(tiny: Any) -> None:  # rule 1
+    strategy, arena = SecondAttempt(), Arena(tiny)
+    won = Trajectory(task=arena.plays()[0].task, group="g0", outcome=1.0)
+    unknown = dataclasses.replace(won, outcome=None)
+    assert not strategy._failed(won) and not strategy._failed(unknown)
+    assert strategy._failed(dataclasses.replace(won, outcome=0.0))
+
+
+def test_leaks_are_refused(tiny: Any) -> None:  # rule 5
+    arena = Arena(tiny, edits=1, teacher=["patch"])
+    with pytest.raises(ContractError, match=r"the guidance holds the whole answer: 'set \d \w+ \d\.'"):
+        arena.run(SecondAttempt(), arena.plays(), arena.field())
+    assert len(arena.run(SecondAttempt(allow_leak=True), arena.plays(), arena.field())) == 8
+    with pytest.raises(ContractError, match="environment `codefix` has no teacher"):
+        arena.run(SecondAttempt(), arena.plays(), arena.field(source=object()))

@@ -1,0 +1,56 @@
+"""Twins: (1) the same actions behind the whole history; (2) where both branches agree there is none; (3) without
+compression it is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from palaestra.chat import FullHistory
+from palaestra.data import StepTable
+from palaestra.data.protocols import Sampling
+from palaestra.errors import ContractError
+from palaestra.systems.hicon_agent.sampled_history import SampledHistory
+from palaestra.systems.hicon_agent.strategy import DualBranch
+from tests.rollout.arena import AGENT, Arena, same
+
+
+def test_twins(tiny: Any) -> None:  # rule 1
+    arena = Arena(tiny, context=SampledHistory(most=2, lam=9.0, compress=True), edits=4, lines=2, numbers=2)
+    field = arena.field()
+    found = arena.run(DualBranch(), arena.plays(2, 2), field)
+    played, twins = found[:4], found[4:]
+    assert len(twins) == 4 and field.metrics["branch/twins"] == 1.0 and field.metrics["branch/read"] < 1
+    whole = Arena(tiny, context=SampledHistory(most=2, lam=9.0)).stage.role(AGENT)
+    for one, twin in zip(played, twins, strict=True):
+        assert (twin.group, twin.sample) == (one.group, one.sample + 2)
+        session = whole.policy.session(context=whole.context, sampling=Sampling(), key=(one.group, one.sample, AGENT))
+        past: list[int] = []
+        for now, then in zip(twin.steps, one.steps, strict=True):
+            taken = session.replay(then.observation, then.action)  # type: ignore[attr-defined]
+            assert np.array_equal(taken.prompt, now.prompt) and taken.segment == now.segment
+            assert now.action.tokens is then.action.tokens
+            seen = tiny.renderer.observation(then.observation, first=True).tolist()
+            assert one.prompt_of(then).tolist() == past + seen  # all past actions and the present observation
+            past += then.action.tokens.tolist()
+            assert (then.marks.branch, now.marks.branch, now.marks.foreign) == (0.0, 1.0, 1.0)
+            assert then.marks.twin == now.marks.twin == one.sample
+    assert len(field.played) == 4
+    StepTable.from_trajectories(found)
+
+
+@pytest.mark.parametrize("options", [{"edits": 1}, {"edits": 3, "most": 0}])
+def test_no_twin_where_branches_agree(tiny: Any, options: dict[str, Any]) -> None:  # rule 2
+    context = SampledHistory(most=options.pop("most", 2), compress=True)
+    arena, plays = Arena(tiny, context=context, **options), Arena(tiny, **options).plays()
+    assert same(arena.run(DualBranch(), plays, arena.field()), arena.runner.collect(plays))
+
+
+@pytest.mark.parametrize("context", [FullHistory(), SampledHistory()])
+def test_uncompressed_contexts_are_refused(tiny: Any, context: Any) -> None:  # rule 3
+    arena = Arena(tiny, context=context)
+    with pytest.raises(ContractError, match="no history is compressed: programmer"):
+        arena.run(DualBranch(), arena.plays(1, 1), arena.field())

@@ -130,7 +130,9 @@ class StepTable:
         """What is known of keys and order and stays true when these columns change. Keys hold the rows' weights."""
         if changed & {"weight", "turn", "trajectory", "agent", "invocation", "token_count"}:
             return {}
-        return {names: value for names, value in self._cache.items() if isinstance(names, str) or not changed & {*names}}
+        return {
+            names: value for names, value in self._cache.items() if isinstance(names, str) or not changed & {*names}
+        }
 
     def _refuse_other_tokens(self) -> None:
         """Raises: InvalidData, if a column of tokens does not fit the rows' counts."""

@@ -1,6 +1,6 @@
 """Systems: (1) a folder holds a description, a plain paragraph, and an overlay or a recipe, or says why not; (2) an
-overlay and a recipe name only parts of their own folder, of `parts/` and of rooms that know no system; (3) parts of a
-system's folder are used by that system alone.
+overlay and a recipe name only parts of their own folder, of `parts/` and of rooms that know no system; (3) a system's
+recipe trains with every part that its description names, so that it is the method and no ablation of it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from palaestra.catalogue import systems
+from palaestra.catalogue import System, systems
 from palaestra.recipe import load
 from palaestra.recipe.sources import read_layers
 from palaestra.registry import index
@@ -64,3 +64,17 @@ def test_the_rule_can_fail(tmp_path: Path) -> None:
 def test_descriptions_are_read() -> None:
     assert {folder.name for folder in FOLDERS} == {system.folder for system in systems()}
     assert all(document(folder / "system.yaml")["status"] for folder in FOLDERS)
+
+
+# What the description names beside the parts of the recipe: a reward for another world.
+ELSEWHERE = {"artist": ("reward", "function_calls"), "mars": ("reward", "game_shaping")}
+COMPLETE = [each for each in systems() if each.recipe]
+
+
+@pytest.mark.parametrize("system", COMPLETE, ids=lambda each: each.name)
+def test_a_recipe_is_the_whole_system(system: System) -> None:  # rule 3
+    assert system.recipe is not None
+    recipe = load([system.recipe])
+    named = {(slot, name) for slot, names in system.parts.items() if slot != "rollout" for name in names}
+    named.discard(ELSEWHERE.get(system.name, ("", "")))
+    assert named <= {(part.part.slot, part.name) for part in recipe.parts}

@@ -2,12 +2,11 @@
 
     python benchmarks/spikes.py dr_mas_search            # after benchmarks/studies.py dr_mas_search
 
-Reads the metrics of runs/studies/<study> and writes spikes.json beside its comparison: for each norm that the runs log
-(of the policy, of each policy, of each agent's share of one policy) and each arm the largest norm, the same over the run's
-median, and the share of iterations whose norm is more than `--times` medians: means over seeds with intervals, and
-what an arm has more than the reference, paired by seed. A norm is the mean over an iteration's updates, before any
-bound.
-"""
+Reads the metrics of runs/studies/<study> and writes spikes.json beside its comparison: for each norm that the runs
+log (of the policy, of each policy, of each agent's share of one policy) and each arm the largest norm, the same over
+the run's median, and the share of iterations whose norm is more than `--times` medians: means over seeds with
+intervals, and what an arm has more than the reference, paired by seed. A norm is the mean over an iteration's
+updates, before any bound."""
 
 from __future__ import annotations
 

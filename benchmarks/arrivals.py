@@ -12,7 +12,7 @@ from torch import Tensor
 
 from palaestra.algebra import row_draws
 from palaestra.data import StepTable
-from palaestra.data.protocols import Look
+from palaestra.data.iteration import Iteration
 from palaestra.errors import InvalidData
 from palaestra.registry import Positive, register
 
@@ -29,21 +29,21 @@ class Arrivals:
         self._shortest = shortest
         self._metrics: dict[str, float] = {}
 
-    def __call__(self, table: StepTable, look: Look) -> Bool[Tensor, " rows"]:
+    def __call__(self, table: StepTable, iteration: Iteration) -> Bool[Tensor, " rows"]:
         """bool (rows,). Raises: InvalidData, for a duration below the shortest."""
         took = table["duration"].double()
         if bool((took < self._shortest).any()):
             raise InvalidData(
                 where="selection: arrivals", what=f"an act took {float(took.min()):g}, less than `shortest`."
             )
-        kept = row_draws(table, seed=look.seed, purpose="arrivals") < self._shortest / took
+        kept = row_draws(table, seed=iteration.seed, purpose="arrivals") < self._shortest / took
         slow = took > self._shortest
         self._metrics = {"arrivals/slow_played": float(slow.double().mean())}
         if bool(kept.any()):
             self._metrics["arrivals/slow_arrived"] = float(slow[kept].double().mean())
         return kept
 
-    def learn(self, table: StepTable, look: Look) -> dict[str, float]:
+    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
         """Shares of acts that were longer than the shortest: of those played, of those that arrived."""
         return self._metrics
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from palaestra.data import StepTable
-from palaestra.data.protocols import Look
+from palaestra.data.iteration import Iteration
 
 OUTSIDE = ("porch", "dark corridor")  # words of an observation before the house
 
@@ -29,18 +29,18 @@ class CreditProbe:
     def __init__(self) -> None:
         self.seen: Tensor | None = None
 
-    def __call__(self, table: StepTable, advantage: Tensor, look: Look) -> Tensor:
+    def __call__(self, table: StepTable, advantage: Tensor, iteration: Iteration) -> Tensor:
         self.seen = table.per_token(advantage)
         return advantage
 
-    def learn(self, table: StepTable, look: Look) -> dict[str, float]:
+    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
         assert self.seen is not None
-        policy = look.policies["main"]
-        samples = look.samples("main")
+        policy = iteration.policies["main"]
+        samples = iteration.samples("main")
         now = policy.forward(samples, range(len(samples.cost)), values=False, entropy=True)
         index = torch.as_tensor(samples.token_index)
         outside = torch.tensor(
-            [any(word in (row.step.observation.text or "") for word in OUTSIDE) for row in look.rows]
+            [any(word in (row.step.observation.text or "") for word in OUTSIDE) for row in iteration.rows]
         )
         here = outside[table.token_row][index]
         norms = {}

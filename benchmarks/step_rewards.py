@@ -19,13 +19,13 @@ from typing import Any
 import torch
 
 from palaestra.data import StepTable, derive, rows_of
+from palaestra.data.iteration import Iteration
 from palaestra.recipe import load
 from palaestra.rollout.stage import Play
 from palaestra.store.folder import RunFolder
 from palaestra.training.bound import bind_all
 from palaestra.training.build import build_world
 from palaestra.training.checkpoint import load_policy
-from palaestra.training.experience import Seen
 from palaestra.training.start import train
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -67,7 +67,10 @@ def judge(method: str, folder: Path, settings: Any, *, episodes: int) -> dict[st
         tasks = world.source.tasks("train", episodes, derive(0, "judged"))
         plays = [Play(task=task, group=f"{i:05d}", sample=0, seed=derive(1, i)) for i, task in enumerate(tasks)]
         played = world.runner.collect(plays)
-        table, seen = StepTable.from_trajectories(played), Seen(learners, 0, 0, 1.0, settings.training.token_budget)
+        table, seen = (
+            StepTable.from_trajectories(played),
+            Iteration(learners, 0, 0, 1.0, settings.training.token_budget),
+        )
         seen.rows = rows_of(played)
         given = held(table, seen)
         reward = given[column] if isinstance(given, dict) else given

@@ -27,6 +27,7 @@ from matplotlib.figure import Figure
 
 from palaestra.chat import FullHistory
 from palaestra.data import Step, Trajectory, derive
+from palaestra.data.iteration import Iteration
 from palaestra.data.protocols import Generation, Request, Setting
 from palaestra.engines import InProcessEngine
 from palaestra.policies.language import LanguagePolicy
@@ -35,7 +36,7 @@ from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Role, Stage
 from palaestra.testing.fakes import WORDS, EchoEnvironment
 from palaestra.training.bound import bind
-from palaestra.training.experience import Parts, Seen, prepare
+from palaestra.training.experience import Parts, prepare
 from palaestra.training.settings import Use
 from palaestra.training.updates import Updater
 
@@ -160,7 +161,7 @@ def learn(side: Side, played: Sequence[Trajectory]) -> tuple[float, int]:
         advantage=[bind("advantage", Use(name="grpo"))],
         weights=[],
     )
-    experience = prepare(played, parts, Seen({"main": side.learner}, 0, 0, 1.0, TOKEN_BUDGET), {}, proximal=False)
+    experience = prepare(played, parts, Iteration({"main": side.learner}, 0, 0, 1.0, TOKEN_BUDGET), {}, proximal=False)
     norm = side.updater.update(experience, seed=0)["policy/grad_norm"]
     return norm, int(experience.samples["main"].cost.sum())  # type: ignore[attr-defined]
 

@@ -33,12 +33,13 @@ from machine import describe
 from torch import Tensor
 
 from palaestra.data import Action, FinishReason, Observation, Step, Task, Trajectory
+from palaestra.data.iteration import Iteration
 from palaestra.data.protocols import Setting
 from palaestra.models.causal_lm import make_causal_lm
 from palaestra.models.tokenizer import train_tokenizer
 from palaestra.policies.language import LanguagePolicy
 from palaestra.training.bound import bind
-from palaestra.training.experience import Parts, Seen, prepare
+from palaestra.training.experience import Parts, prepare
 from palaestra.training.settings import Use
 from palaestra.training.updates import Updater
 
@@ -120,7 +121,7 @@ class Ours:
         """From ids and rewards to the optimizer's step. Returns the gradient's norm before clipping."""
         played = [_trajectory(episode, sample) for sample, episode in enumerate(batch)]
         experience = prepare(
-            played, self.parts, Seen({"main": self.policy}, 0, 0, 1.0, TOKEN_BUDGET), {}, proximal=False
+            played, self.parts, Iteration({"main": self.policy}, 0, 0, 1.0, TOKEN_BUDGET), {}, proximal=False
         )
         return self.updater.update(experience, seed=0)["policy/grad_norm"]
 

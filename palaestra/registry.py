@@ -92,13 +92,19 @@ class Part:
 
     @property
     def data(self) -> tuple[str, ...]:
-        """Names of the positional parameters; of a part with state, those of its `__call__` but `look`."""
-        names = tuple(
-            p.name
-            for p in (_called(self.target) if self.holds_state else _parameters(self.target))
-            if p.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        )
-        return tuple(name for name in names if name != "look") if self.holds_state else names
+        """Names of the positional parameters, of a part with state those of its `__call__`; without `iteration`."""
+        return tuple(name for name in self._positional if name != "iteration")
+
+    @property
+    def takes_iteration(self) -> bool:
+        """Whether it wants the `Iteration` that it works in, by a data parameter of that name."""
+        return "iteration" in self._positional
+
+    @property
+    def _positional(self) -> list[str]:
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        parameters = _called(self.target) if self.holds_state else _parameters(self.target)
+        return [p.name for p in parameters if p.kind in kinds]
 
     @property
     def holds_state(self) -> bool:

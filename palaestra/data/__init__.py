@@ -1,6 +1,7 @@
 """What flows between rooms: tasks, interaction, trajectories, tables and token batches."""
 
 from palaestra.data.interaction import Action, FinishReason, Observation, StepResult, ToolCall
+from palaestra.data.iteration import Iteration
 from palaestra.data.keys import Key
 from palaestra.data.seeds import derive
 from palaestra.data.table import Row, StepTable, rows_of
@@ -13,6 +14,7 @@ __all__ = [
     "Assignment",
     "Failure",
     "FinishReason",
+    "Iteration",
     "Key",
     "Marks",
     "Observation",

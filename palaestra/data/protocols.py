@@ -5,7 +5,7 @@ Override these: Environment (or AsyncEnvironment). The rest is for authors of ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -242,43 +242,6 @@ class TrainablePolicy(Policy, Protocol):
 
 
 # ---- parts with state -------------------------------------------------------------------------------------
-@runtime_checkable
-class Look(Protocol):
-    """What a part with state sees of an iteration beside the table.
-
-    Attributes:
-        rows: the steps behind the table's rows, in its order.
-        policies: the trainable policies by name.
-        step: number of the iteration, from 0. seed: of this iteration; derive from it whatever is random.
-        temperature: of the rollout. token_budget: tokens a model should read at once.
-    """
-
-    rows: Sequence[Row]
-    policies: Mapping[str, Any]
-    step: int
-    seed: int
-    temperature: float
-    token_budget: int
-
-    def samples(self, policy: str) -> Samples:
-        """The policy's rows, collated once."""
-        ...
-
-    def batches(self, policy: str) -> Iterator[tuple[Sequence[int], Tensor]]:
-        """The policy's samples in cuts of at most `token_budget`, each with the places of its tokens in the table."""
-        ...
-
-    def logprob(self, model: Any, policy: str) -> Tensor:
-        """Log-probabilities of the tokens that `policy` took, under `model`: (tokens,) of the whole table.
-
-        Args:
-            model: the policy or another one of its kind (a copy with weights of its own).
-
-        Returns: without gradient; NaN on tokens of other policies.
-        """
-        ...
-
-
 class StatefulPart(Protocol):
     """A part of the slots reward, selection, advantage or weights that learns or remembers: a class.
 
@@ -286,8 +249,8 @@ class StatefulPart(Protocol):
     `Look`. All methods but `__call__` and the two for checkpoints are optional.
 
         start(setting, policies)    once, after the warm start, before the first iteration or a checkpoint is read
-        choose(trajectories, look)  which episodes the update learns from; others may come from a memory
-        learn(table, look)          after all advantages are there; returns metrics
+        choose(trajectories, iteration)  which episodes the update learns from; others may come from a memory
+        learn(table, iteration)          after all advantages are there; returns metrics
         warming                     True while it wants no update; such iterations do not count as without signal
     """
 

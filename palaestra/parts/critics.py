@@ -10,7 +10,7 @@ from torch import Tensor
 from palaestra.algebra import Estimate, lambda_return, token_rewards, whitened
 from palaestra.algebra import whiten as whiten_units
 from palaestra.data import StepTable
-from palaestra.data.protocols import Look
+from palaestra.data.iteration import Iteration
 from palaestra.registry import Columns, Fraction, NonNegative, Positive, PositiveInt, register
 
 
@@ -108,8 +108,8 @@ class CriticWarmup:
         self.iterations = iterations
         self.warming = True
 
-    def __call__(self, table: StepTable, advantage: Tensor, look: Look) -> Tensor:
-        self.warming = look.step < self.iterations
+    def __call__(self, table: StepTable, advantage: Tensor, iteration: Iteration) -> Tensor:
+        self.warming = iteration.number < self.iterations
         return torch.zeros_like(advantage) if self.warming else advantage
 
     def state_dict(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from palaestra.algebra import segment_sum
 from palaestra.data import Key, StepTable
-from palaestra.data.protocols import Look
+from palaestra.data.iteration import Iteration
 from palaestra.data.trajectory import StopReason
 from palaestra.registry import PositiveInt, register
 
@@ -39,8 +39,8 @@ class OverlongFilter:
     def __init__(self, *, stops: tuple[Stop, ...] = LIMITS, maximum: PositiveInt | None = None) -> None:
         self._stops, self._maximum = frozenset(stops), maximum
 
-    def __call__(self, table: StepTable, look: Look) -> Float[Tensor, " rows"]:
-        cut = [_limit(row.trajectory.stop, row.step.truncated) in self._stops for row in look.rows]
+    def __call__(self, table: StepTable, iteration: Iteration) -> Float[Tensor, " rows"]:
+        cut = [_limit(row.trajectory.stop, row.step.truncated) in self._stops for row in iteration.rows]
         key = table.key("trajectory")
         own = Key(key.codes, key.size, (), (table.weight > 0).double())
         length = segment_sum(table["token_count"], by=own)

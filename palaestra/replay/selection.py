@@ -14,7 +14,8 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from palaestra.data import StepTable, Task, Trajectory, derive, rows_of
-from palaestra.data.protocols import Look, Setting
+from palaestra.data.iteration import Iteration
+from palaestra.data.protocols import Setting
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.registry import PositiveInt, register
 from palaestra.replay import SuccessStore, in_group_of, is_replayed
@@ -68,7 +69,7 @@ class ReplaySuccess:
                 remedy="Set `expert: false`, or give the environment a method `expert(agent) -> Action`.",
             )
 
-    def choose(self, trajectories: list[Trajectory], look: Look) -> list[Trajectory]:
+    def choose(self, trajectories: list[Trajectory], iteration: Iteration) -> list[Trajectory]:
         """The episodes, with a stored success in each group that has none; what is solved now is stored after that."""
         groups: dict[str, list[Trajectory]] = {}
         for trajectory in trajectories:
@@ -76,39 +77,39 @@ class ReplaySuccess:
         self._counts = {"replay/failed_groups": 0.0, "replay/replayed": 0.0}
         chosen: list[Trajectory] = []
         for _, members in sorted(groups.items()):
-            chosen += self._mended(sorted(members, key=lambda one: one.sample), look)
+            chosen += self._mended(sorted(members, key=lambda one: one.sample), iteration)
         self._store.add([one for one in chosen if self._store.solved(one) and not is_replayed(one)])
         return chosen
 
-    def _mended(self, members: list[Trajectory], look: Look) -> list[Trajectory]:
+    def _mended(self, members: list[Trajectory], iteration: Iteration) -> list[Trajectory]:
         """The group, with a success in it if there is one to be had."""
         _refuse_unjudged(members)
         if any(self._store.solved(one) or is_replayed(one) for one in members):
             return members
         self._counts["replay/failed_groups"] += 1
-        stored = self._success_of(members[0].task, look)
+        stored = self._success_of(members[0].task, iteration)
         if stored is None:
             return members
         self._counts["replay/replayed"] += 1
-        place = derive(look.seed, "replay_success", members[0].group) % len(members)
+        place = derive(iteration.seed, "replay_success", members[0].group) % len(members)
         if self._how == "add":
             copy = in_group_of(members[place], stored, sample=max(one.sample for one in members) + 1)
             return [*members, copy]
         copy = in_group_of(members[place], stored, sample=members[place].sample)
         return [*members[:place], copy, *members[place + 1 :]]
 
-    def _success_of(self, task: Task, look: Look) -> Trajectory | None:
+    def _success_of(self, task: Task, iteration: Iteration) -> Trajectory | None:
         if task not in self._store and self._expert:
             shown = [one for one in self._demonstrate([task]) if self._store.solved(one)]
-            self._store.add([_judged(one, look) for one in shown])
-        return self._store.draw(task, seed=look.seed)
+            self._store.add([_judged(one, iteration) for one in shown])
+        return self._store.draw(task, seed=iteration.seed)
 
-    def __call__(self, table: StepTable, look: Look) -> Bool[Tensor, " rows"]:
+    def __call__(self, table: StepTable, iteration: Iteration) -> Bool[Tensor, " rows"]:
         if "replayed" in table:
             _refuse_several(table)
         return torch.ones(len(table), dtype=torch.bool)
 
-    def learn(self, table: StepTable, look: Look) -> dict[str, float]:
+    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
         """Groups without a success, how many of them got one, and how many successes are stored."""
         return {**self._counts, "replay/stored": float(len(self._store))}
 
@@ -121,14 +122,14 @@ class ReplaySuccess:
         self._store.load_state_dict(state)
 
 
-def _judged(trajectory: Trajectory, look: Look) -> Trajectory:
+def _judged(trajectory: Trajectory, iteration: Iteration) -> Trajectory:
     """A demonstration with the log-probabilities that the present policies give its tokens."""
     rows = rows_of([trajectory])
-    for name, policy in look.policies.items():
+    for name, policy in iteration.policies.items():
         own = [row for row in rows if row.step.policy == name]
         if not own:
             continue
-        samples = policy.collate(own, temperature=look.temperature)
+        samples = policy.collate(own, temperature=iteration.temperature)
         with torch.no_grad():
             now = policy.forward(samples, range(len(samples.cost)), values=False, entropy=False)
         flat = np.full(rows[-1].start + max(len(rows[-1].step.action.tokens), 1), np.nan, np.float32)

@@ -1,12 +1,13 @@
-"""Bound parts: a part of a slot with the options that a recipe gives it. Knows the registry; knows no part by name."""
+"""Bound parts: a part of a slot with the options that a recipe gives it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from palaestra.data.protocols import Look
+from palaestra.data.iteration import Iteration
+from palaestra.errors import ContractError
 from palaestra.registry import Part, part
 from palaestra.training.settings import Use
 
@@ -15,21 +16,25 @@ from palaestra.training.settings import Use
 class Bound:
     """A part with its options: call it with its data.
 
-    `held` is the one object that a run makes of a part with state; it is called with a `Look` beside the data.
+    Attributes:
+        held: the one object that a run makes of a part with state.
+        iteration: given to a part that takes it; see `at`.
     """
 
     part: Part
     options: Mapping[str, Any]
     held: Any = None
+    iteration: Iteration | None = None
 
     def __call__(self, *data: Any) -> Any:
+        given = {} if self.iteration is None else {"iteration": self.iteration}
         if self.held is not None:
-            return self.held(*data)
-        return self.part.target(*data, **self.options)
+            return self.held(*data, **given)
+        return self.part.target(*data, **given, **self.options)
 
-    def looking(self, look: Look) -> Bound:
-        """The same part, called with its data alone in this iteration."""
-        return self if self.held is None else Bound(self.part, self.options, lambda *data: self.held(*data, look))
+    def at(self, iteration: Iteration) -> Bound:
+        """The same part in this iteration: it gets the iteration beside its data, if it has a parameter for it."""
+        return replace(self, iteration=iteration) if self.part.takes_iteration else self
 
     def can(self, method: str) -> Any:
         """This method of the object held, or None."""
@@ -39,9 +44,15 @@ class Bound:
 def bind(slot: str, use: Use) -> Bound:
     """The part of this name with checked options; of a part with state, a new object.
 
-    Raises: UnknownName, RecipeError.
+    Raises: UnknownName, RecipeError; ContractError, for a part of an earlier version of the contract.
     """
     found = part(slot, use.name)
+    if "look" in found.data:
+        raise ContractError(
+            where=f"{slot}: {use.name}",
+            what="its data parameter `look` is called `iteration` now, and `look.step` is `iteration.number`.",
+            remedy="Rename both.",
+        )
     options = found.check(use.options, where=f"{slot}: {use.name}")
     return Bound(found, options, found.target(**options) if found.holds_state else None)
 

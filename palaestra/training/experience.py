@@ -7,7 +7,7 @@ Knows bound parts and policies by protocol. Knows no method's name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any
@@ -16,10 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palaestra.data import Row, StepTable, Trajectory, rows_of
+from palaestra.data import Iteration, Row, StepTable, Trajectory, rows_of
+from palaestra.data.batches import micro_batches, token_index
 from palaestra.data.protocols import Samples
-from palaestra.data.table import tokens_of
-from palaestra.training.batches import micro_batches
 from palaestra.training.bound import Bound
 from palaestra.training.credit import Credit, chain
 from palaestra.training.factors import combine
@@ -97,47 +96,10 @@ class Experience:
         return any(bool(moves[torch.from_numpy(one.token_index)].any()) for one in self.samples.values())
 
 
-@dataclass(slots=True, eq=False)
-class Seen:
-    """What parts with state see of an iteration: `data.protocols.Look`."""
-
-    policies: Mapping[str, Any]
-    step: int
-    seed: int
-    temperature: float
-    token_budget: int
-    rows: Sequence[Row] = ()
-    collated: dict[str, Samples] = field(default_factory=dict)
-    temperatures: Mapping[str, float] = field(default_factory=dict)  # of policies whose roles have their own
-
-    def samples(self, policy: str) -> Samples:
-        """The policy's rows, collated once."""
-        if policy not in self.collated:
-            own = [row for row in self.rows if row.step.policy == policy]
-            temperature = self.temperatures.get(policy, self.temperature)
-            self.collated[policy] = self.policies[policy].collate(own, temperature=temperature)
-        return self.collated[policy]
-
-    def batches(self, policy: str) -> Iterator[tuple[list[int], Tensor]]:
-        """The policy's samples in cuts of at most `token_budget`, each with the places of its tokens in the table."""
-        samples = self.samples(policy)
-        for which in micro_batches(samples.cost, range(len(samples.cost)), budget=self.token_budget):
-            yield which, torch.from_numpy(token_index(samples, which))
-
-    def logprob(self, model: Any, policy: str) -> Tensor:
-        """Log-probabilities of the tokens that `policy` took, under `model`: (tokens,), NaN elsewhere."""
-        out = torch.full((tokens_of(self.rows),), torch.nan)
-        for which, places in self.batches(policy):
-            with torch.no_grad():
-                now = model.forward(self.samples(policy), which, values=False, entropy=False)
-            out[places] = now.logprob.cpu()
-        return out
-
-
 def prepare(
     trajectories: Sequence[Trajectory],
     parts: Parts,
-    seen: Seen,
+    iteration: Iteration,
     references: Mapping[str, Any],
     *,
     proximal: bool,
@@ -146,38 +108,38 @@ def prepare(
     """Run every stage between rollout and loss.
 
     Args:
-        seen: the iteration, for parts with state; its rows are filled in here.
+        iteration: its rows are filled in here.
         references: per policy, its frozen reference, where there is one.
         proximal: recompute log-probabilities before the update (needed for more than one update).
         strict: refuse rows that occur twice without a column `weight`.
     """
     for bound in parts.all:
         if (choose := bound.can("choose")) is not None:
-            trajectories = choose(list(trajectories), seen)
-    seen.rows = rows_of(trajectories)
+            trajectories = choose(list(trajectories), iteration)
+    iteration.rows = rows_of(trajectories)
     table = StepTable.from_trajectories(trajectories)
     if strict:
         table.refuse_duplicates()
     for reward in parts.reward:
-        found = reward.looking(seen)(table)
+        found = reward.at(iteration)(table)
         table = table.replace(**(found if isinstance(found, Mapping) else {"reward": found}))
     for selection in parts.selection:
-        table = table.replace(weight=table.weight * selection.looking(seen)(table))
-    experience = Experience(table, seen.rows)
-    look = proximal or "token_proximal" in parts.reads
+        table = table.replace(weight=table.weight * selection.at(iteration)(table))
+    experience = Experience(table, iteration.rows)
+    recompute = proximal or "token_proximal" in parts.reads
     read = parts.reads.union(*(bound.part.reads for bound in parts.updates))
     entropy = bool({"entropy", "token_entropy"} & read)
-    _consult(experience, seen, references, proximal=look, entropy=entropy)
+    _consult(experience, iteration, references, proximal=recompute, entropy=entropy)
     table = experience.table
-    experience.credit = chain([bound.looking(seen) for bound in parts.advantage], table)
+    experience.credit = chain([bound.at(iteration) for bound in parts.advantage], table)
     experience.trained = learned_from(table, parts.frozen)
-    factors = [table.weight * experience.trained, *(weights.looking(seen)(table) for weights in parts.weights)]
+    factors = [table.weight * experience.trained, *(weights.at(iteration)(table) for weights in parts.weights)]
     experience.weight = combine(factors, table)
     keep = [True, *("rejection" not in weights.part.uses for weights in parts.weights)]
     experience.counted = combine(list(compress(factors, keep)), table)
     for bound in parts.all:
         if (learn := bound.can("learn")) is not None:
-            experience.learned |= learn(table, seen)
+            experience.learned |= learn(table, iteration)
     return experience
 
 
@@ -188,7 +150,7 @@ def learned_from(table: StepTable, frozen: Callable[[str], bool]) -> Tensor:
 
 
 def _consult(
-    experience: Experience, seen: Seen, references: Mapping[str, Any], *, proximal: bool, entropy: bool
+    experience: Experience, iteration: Iteration, references: Mapping[str, Any], *, proximal: bool, entropy: bool
 ) -> None:
     """Ask policies, critics and references about the tokens, without gradient; the answers become columns."""
     table = experience.table
@@ -197,13 +159,13 @@ def _consult(
     def put(name: str, index: np.ndarray, values: Tensor, size: int) -> None:
         columns.setdefault(name, torch.full((size,), torch.nan))[torch.from_numpy(index)] = values.cpu()
 
-    for name, policy in seen.policies.items():
+    for name, policy in iteration.policies.items():
         if not experience.of(name):
             continue
-        samples = experience.samples[name] = seen.samples(name)
+        samples = experience.samples[name] = iteration.samples(name)
         critic = bool(policy.has_critic)
         if proximal or critic or entropy:
-            for which in micro_batches(samples.cost, range(len(samples.cost)), budget=seen.token_budget):
+            for which in micro_batches(samples.cost, range(len(samples.cost)), budget=iteration.token_budget):
                 with torch.no_grad():
                     now = policy.forward(samples, which, values=critic, entropy=entropy)
                 index = token_index(samples, which)
@@ -216,7 +178,7 @@ def _consult(
                     ends = samples.end_row[which]
                     put("value_end", ends[ends >= 0], now.end_value.cpu()[torch.from_numpy(ends >= 0)], len(table))
         if name in references:
-            then = seen.logprob(references[name], name)
+            then = iteration.logprob(references[name], name)
             put("token_reference", np.flatnonzero(~then.isnan().numpy()), then[~then.isnan()], table.tokens)
     if "anchored" in table:  # replayed rows that are clipped around what sampled them
         own = table["anchored"][table.token_row] > 0
@@ -239,10 +201,3 @@ def _end_values(table: StepTable, columns: dict[str, Tensor]) -> None:
     found = columns.setdefault("value_end", torch.full((len(table),), torch.nan))
     latest = columns["token_value"][table["token_count"].cumsum(0) - 1]
     columns["value_end"] = torch.where(table["truncated"] & found.isnan(), latest, found)
-
-
-def token_index(samples: Samples, which: Sequence[int]) -> np.ndarray:
-    """Positions of these samples' response tokens in the table's flat order, in the order of `which`."""
-    start = samples.token_start
-    pieces = [samples.token_index[start[i] : start[i + 1]] for i in which]
-    return np.concatenate(pieces) if pieces else np.zeros(0, np.int64)

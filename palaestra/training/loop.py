@@ -1,8 +1,4 @@
-"""The loop: sampler → rollout → reward → selection → advantage → weights → loss → optimizer.
-
-Knows the order of the stages and when to log, evaluate and save. Knows no method, no model and no
-environment by name.
-"""
+"""The loop: sampler → rollout → reward → selection → advantage → weights → loss → optimizer."""
 
 from __future__ import annotations
 
@@ -12,13 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from palaestra.data import Trajectory, derive
+from palaestra.data.iteration import Iteration
 from palaestra.store.episodes import EpisodeLog
 from palaestra.store.folder import RunFolder
 from palaestra.store.metrics import ENVIRONMENT_STEPS, UPDATES, MetricsLog
 from palaestra.training.build import World
 from palaestra.training.checkpoint import RunState, load_checkpoint, save_checkpoint
 from palaestra.training.evaluate import Panel
-from palaestra.training.experience import Experience, Parts, Seen, prepare
+from palaestra.training.experience import Experience, Parts, prepare
 from palaestra.training.guards import Guard
 from palaestra.training.measure import measure, spent
 from palaestra.training.progress import Progress
@@ -91,11 +88,12 @@ class Trainer:
         training, rollout = self.settings.training, self.settings.rollout
         policies = {name: updater.policy for name, updater in self.state.updaters.items()}
         seed = derive(self.settings.seed, "parts", self.step)
-        seen = Seen(policies, self.step, seed, rollout.temperature, training.token_budget)
-        seen.temperatures = self.world.temperatures
+        iteration = Iteration(policies, self.step, seed, rollout.temperature, training.token_budget)
+        iteration.temperatures = self.world.temperatures
         apart = training.max_staleness + training.lag + training.actor_noise > 0
         several = apart or any(u.epochs * u.minibatches > 1 for u in self.state.updaters.values())
-        return prepare(whole, self.parts, seen, self.state.references, proximal=several, strict=self.settings.strict)
+        strict, references = self.settings.strict, self.state.references
+        return prepare(whole, self.parts, iteration, references, proximal=several, strict=strict)
 
     def update(self, experience: Experience) -> dict[str, float]:
         """Every trainable policy improves; with several, their metrics carry the policy's name."""

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from palaestra.algebra import coefficients, kl_estimate
 from palaestra.data import StepTable, TokenBatch, derive
+from palaestra.data.batches import micro_batches, mini_batches, token_index
 from palaestra.errors import PalaestraError
 from palaestra.models.devices import device_of
-from palaestra.training.batches import micro_batches, mini_batches
 from palaestra.training.bound import Bound
-from palaestra.training.experience import Experience, token_index
+from palaestra.training.experience import Experience
 
 # Options and abilities of a loss for which a trajectory, or a group, must stay in one batch.
 OF_TRAJECTORIES = {"trajectory", "invocation", "sequence", "whole_trajectory"}

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from palaestra.data import Action, Observation, Step, StepTable, Task, Trajectory, rows_of
+from palaestra.data.iteration import Iteration
 from palaestra.data.protocols import Setting
 from palaestra.policies.network import NetworkPolicy
 from palaestra.recipe import load
-from palaestra.training.experience import Seen
 from palaestra.training.loop import Trainer
 from palaestra.training.start import train
 
@@ -40,14 +40,14 @@ def episode(acting: Any, sample: int, actions: Sequence[int], won: float, *, gro
         for turn, taken in enumerate(actions)
     ]
     trajectory = Trajectory(task=Task(env="line", seed=0), group=group, sample=sample, steps=steps, outcome=won)
-    said = look(acting, [trajectory]).logprob(acting, "main").numpy()
+    said = at(acting, [trajectory]).logprob(acting, "main").numpy()
     for step, logprob in zip(steps, said, strict=True):
         step.action.logprobs = np.array([logprob], np.float32)
     return trajectory
 
 
-def look(acting: Any, trajectories: Sequence[Trajectory], *, step: int = 0, budget: int = 64) -> Seen:
-    seen = Seen({"main": acting}, step, seed=step, temperature=1.0, token_budget=budget)
+def at(acting: Any, trajectories: Sequence[Trajectory], *, step: int = 0, budget: int = 64) -> Iteration:
+    seen = Iteration({"main": acting}, step, seed=step, temperature=1.0, token_budget=budget)
     seen.rows = rows_of(trajectories)
     return seen
 

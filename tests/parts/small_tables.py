@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from palaestra.data import StepTable
-from palaestra.training.experience import Seen
+from palaestra.data.iteration import Iteration
 
 NAN = float("nan")
 
@@ -30,9 +30,9 @@ def table(**columns: Any) -> StepTable:
     return StepTable(**{**base, **columns})
 
 
-def look(step: int = 0, seed: int = 0) -> Seen:
+def at(step: int = 0, seed: int = 0) -> Iteration:
     """What a part is told of an iteration without policies."""
-    return Seen({}, step, seed=seed, temperature=1.0, token_budget=64)
+    return Iteration({}, step, seed=seed, temperature=1.0, token_budget=64)
 
 
 def judged(scores: list[float], outcome: float, **columns: Any) -> StepTable:

@@ -30,7 +30,7 @@ from palaestra.systems.m_grpo.advantage import m_grpo
 from palaestra.systems.m_grpo.hierarchical import hierarchical
 from palaestra.systems.rae import RoleAdvantage
 from palaestra.systems.shapley import shapley_credit
-from tests.parts.small_tables import look
+from tests.parts.small_tables import at
 from tests.parts.tables import quick, shuffled, tables
 
 few = settings(max_examples=8, deadline=None, derandomize=True)  # of each estimator
@@ -91,8 +91,8 @@ TEAMS: dict[str, tuple[Callable[..., Tensor], dict[str, str]]] = {
     "flow_grpo": (flow_grpo, {"planner": "M"}),
     "foresight": (lambda table, **who: foresight(table, **who, by=("group", "state_key")), {"planner": "M"}),
     "descendants": (descendants, {}),
-    "rae": (lambda table: RoleAdvantage()(table, look()), {}),
-    "rae-batch": (lambda table: RoleAdvantage(step="batch")(table, look()), {}),
+    "rae": (lambda table: RoleAdvantage()(table, at()), {}),
+    "rae-batch": (lambda table: RoleAdvantage(step="batch")(table, at()), {}),
     "role_mix": (role_mix, {}),
     "hierarchical": (lambda table, main: hierarchical(judged(table), main=main), {"main": "M"}),
     "shapley": (shapley_credit, {}),

@@ -30,7 +30,7 @@ JUDGED = {
 
 
 def at(step: int) -> Any:
-    return SimpleNamespace(step=step)
+    return SimpleNamespace(number=step)
 
 
 def test_form_is_paid() -> None:  # rule 1

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from palaestra.algebra import Estimate, aggregate
 from palaestra.data import StepTable, TokenBatch
-from palaestra.training.experience import Seen
+from palaestra.data.iteration import Iteration
 from tests.golden_cases import golden_documents
 from tests.registered import target
 
@@ -62,8 +62,8 @@ def on_table(case: dict[str, Any], columns: dict[str, Any]) -> Tensor | Estimate
     data = [torch.tensor(case["advantage"])] if "advantage" in case else []
     part, options = target(case["slot"], case["part"]), case.get("options", {})
     if inspect.isclass(part):  # holds state: made once, then called with a look at iteration `step`
-        look = Seen({}, case.get("step", 0), seed=0, temperature=1.0, token_budget=64)
-        part, data, options = part(**options), [*data, look], {}
+        iteration = Iteration({}, case.get("step", 0), seed=0, temperature=1.0, token_budget=64)
+        part, data, options = part(**options), [*data, iteration], {}
     found: Tensor | Estimate = part(table, *data, **options)
     return found
 

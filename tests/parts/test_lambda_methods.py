@@ -30,7 +30,7 @@ from palaestra.systems.ppr.advantage import ppr
 from palaestra.systems.turn_gae.advantage import turn_gae
 from palaestra.systems.vl_dac.advantage import vl_dac
 from palaestra.training.credit import chain
-from tests.parts.small_tables import look, two_steps
+from tests.parts.small_tables import at, two_steps
 from tests.parts.tables import close, quick, tables
 
 TOKEN_LEVEL = (poad, ntpo, ppr, ppo_max)
@@ -195,10 +195,10 @@ def test_warm_up_of_the_critic() -> None:  # rule 9
     filtering = CriticWarmup(iterations=2)
     advantage, table = torch.tensor([0.7, -0.7]), two_steps()
     assert filtering.warming
-    assert filtering(table, advantage, look(1)).tolist() == [0.0, 0.0] and filtering.warming
-    assert torch.equal(filtering(table, advantage, look(2)), advantage) and not filtering.warming
+    assert filtering(table, advantage, at(1)).tolist() == [0.0, 0.0] and filtering.warming
+    assert torch.equal(filtering(table, advantage, at(2)), advantage) and not filtering.warming
     again = CriticWarmup(iterations=2)
     again.load_state_dict(filtering.state_dict())
     assert not again.warming
-    credit = chain([vl_dac, lambda t, a: filtering(t, a, look(0))], table)
+    credit = chain([vl_dac, lambda t, a: filtering(t, a, at(0))], table)
     assert not credit.advantage.any() and credit.target is not None and credit.target.any()

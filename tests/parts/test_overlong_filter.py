@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from palaestra.data import Action, Observation, Step, StepTable, StopReason, Task, Trajectory, rows_of
+from palaestra.data.iteration import Iteration
 from palaestra.errors import RecipeError
 from palaestra.parts.estimators import grpo
 from palaestra.parts.masks import OverlongFilter
-from palaestra.training.experience import Seen
 from palaestra.training.factors import combine
 
 
@@ -41,7 +41,7 @@ EPISODES = [
 def weights(part: OverlongFilter) -> list[float]:
     """One number per trajectory."""
     rows = rows_of(EPISODES)
-    seen = Seen({}, 0, 0, 1.0, 64, rows)
+    seen = Iteration({}, 0, 0, 1.0, 64, rows)
     found = part(StepTable.from_trajectories(EPISODES), seen)
     assert bool((found[::2] == found[1::2]).all())
     return found[::2].tolist()
@@ -68,7 +68,7 @@ def test_unknown_limit() -> None:  # rule 4
 
 def test_denominators() -> None:  # rule 5
     table = StepTable.from_trajectories(EPISODES)
-    found = OverlongFilter()(table, Seen({}, 0, 0, 1.0, 64, rows_of(EPISODES)))
+    found = OverlongFilter()(table, Iteration({}, 0, 0, 1.0, 64, rows_of(EPISODES)))
     assert "rejection" not in OverlongFilter.part.uses  # type: ignore[attr-defined]
     assert torch.count_nonzero(combine([table.weight, found], table)) == 12
     assert torch.count_nonzero(grpo(table)) == len(table)

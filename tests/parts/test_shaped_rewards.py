@@ -8,7 +8,7 @@ from palaestra.data import StepTable
 from palaestra.systems.ppo_max import RunningScale
 from palaestra.systems.ppr.renorm import renorm
 from palaestra.systems.turn_gae.dense_then_sparse import DenseThenSparse
-from tests.parts.small_tables import NAN, answers, judged, look
+from tests.parts.small_tables import NAN, answers, at, judged
 from tests.parts.tables import close
 
 
@@ -30,7 +30,7 @@ def test_padding() -> None:  # rule 1
     padded = {"weight": [1.0, 1.0, 0.0]}
     assert renorm(judged([0.5, 0.5], 1.0, process=[0.5, NAN, 9.0], **padded)).tolist() == [0.5, 0.5, 0.0]
     scale = RunningScale()
-    assert close(scale(answers(1, 3, 99, **padded), look()), [0.7071, 2.1213, 0.0])
+    assert close(scale(answers(1, 3, 99, **padded), at()), [0.7071, 2.1213, 0.0])
     assert scale.count == 2
     weights = [1.0, 1.0, 1.0, 0.0, 1.0, 1.0]
-    assert DenseThenSparse()(climbing(weight=weights), look()).tolist() == [1.0, -0.5, 3.0, 0.0, 0.0, 1.0]
+    assert DenseThenSparse()(climbing(weight=weights), at()).tolist() == [1.0, -0.5, 3.0, 0.0, 0.0, 1.0]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from palaestra.data import Action, Observation, Step, Task, Trajectory, rows_of
-from palaestra.training.experience import Seen
+from palaestra.data.iteration import Iteration
 
 
 def episode(
@@ -44,12 +44,12 @@ def episode(
     return Trajectory(task=world, group=group, sample=sample, steps=steps, outcome=won, returns={"x": won})
 
 
-def look(step: int = 0, *, policies: Any = None) -> Seen:
-    return Seen(policies or {}, step, seed=step, temperature=1.0, token_budget=64)
+def at(step: int = 0, *, policies: Any = None) -> Iteration:
+    return Iteration(policies or {}, step, seed=step, temperature=1.0, token_budget=64)
 
 
-def seen(trajectories: Sequence[Trajectory], step: int = 0) -> Seen:
+def seen(trajectories: Sequence[Trajectory], step: int = 0) -> Iteration:
     """The same, with the rows of these episodes."""
-    found = look(step)
+    found = at(step)
     found.rows = rows_of(trajectories)
     return found

@@ -22,7 +22,7 @@ from palaestra.parts.estimators import grpo
 from palaestra.replay import SuccessStore, again, in_group_of, is_replayed, pack, unpack
 from palaestra.replay.selection import ReplaySuccess
 from tests.parts.episodes import NETWORK, assert_resumes, run
-from tests.replay.episodes import episode, look
+from tests.replay.episodes import at, episode
 from tests.training.conftest import curve
 
 
@@ -96,17 +96,17 @@ def group(name: str, *outcomes: float, task: int = 0) -> list[Trajectory]:
 @pytest.mark.parametrize(("how", "size"), [("replace", 4), ("add", 5)])
 def test_groups_that_failed_get_a_success(how: Any, size: int) -> None:  # rule 5
     part = ReplaySuccess(how=how)
-    part.choose(group("a", 1, 0, 0, 0), look(0))
+    part.choose(group("a", 1, 0, 0, 0), at(0))
     played = [*group("b", 0, 0, 0, 0), *group("c", 0, 1, 0, 0), *group("d", 0, 0, 0, 0, task=5)]
-    chosen = part.choose(played, look(1))
+    chosen = part.choose(played, at(1))
     by_group = {name: [t for t in chosen if t.group == name] for name in "bcd"}
     assert [len(by_group[name]) for name in "bcd"] == [size, 4, 4]
     assert sorted(t.outcome for t in by_group["b"] if t.outcome is not None) == [0.0] * (size - 1) + [1.0]
     assert [sum(map(is_replayed, by_group[name])) for name in "bcd"] == [1, 0, 0]
     assert len({t.id for t in chosen}) == len(chosen)
     table = StepTable.from_trajectories(chosen)
-    assert bool(part(table, look(1)).all())
-    assert part.learn(table, look(1)) == {"replay/failed_groups": 2, "replay/replayed": 1, "replay/stored": 2}
+    assert bool(part(table, at(1)).all())
+    assert part.learn(table, at(1)) == {"replay/failed_groups": 2, "replay/replayed": 1, "replay/stored": 2}
     advantage = grpo(table, ddof=0)
     if how == "replace":
         first = [advantage[table["trajectory"] == code][0].item() for code in range(4)]
@@ -115,25 +115,25 @@ def test_groups_that_failed_get_a_success(how: Any, size: int) -> None:  # rule 
 
 def test_what_a_limit_cut_off_has_failed() -> None:  # rule 5
     part = ReplaySuccess()
-    part.choose([episode(1.0), episode(0.0, sample=1)], look(0))
+    part.choose([episode(1.0), episode(0.0, sample=1)], at(0))
     cut = [replace(episode(0.0, sample=i), outcome=None, stop=StopReason.MAX_TURNS) for i in range(2)]
-    chosen = part.choose(cut, look(1))
+    chosen = part.choose(cut, at(1))
     assert sorted(one.outcome or 0.0 for one in chosen) == [0.0, 1.0]
 
 
 def test_another_member_each_time() -> None:  # rule 5
     part = ReplaySuccess()
-    part.choose(group("a", 1), look(0))
+    part.choose(group("a", 1), at(0))
     places = set()
     for step in range(1, 20):
-        chosen = part.choose(group(f"b{step}", 0, 0, 0, 0), look(step))
+        chosen = part.choose(group(f"b{step}", 0, 0, 0, 0), at(step))
         places |= {t.sample for t in chosen if is_replayed(t)}
     assert places == {0, 1, 2, 3}
 
 
 def test_nothing_stored_changes_nothing() -> None:  # rule 6
     played = [*group("a", 0, 0), *group("b", 0, 1)]
-    chosen = ReplaySuccess().choose(played, look(0))
+    chosen = ReplaySuccess().choose(played, at(0))
     tables = [StepTable.from_trajectories(t) for t in (played, chosen)]
     assert torch.equal(grpo(tables[0]), grpo(tables[1]))
 
@@ -142,10 +142,10 @@ def test_what_is_refused() -> None:  # rules 5 and 7
     part = ReplaySuccess()
     unknown = [replace(t, outcome=None) for t in group("a", 0, 0)]
     with pytest.raises(InvalidData, match="none of its episodes has an outcome"):
-        part.choose(unknown, look(0))
+        part.choose(unknown, at(0))
     copies = [again(t, group="a", sample=i) for i, t in enumerate(group("a", 1, 1))]
     with pytest.raises(InvalidData, match="more than one of its trajectories is replayed"):
-        part(StepTable.from_trajectories([*copies, episode(0.0, group="a", sample=2)]), look(0))
+        part(StepTable.from_trajectories([*copies, episode(0.0, group="a", sample=2)]), at(0))
     with pytest.raises(RecipeError, match="asks the environment's expert"):
         ReplaySuccess(expert=True).start(Setting(seed=0), {})
 
@@ -171,7 +171,7 @@ def test_the_expert_solves_what_nobody_did() -> None:  # rule 8
     part = ReplaySuccess(expert=True)
     part.start(Setting(seed=0, demonstrate=demonstrate), {})
     for step in range(2):
-        chosen = part.choose(group(f"g{step}", 0, 0), look(step, policies={"main": Says()}))
+        chosen = part.choose(group(f"g{step}", 0, 0), at(step, policies={"main": Says()}))
         (copy,) = [t for t in chosen if is_replayed(t)]
         assert [float(s.action.logprobs[0]) for s in copy.steps] == [-0.25, -0.25]  # type: ignore[index]
     assert len(asked) == 1

@@ -113,7 +113,7 @@ def strange(a: functools.partial) -> int:
     return 0
 
 
-def unknown(a: Nowhere) -> int:
+def unknown(a: Nowhere) -> int:  # noqa: F821
     """Add."""
     return 0
 

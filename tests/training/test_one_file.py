@@ -16,11 +16,12 @@ import pytest
 import torch
 
 from palaestra.data import Action, FinishReason, Observation, Step, Task, Trajectory
+from palaestra.data.iteration import Iteration
 from palaestra.data.protocols import Request, Setting
 from palaestra.engines import InProcessEngine
 from palaestra.policies.language import LanguagePolicy
 from palaestra.training.bound import bind
-from palaestra.training.experience import Parts, Seen, prepare
+from palaestra.training.experience import Parts, prepare
 from palaestra.training.settings import Use
 from palaestra.training.updates import Updater
 
@@ -105,7 +106,7 @@ def test_2_same_first_update(one_file: ModuleType, groups: list[list[object]]) -
         token_budget=512,
     )
     played = [trajectory(number, episode) for number, group in enumerate(groups) for episode in group]
-    seen = Seen({"main": policy}, 0, 0, 1.0, 512)
+    seen = Iteration({"main": policy}, 0, 0, 1.0, 512)
     experience = prepare(played, parts, seen, {}, proximal=False)
     metrics = updater.update(experience, seed=0)
 

@@ -1,13 +1,14 @@
 """Parts with state, and what the update asks of whole trajectories.
 
-(1) A run makes one object of a part with state, starts it with the trained policies and calls it with a look at
+(1) A run makes one object of a part with state, starts it with the trained policies and calls it with the iteration at
 the episodes; (2) what it remembers is in the checkpoint: a stopped and resumed run is the same byte for byte;
 (3) it may choose which episodes the update learns from; (4) while it warms up, iterations without an update do not
 stop the run; (5) its columns reach the estimator; (6) a ratio over trajectories keeps them in one mini-batch, and
 with one update all ratios agree; (7) gradient norms per agent; (8) strict refuses lone peers and repeated rows;
 (9) the value loss reaches rows whose policy weight is 0; (10) an iteration's updates end where the policy has
 moved too far, whatever its loss reports, also where the epochs are the policy's own; (11) an environment in a file of
-one's own plays in other processes too.
+one's own plays in other processes too; (12) a function that names the iteration gets it, and the parameter's earlier
+name is refused.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from palaestra.data import StepTable, TokenBatch
-from palaestra.errors import InvalidData, NoSignal
+from palaestra.data import Iteration, StepTable, TokenBatch
+from palaestra.data.batches import micro_batches, mini_batches
+from palaestra.errors import ContractError, InvalidData, NoSignal
 from palaestra.parts.losses import ppo_clip
 from palaestra.registry import register
-from palaestra.training.batches import micro_batches, mini_batches
 from palaestra.training.bound import bind
 from palaestra.training.settings import Use
 from tests.training.conftest import curve, final_weights, stopped_before
@@ -44,13 +45,13 @@ class Counting:
     def start(self, setting: Any, policies: Mapping[str, Any]) -> None:
         self.policies = dict(policies)
 
-    def __call__(self, table: StepTable, look: Any) -> dict[str, Tensor]:
-        assert len(look.rows) == len(table) and set(look.policies) == set(self.policies) == {"main"}
-        assert torch.isfinite(look.logprob(look.policies["main"], "main")).all()
+    def __call__(self, table: StepTable, iteration: Any) -> dict[str, Tensor]:
+        assert len(iteration.rows) == len(table) and set(iteration.policies) == set(self.policies) == {"main"}
+        assert torch.isfinite(iteration.logprob(iteration.policies["main"], "main")).all()
         self.total = self.total + len(table)
         return {"process": torch.full((len(table),), float(self.total) * self.scale)}
 
-    def learn(self, table: StepTable, look: Any) -> dict[str, float]:
+    def learn(self, table: StepTable, iteration: Any) -> dict[str, float]:
         return {"counting/total": float(self.total), "counting/column": float(table["process"].mean())}
 
     def state_dict(self) -> dict[str, Any]:
@@ -70,14 +71,14 @@ class Latest:
     def warming(self) -> bool:
         return self.seen <= self.warm
 
-    def choose(self, trajectories: list[Any], look: Any) -> list[Any]:
+    def choose(self, trajectories: list[Any], iteration: Any) -> list[Any]:
         self.seen += 1
         return trajectories[: len(trajectories) // 2]
 
-    def __call__(self, table: StepTable, look: Any) -> Tensor:
+    def __call__(self, table: StepTable, iteration: Any) -> Tensor:
         return torch.zeros(len(table)) if self.warming else table["reward"] - table["reward"].mean()
 
-    def learn(self, table: StepTable, look: Any) -> dict[str, float]:
+    def learn(self, table: StepTable, iteration: Any) -> dict[str, float]:
         return {"latest/rows": float(len(table))}
 
     def state_dict(self) -> dict[str, Any]:
@@ -85,6 +86,16 @@ class Latest:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.seen = state["seen"]
+
+
+def numbered(table: StepTable, iteration: Iteration, *, size: float = 1.0) -> Tensor:
+    """Pays the number of the iteration."""
+    return torch.full((len(table),), size * iteration.number)
+
+
+def earlier(table: StepTable, look: Any) -> Tensor:
+    """Names the iteration as it was called before."""
+    return table["reward"]
 
 
 COUNTED = {"reward": [{f"{HERE}:Counting": {"scale": 2.0}}]}
@@ -258,3 +269,17 @@ def test_11_an_environment_in_a_file_plays_in_processes(echo: Run, tmp_path: Pat
     layers = {"environment": {f"{file}:Mine": {"turns": 2}}, "warm_start": None}
     folder = echo("a", "rollout.workers=2", "rollout.worker_kind=process", "training.iterations=1", layers=layers)
     assert curve(folder)[0]["episodes/failed"] == 0
+
+
+def test_12_a_function_names_the_iteration(echo: Run) -> None:
+    part = bind("reward", Use(name=f"{HERE}:numbered", options={"size": 2.0}))
+    table = StepTable(group=["g"], trajectory=["a"], agent=["x"], turn=[0], reward=[0.5])
+    at = [part.at(Iteration({}, number, 0, 1.0, 64))(table).tolist() for number in (0, 3)]
+    assert at == [[0.0], [6.0]] and part.part.data == ("table",)
+    lines = curve(echo("a", layers={"reward": [f"{HERE}:numbered"]}))
+    assert len(lines) == 4
+
+
+def test_12_the_earlier_name(echo: Run) -> None:
+    with pytest.raises(ContractError, match="`look` is called `iteration` now"):
+        echo("a", layers={"reward": [f"{HERE}:earlier"]})

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from palaestra.algebra import row_draws
 from palaestra.data import StepTable
-from palaestra.data.protocols import Look
+from palaestra.data.iteration import Iteration
 from palaestra.errors import InvalidData
 from palaestra.registry import Fraction, register
 
@@ -40,7 +40,7 @@ class StepJudge:
     def __init__(self, *, threshold: float = 0.5, noise: Fraction = 0.1) -> None:
         self._threshold, self._noise = threshold, noise
 
-    def __call__(self, table: StepTable, look: Look) -> dict[str, Tensor]:
+    def __call__(self, table: StepTable, iteration: Iteration) -> dict[str, Tensor]:
         quality, counts = table["process"], table.weight > 0
         missing = (~quality.isfinite() & counts).nonzero()
         if len(missing):
@@ -49,7 +49,7 @@ class StepJudge:
                 what=f"{len(missing)} of {int(counts.sum())} steps have no quality in the column `process`.",
                 remedy='Give it for each step in the environment\'s `info`: {"process": {agent: 1.0}}.',
             )
-        wrong = row_draws(table, seed=look.seed, purpose="step_judge") < self._noise
+        wrong = row_draws(table, seed=iteration.seed, purpose="step_judge") < self._noise
         good = (quality > self._threshold) != wrong
         return {"good": torch.where(counts, good, False).float()}
 

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from palaestra.data import StepTable
-from palaestra.data.protocols import Look
+from palaestra.data.iteration import Iteration
 from palaestra.errors import InvalidData
 from palaestra.registry import NonNegative, PositiveInt, register
 
@@ -46,12 +46,12 @@ class DefenseSchedule:
         self._switch, self._team = switch, team
         self._first, self._second = first, second
 
-    def __call__(self, table: StepTable, look: Look) -> Float[Tensor, " rows"]:
+    def __call__(self, table: StepTable, iteration: Iteration) -> Float[Tensor, " rows"]:
         """float32 (rows,). Columns team, safe, correct, format (rows,), the last three 0 before an agent's end.
 
         Raises: MissingColumn; InvalidData, for a judgment outside [0, 1], or if no row is of the team.
         """
-        weights = self._first if look.step < self._switch else self._second
+        weights = self._first if iteration.number < self._switch else self._second
         judged = torch.stack([table[name].double() for name in PARTS])
         if not bool(((judged >= 0) & (judged <= 1)).all()):
             raise InvalidData(where="reward: defense_schedule", what=f"{', '.join(PARTS)} must lie in [0, 1].")

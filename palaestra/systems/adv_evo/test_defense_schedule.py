@@ -26,7 +26,7 @@ JUDGED = {
 
 
 def at(step: int) -> Any:
-    return SimpleNamespace(step=step)
+    return SimpleNamespace(number=step)
 
 
 def test_the_schedule_turns() -> None:  # rule 1

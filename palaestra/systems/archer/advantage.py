@@ -16,7 +16,8 @@ from torch import Tensor
 
 from palaestra.algebra import Estimate
 from palaestra.data import Action, Row, StepTable, Trajectory, derive
-from palaestra.data.protocols import Look, Setting
+from palaestra.data.iteration import Iteration
+from palaestra.data.protocols import Setting
 from palaestra.errors import CheckpointError, ContractError, MissingColumn, RecipeError
 from palaestra.models.learner import Learner
 from palaestra.registry import Discount, Positive, PositiveInt, register
@@ -109,30 +110,30 @@ class Archer:
             buffer = ReplayBuffer(capacity=self.capacity, policy=name)
             self.critics[name] = UtteranceCritic(online, buffer, gamma=self.gamma, tau=self.tau, lr=self.critic_lr)
 
-    def choose(self, trajectories: list[Trajectory], look: Look) -> list[Trajectory]:
+    def choose(self, trajectories: list[Trajectory], iteration: Iteration) -> list[Trajectory]:
         """Add the episodes, let the critic learn, and give situations of the buffer with what the policy says now."""
         if not self.critics:
             raise ContractError(where="advantage: archer", what="`choose` was called before `start`.")
-        self.warming, self._metrics = look.step < self.warmup, {}
+        self.warming, self._metrics = iteration.number < self.warmup, {}
         replayed: list[Trajectory] = []
         for name, critic in self.critics.items():
             added = critic.buffer.add(trajectories)
-            metrics = critic.learn(look, updates=self.critic_updates, batch=self.batch)
+            metrics = critic.learn(iteration, updates=self.critic_updates, batch=self.batch)
             prefix = "critic" if len(self.critics) == 1 else f"critic/{name}"
             self._metrics |= {f"{prefix}/{key}": value for key, value in metrics.items()}
             rows = self.actor_rows or min(added, self.capacity)
             if rows and not (self.fresh or self.warming):
-                drawn = critic.buffer.sample(rows, seed=derive(look.seed, "actor", name))
-                said = critic.answers(drawn, look, seed=derive(look.seed, "answers", name))
+                drawn = critic.buffer.sample(rows, seed=derive(iteration.seed, "actor", name))
+                said = critic.answers(drawn, iteration, seed=derive(iteration.seed, "answers", name))
                 first = len(replayed)
                 replayed += [one_step(d, a, number=first + i) for i, (d, a) in enumerate(zip(drawn, said, strict=True))]
         return replayed or trajectories
 
-    def __call__(self, table: StepTable, look: Look) -> Float[Tensor, " rows"] | Estimate:
+    def __call__(self, table: StepTable, iteration: Iteration) -> Float[Tensor, " rows"] | Estimate:
         """A of each row's utterance; 0 while the critic warms up, on padding, and where other policies acted."""
         found = torch.zeros(len(table))
         for name, critic in self.critics.items() if not self.warming else ():
-            own = [row for row in look.rows if row.step.policy == name and table.weight[row.index] > 0]
+            own = [row for row in iteration.rows if row.step.policy == name and table.weight[row.index] > 0]
             for start in range(0, len(own), JUDGED_TOGETHER):
                 some = own[start : start + JUDGED_TOGETHER]
                 found[[row.index for row in some]] = self.advantage(*critic.judge(some)).cpu()
@@ -154,7 +155,7 @@ class Archer:
         credit = found[row]
         return Estimate(torch.where(judged, credit - baseline, credit), torch.where(judged, credit, torch.nan))
 
-    def learn(self, table: StepTable, look: Look) -> dict[str, float]:
+    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
         """What the critic's updates of this iteration said; they were made before the advantages."""
         return self._metrics
 
@@ -186,14 +187,16 @@ class UtteranceCritic:
         self.target: TwinCritic = frozen_copy(online)
         self.learner = Learner(online.parameters(), lr=lr, clip=CLIP)
 
-    def learn(self, look: Look, *, updates: int, batch: int) -> dict[str, float]:
+    def learn(self, iteration: Iteration, *, updates: int, batch: int) -> dict[str, float]:
         """Some updates of the critic. Returns the means of losses and values.
 
         Raises: InvalidData, if the buffer holds fewer transitions than a batch.
         """
         name = self.buffer.policy
-        drawn = [self.buffer.sample(batch, seed=derive(look.seed, "critic", name, i)) for i in range(updates)]
-        said = self.answers([d for some in drawn for d in some], look, seed=derive(look.seed, "proposals", name))
+        drawn = [self.buffer.sample(batch, seed=derive(iteration.seed, "critic", name, i)) for i in range(updates)]
+        said = self.answers(
+            [d for some in drawn for d in some], iteration, seed=derive(iteration.seed, "proposals", name)
+        )
         seen = [
             self.update(some, [action.tokens for action in said[i * batch : (i + 1) * batch]])
             for i, some in enumerate(drawn)
@@ -201,13 +204,13 @@ class UtteranceCritic:
         means = {key: float(np.mean([one[key] for one in seen])) for key in seen[0]}
         return {**means, "buffer": float(len(self.buffer))}
 
-    def answers(self, drawn: Sequence[Transition], look: Look, *, seed: int) -> list[Action]:
+    def answers(self, drawn: Sequence[Transition], iteration: Iteration, *, seed: int) -> list[Action]:
         """What the policy says now in these situations."""
         played = [one_step(one, None, number=number) for number, one in enumerate(drawn)]
         rows = [Row(number, episode, episode.steps[0], number) for number, episode in enumerate(played)]
         seeds = np.random.default_rng(seed).integers(2**62, size=len(rows)).tolist()
-        found: list[Action] = look.policies[self.buffer.policy].respond(
-            rows, seeds, temperature=look.temperature, max_tokens=self.buffer.longest
+        found: list[Action] = iteration.policies[self.buffer.policy].respond(
+            rows, seeds, temperature=iteration.temperature, max_tokens=self.buffer.longest
         )
         return found
 

@@ -25,6 +25,7 @@ import torch
 
 from palaestra.algebra import Estimate
 from palaestra.data import Action, Observation, Step, StepTable, Task, TokenBatch, Trajectory, rows_of
+from palaestra.data.iteration import Iteration
 from palaestra.data.protocols import Setting
 from palaestra.errors import CheckpointError, ContractError, InvalidData, MissingColumn, RecipeError
 from palaestra.parts.losses import reinforce
@@ -34,7 +35,6 @@ from palaestra.replay import ReplayBuffer, transitions
 from palaestra.systems.archer.advantage import Archer, UtteranceCritic
 from palaestra.systems.archer.critics import TwinCritic
 from palaestra.systems.filtered_cloning import filtered
-from palaestra.training.experience import Seen
 from palaestra.training.loop import Trainer
 from palaestra.training.start import train
 
@@ -67,8 +67,8 @@ def policy() -> NetworkPolicy:
     return NetworkPolicy("main", SETTING, hidden=(8,))
 
 
-def look(step: int = 0, acting: Any = None) -> Seen:
-    return Seen({"main": acting or policy()}, step, seed=step, temperature=1.0, token_budget=64)
+def at(step: int = 0, acting: Any = None) -> Iteration:
+    return Iteration({"main": acting or policy()}, step, seed=step, temperature=1.0, token_budget=64)
 
 
 def started(**options: Any) -> tuple[Archer, NetworkPolicy]:
@@ -78,7 +78,7 @@ def started(**options: Any) -> tuple[Archer, NetworkPolicy]:
     return archer, acting
 
 
-def experience(archer: Archer, seen: Seen, trajectories: list[Trajectory]) -> tuple[StepTable, Any]:
+def experience(archer: Archer, seen: Iteration, trajectories: list[Trajectory]) -> tuple[StepTable, Any]:
     """One iteration up to the advantage."""
     chosen = archer.choose(trajectories, seen)
     seen.rows = rows_of(chosen)
@@ -129,7 +129,7 @@ def test_2_tau_1_copies() -> None:
 
 def test_3_the_policy_gradient_stays_out_of_the_critic() -> None:
     archer, acting = started()
-    seen = look(0, acting)
+    seen = at(0, acting)
     table, advantage = experience(archer, seen, chains())
     assert not advantage.requires_grad
     for weight in archer.critics["main"].online.parameters():
@@ -154,16 +154,16 @@ def test_3_the_policy_gradient_stays_out_of_the_critic() -> None:
 def test_4_the_update_sees_replayed_situations() -> None:
     archer, acting = started()
     before = [weight.clone() for weight in archer.critics["main"].online.parameters()]
-    table, _ = experience(archer, look(0, acting), chains())
+    table, _ = experience(archer, at(0, acting), chains())
     assert len(archer.critics["main"].buffer) == len(table) == 16
     assert {name.partition("-")[0] for name in table.labels("group")} == {"replay"}
     assert bool((table["reward"] == 0).all()) and bool(torch.isfinite(table["token_logprob"]).all())
     after = archer.critics["main"].online.parameters()
     assert not all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
-    metrics = archer.learn(table, look())
+    metrics = archer.learn(table, at())
     assert set(metrics) == {"critic/q_loss", "critic/v_loss", "critic/q", "critic/buffer"}
     assert metrics["critic/buffer"] == 16.0
-    again, _ = experience(archer, look(1, acting), chains(2))
+    again, _ = experience(archer, at(1, acting), chains(2))
     assert (len(archer.critics["main"].buffer), len(again)) == (20, 4)
 
 
@@ -171,34 +171,34 @@ def test_4_what_is_said_comes_from_the_present_policy() -> None:
     archer, acting = started(actor_rows=16)
     with torch.no_grad():
         acting.module.actor.bias.copy_(torch.tensor([-50.0, 50.0]))
-    seen = look(0, acting)
+    seen = at(0, acting)
     experience(archer, seen, [chain(i) for i in range(8)])  # who played these always chose 0
     assert {row.step.action.value for row in seen.rows} == {1}
-    one, other = ([row.step.action.value for row in rows_of(archer.choose(chains(), look(2)))] for _ in range(2))
+    one, other = ([row.step.action.value for row in rows_of(archer.choose(chains(), at(2)))] for _ in range(2))
     assert len(one) == len(other) == 16
 
 
 def test_4_fresh_rows_are_the_episodes_themselves() -> None:
     archer, acting = started(fresh=True)
     played = chains()
-    assert archer.choose(played, look(0, acting)) is played
+    assert archer.choose(played, at(0, acting)) is played
 
 
 def test_5_warm_up() -> None:
     archer, acting = started(warmup=2)
     assert archer.warming
     played = chains()
-    assert archer.choose(played, look(1, acting)) is played
-    seen = look(1, acting)
+    assert archer.choose(played, at(1, acting)) is played
+    seen = at(1, acting)
     _, advantage = experience(archer, seen, played)
     assert archer.warming and not bool(advantage.any())
-    _, advantage = experience(archer, look(2, acting), chains())
+    _, advantage = experience(archer, at(2, acting), chains())
     assert not archer.warming and bool(advantage.any())
 
 
 def test_5_advantages_are_what_the_heads_say() -> None:
     archer, acting = started()
-    seen = look(0, acting)
+    seen = at(0, acting)
     _, advantage = experience(archer, seen, chains())
     online = archer.critics["main"].online
     situations = [row.step.observation.vector for row in seen.rows]
@@ -208,7 +208,7 @@ def test_5_advantages_are_what_the_heads_say() -> None:
 
 def test_6_padding_and_other_policies() -> None:
     archer, acting = started(fresh=True)
-    seen = look(0, acting)
+    seen = at(0, acting)
     played = [*chains(), chain(99, policy="other")]
     table, _ = experience(archer, seen, played)
     weight = torch.ones(len(table))
@@ -220,7 +220,7 @@ def test_6_padding_and_other_policies() -> None:
 
 def test_7_token_baselines() -> None:
     archer, acting = started(token_baseline=True)
-    seen = look(0, acting)
+    seen = at(0, acting)
     archer.token_baseline = False
     table, plain = experience(archer, seen, chains())
     archer.token_baseline = True
@@ -302,13 +302,13 @@ def test_9_small_buffers_are_refused(options: dict[str, int]) -> None:
 def test_9_too_few_transitions_are_refused() -> None:
     archer, acting = started(batch=32)
     with pytest.raises(InvalidData, match="32 transitions were asked for, and it holds 16") as caught:
-        archer.choose(chains(), look(0, acting))
+        archer.choose(chains(), at(0, acting))
     assert "draw smaller batches" in caught.value.remedy
 
 
 def test_9_a_part_that_was_not_started_is_refused() -> None:
     with pytest.raises(ContractError, match="before `start`"):
-        Archer().choose(chains(), look())
+        Archer().choose(chains(), at())
 
 
 def test_9_checkpoints_of_other_policies_are_refused() -> None:
@@ -322,7 +322,7 @@ def test_9_policies_with_memory_are_refused() -> None:
     archer = Archer(batch=4)
     archer.start(SETTING, {"main": acting})
     with pytest.raises(RecipeError, match="its memory needs a whole episode"):
-        archer.choose(chains(), look(0, acting))
+        archer.choose(chains(), at(0, acting))
 
 
 def test_9_other_kinds_of_policies_are_refused() -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from palaestra.algebra import segment_count, segment_mean, segment_rank, segment_sum, total_return, uniform_per_unit
 from palaestra.data import Key, StepTable
-from palaestra.data.protocols import Look
+from palaestra.data.iteration import Iteration
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.registry import Columns, Fraction, PositiveInt, register
 
@@ -81,15 +81,15 @@ class Canon:
         self.last = mu
         _refuse_options(metric=metric, alpha=alpha, low=low, high=high, room=steps - warmup, cycles=cycles)
 
-    def __call__(self, table: StepTable, look: Look) -> Float[Tensor, " rows"]:
-        self.last = self.weight(table, look.step)
+    def __call__(self, table: StepTable, iteration: Iteration) -> Float[Tensor, " rows"]:
+        self.last = self.weight(table, iteration.number)
         key = table.key(*self.by)
         pair = key & table.key("trajectory")
         counts = Key(pair.codes, pair.size, (), (table.weight > 0).double())
         group = torch.zeros(pair.size, dtype=torch.int64).index_copy_(0, pair.codes, key.codes)
         present = segment_count(by=counts) > 0
         returns = segment_mean(total_return(table), by=counts)
-        half, size = self._halves(table, counts, Key(group, key.size, (), present.double()), look.seed)
+        half, size = self._halves(table, counts, Key(group, key.size, (), present.double()), iteration.seed)
         own = segment_mean(returns, by=Key(2 * group + half, 2 * key.size, (), present.double()))
         other, mean = own[2 * group + (1 - half)], own[2 * group + half]
         favored = (half == 0) if self.metric == "length" else (half == 1)
@@ -145,7 +145,7 @@ class Canon:
         entropy = torch.where(counts.weights > 0, table["entropy"], 0.0).double() * table["token_count"]
         return ((segment_sum(entropy, by=counts) / tokens.clamp_min(1)) * 2**20).round()
 
-    def learn(self, table: StepTable, look: Look) -> dict[str, float]:
+    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
         return {"canon/mu": self.last}
 
     def state_dict(self) -> dict[str, Any]:

@@ -24,22 +24,22 @@ from hypothesis import strategies as st
 
 from palaestra.algebra import segment_sum
 from palaestra.data import Key, StepTable
+from palaestra.data.iteration import Iteration
 from palaestra.errors import InvalidData, MissingColumn, RecipeError
 from palaestra.parts.estimators import dr_grpo
 from palaestra.systems.canon import Canon
 from palaestra.testing import check_estimator
-from palaestra.training.experience import Seen
 from tests.parts.tables import quick, shuffled, tables
 
 METRICS = ("entropy", "length", "random")
 
 
-def look(step: int = 0, seed: int = 0) -> Seen:
-    return Seen({}, step, seed=seed, temperature=1.0, token_budget=64)
+def at(step: int = 0, seed: int = 0) -> Iteration:
+    return Iteration({}, step, seed=seed, temperature=1.0, token_budget=64)
 
 
 def canon(table: StepTable, *, step: int = 0, **options: Any) -> torch.Tensor:
-    return Canon(**options)(table, look(step))
+    return Canon(**options)(table, at(step))
 
 
 def answers(results: list[Any], entropy: list[Any], **columns: Any) -> StepTable:
@@ -79,7 +79,7 @@ def test_1_it_is_dr_grpo(metric: str, table: StepTable) -> None:
 @given(table=tables(), seed=st.integers(0, 10**6))
 def test_2_contract(options: dict[str, Any], table: StepTable, seed: int) -> None:
     part = Canon(**options)
-    estimator = lambda t: part(t, look())  # noqa: E731
+    estimator = lambda t: part(t, at())  # noqa: E731
     check_estimator(estimator, table, shuffled(table, seed))
     if part.alpha == 1:
         assert not canon(table.replace(reward=torch.zeros(len(table))), **options).any()
@@ -116,8 +116,8 @@ def test_6_accuracy_is_the_weight() -> None:
     table = answers([1, 1, 1, 0], [0.4, 0.3, 0.2, 0.1], outcome=[1.0, 1.0, 1.0, 0.0])
     for schedule, mu in (("accuracy", 0.75), ("failure", 0.25)):
         part = Canon(schedule=schedule)
-        assert torch.equal(part(table, look()), canon(table, mu=mu))
-        assert part.learn(table, look()) == {"canon/mu": mu}
+        assert torch.equal(part(table, at()), canon(table, mu=mu))
+        assert part.learn(table, at()) == {"canon/mu": mu}
     with pytest.raises(InvalidData, match="its mean is no accuracy"):
         canon(table.replace(outcome=[1.0, float("nan"), 0.0, 0.0]), schedule="accuracy")
 
@@ -165,7 +165,7 @@ def test_9_a_long_trajectory_is_drawn_once() -> None:
     rows = ["long"] * 8 + ["one", "two"]
     table = answers([0.0] * 7 + [1.0, 0.0, 0.0], [0.0] * 10, trajectory=rows, turn=[*range(8), 0, 0])
     # The low half of three is one trajectory. With the 1 against both, each of the others gets −1; else −1 or −½.
-    alone = [part(table, look(seed=seed))[-2:].tolist() == [-1.0, -1.0] for seed in seeds]
+    alone = [part(table, at(seed=seed))[-2:].tolist() == [-1.0, -1.0] for seed in seeds]
     assert sum(alone) / len(seeds) == pytest.approx(1 / 3, abs=0.04)
     pair = table.take(torch.arange(9))
     key = pair.key("group", "trajectory")

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from palaestra.data import Row, StepTable
-from palaestra.data.protocols import Look
+from palaestra.data.iteration import Iteration
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.registry import Fraction, NonNegative, Positive, register
 
@@ -86,13 +86,13 @@ class GuiAction:
         self._weight, self._keep, self._per = weight, keep, per
         self._means = torch.zeros(3, dtype=torch.float64)
 
-    def __call__(self, table: StepTable, look: Look) -> dict[str, Tensor]:
+    def __call__(self, table: StepTable, iteration: Iteration) -> dict[str, Tensor]:
         counts = table.weight > 0
-        found = torch.tensor([self._parts_of(row, table) for row in look.rows], dtype=torch.float64).reshape(-1, 3)
+        found = torch.tensor([self._parts_of(row, table) for row in iteration.rows], dtype=torch.float64).reshape(-1, 3)
         self._means = found[counts].mean(0) if bool(counts.any()) else torch.zeros(3, dtype=torch.float64)
         worth = found @ self._parts
         if self._judge:
-            score = torch.tensor([self._score_of(row, table) for row in look.rows], dtype=torch.float64)
+            score = torch.tensor([self._score_of(row, table) for row in iteration.rows], dtype=torch.float64)
             worth = (1 - self._judge) * worth + self._judge * score
         worth = torch.where(counts, worth, 0.0)
         reward = self._keep * table["reward"].double() + self._weight * worth / self._steps(table, counts)
@@ -126,7 +126,7 @@ class GuiAction:
             raise _fault(row, f"the judge's score `{self._score}` is {score:g}.", "Scores are numbers in [0, 1].")
         return score
 
-    def learn(self, table: StepTable, look: Look) -> dict[str, float]:
+    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
         """Which share of the actions was readable, of the right type, and right."""
         return dict(zip(("gui/format", "gui/type", "gui/argument"), self._means.tolist(), strict=True))
 

@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from palaestra.data import Action, Observation, Step, StepTable, Task, Trajectory, rows_of
+from palaestra.data.iteration import Iteration
 from palaestra.envs.probes.uiform import UIForm
 from palaestra.errors import InvalidData, MissingColumn, RecipeError
 from palaestra.parts.estimators import grpo
 from palaestra.systems.craft_gui.gui_action import GuiAction, edited, f1
-from palaestra.training.experience import Seen
 
 BOX = [100, 100, 300, 200]
 CLICK = {"type": "click", "box": BOX}
@@ -38,7 +38,7 @@ def judged(trajectories, weight=None, **options):
     table = StepTable.from_trajectories(trajectories)
     if weight is not None:
         table = table.replace(weight=torch.tensor(weight))
-    seen = Seen({}, 0, seed=0, temperature=1.0, token_budget=64, rows=rows_of(trajectories))
+    seen = Iteration({}, 0, seed=0, temperature=1.0, token_budget=64, rows=rows_of(trajectories))
     part = GuiAction(**options)
     return part(table, seen), part.learn(table, seen), table
 
@@ -90,7 +90,7 @@ def test_neutral_settings():  # rule 2
     steps = [{"references": [CLICK], "gesture": one} for one in (INSIDE, OUTSIDE, INSIDE)]
     episodes = [episode(steps, sample, reward=reward) for sample, reward in enumerate((0.3, 0.1, 0.7))]
     table = StepTable.from_trajectories(episodes)
-    seen = Seen({}, 0, seed=0, temperature=1.0, token_budget=64, rows=rows_of(episodes))
+    seen = Iteration({}, 0, seed=0, temperature=1.0, token_budget=64, rows=rows_of(episodes))
     neutral = GuiAction(weight=0.0, keep=1.0)(table, seen)["reward"]
     assert not torch.equal(GuiAction(keep=1.0)(table, seen)["reward"], table["reward"])
     assert torch.equal(neutral, table["reward"])

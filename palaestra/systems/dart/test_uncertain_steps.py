@@ -13,7 +13,7 @@ from palaestra.replay.selection import ReplaySuccess
 from palaestra.systems.dart.uncertain_steps import uncertain_steps
 from palaestra.training.factors import combine
 from tests.parts.tables import quick, tables
-from tests.replay.episodes import look
+from tests.replay.episodes import at
 
 
 @quick
@@ -34,4 +34,4 @@ def test_neutral_curation_is_grpo(table: StepTable) -> None:  # rule 3
     same = table.replace(token_proximal=table["token_logprob"])
     factors = [uncertain_steps(same, quantile=0.0), truncated_importance(same, cap=1e9)]
     assert bool((combine(factors, same) == 1).all())
-    assert bool(ReplaySuccess()(same, look(0)).all())
+    assert bool(ReplaySuccess()(same, at(0)).all())

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from palaestra.algebra import segment_rank
 from palaestra.data import Key, StepTable, derive
+from palaestra.data.iteration import Iteration
 from palaestra.data.keys import compact
-from palaestra.data.protocols import Look
 from palaestra.registry import Columns, PositiveInt, register
 
 
@@ -37,8 +37,8 @@ class SegmentSample:
     def __init__(self, *, segments: PositiveInt = 16, trajectories: PositiveInt = 8, by: Columns = ("group",)) -> None:
         self._segments, self._trajectories, self._by = segments, trajectories, by
 
-    def __call__(self, table: StepTable, look: Look) -> Float[Tensor, " rows"]:
-        draw = torch.Generator().manual_seed(derive(look.seed, "segment_sample", look.step))
+    def __call__(self, table: StepTable, iteration: Iteration) -> Float[Tensor, " rows"]:
+        draw = torch.Generator().manual_seed(derive(iteration.seed, "segment_sample", iteration.number))
         peers, counts = table.key(*self._by), table.weight > 0
         names = ("trajectory", "agent", "segment") if "segment" in table else ("trajectory", "agent")
         kept = _drawn(table.key("trajectory"), peers, counts, self._trajectories, draw)

@@ -23,6 +23,7 @@ import torch
 
 from palaestra.chat import FullHistory
 from palaestra.data import Observation, StepTable, StopReason, Trajectory, rows_of
+from palaestra.data.batches import token_index
 from palaestra.envs.probes.hopsearch import HopSearch
 from palaestra.errors import InvalidData
 from palaestra.rollout.programs import demonstrate, demonstration_of, play
@@ -33,7 +34,6 @@ from palaestra.systems.dcpo.curating import curate, demonstrate_curating
 from palaestra.systems.dcpo.editable import Edit, Editable, read_edit, write_edit
 from palaestra.systems.dcpo.resource_penalty import resource_penalty
 from palaestra.testing import EchoEnvironment, ScriptedPolicy, TinyModel, check_context
-from palaestra.training.experience import token_index
 
 OPTIONS = {"entities": 8, "hops": (1, 2), "questions": (3, 3), "noise": 0.0, "max_turns": 20}
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from palaestra.algebra import segment_count, segment_mean, total_return
 from palaestra.data import Key, StepTable
-from palaestra.data.protocols import Look
+from palaestra.data.iteration import Iteration
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.registry import Fraction, Positive, register
 
@@ -71,7 +71,7 @@ class Difficulty:
         self.momentum, self.low, self.high, self.hard = momentum, low, high, hard
         self.means: dict[str, float] = {}
 
-    def __call__(self, table: StepTable, look: Look) -> Float[Tensor, " rows"]:
+    def __call__(self, table: StepTable, iteration: Iteration) -> Float[Tensor, " rows"]:
         result, counts = self._result(table), table.weight > 0
         whole, key = table.key("trajectory"), table.key("group")
         rows = Key(whole.codes, whole.size, (), counts.double())
@@ -135,7 +135,7 @@ class Difficulty:
             remedy='Let the environment name one family in its last `info`: {"stratum": "grounding"}.',
         )
 
-    def learn(self, table: StepTable, look: Look) -> dict[str, float]:
+    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
         found = {f"difficulty/{name}/mean": mean for name, mean in sorted(self.means.items())}
         return found | {f"difficulty/{name}/weight": self.weight(name) for name in sorted(self.means)}
 

@@ -16,16 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palaestra.data import StepTable
+from palaestra.data.iteration import Iteration
 from palaestra.errors import InvalidData, MissingColumn, RecipeError
 from palaestra.parts.estimators import grpo
 from palaestra.systems.dgrpo import Difficulty
-from palaestra.training.experience import Seen
 from palaestra.training.factors import combine
 from tests.parts.tables import quick, shuffled, tables
 
 
-def look(step: int = 0) -> Seen:
-    return Seen({}, step, seed=0, temperature=1.0, token_budget=64)
+def at(step: int = 0) -> Iteration:
+    return Iteration({}, step, seed=0, temperature=1.0, token_budget=64)
 
 
 def batch(**families: list[list[float]]) -> StepTable:
@@ -53,7 +53,7 @@ EASY, HARD = [1.0, 1.0, 1.0, 1.0, 0.0], [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0,
 @given(table=tables())
 def test_1_neutral(table: StepTable) -> None:
     table = table.replace(reward=table["reward"] * 0 + table["process"] / 8)
-    weight = Difficulty(low=1.0, high=1.0, hard=0.0)(table, look())
+    weight = Difficulty(low=1.0, high=1.0, hard=0.0)(table, at())
     assert torch.equal(weight, torch.ones(len(table)))
     credit = table.per_token(grpo(table))
     assert torch.equal(credit * combine([weight], table), credit)
@@ -61,41 +61,41 @@ def test_1_neutral(table: StepTable) -> None:
 
 def test_2_running_means() -> None:
     part = Difficulty(hard=0.0, momentum=0.9)
-    part(batch(easy=[EASY], hard=[HARD]), look(0))
+    part(batch(easy=[EASY], hard=[HARD]), at(0))
     assert part.means == pytest.approx({"easy": 0.8, "hard": 0.3})
-    part(batch(easy=[EASY], hard=[[1.0] * 5]), look(1))
+    part(batch(easy=[EASY], hard=[[1.0] * 5]), at(1))
     assert part.means == pytest.approx({"easy": 0.8, "hard": 0.37})
-    logged = part.learn(batch(easy=[EASY]), look(1))
+    logged = part.learn(batch(easy=[EASY]), at(1))
     assert logged["difficulty/hard/mean"] == pytest.approx(0.37)
     assert logged["difficulty/hard/weight"] == pytest.approx(0.585 / 0.37)
     resumed = Difficulty(hard=0.0)
     resumed.load_state_dict(part.state_dict())
     table = batch(hard=[HARD])
-    assert torch.equal(part(table, look(2)), resumed(table, look(2)))
+    assert torch.equal(part(table, at(2)), resumed(table, at(2)))
     assert part.means["easy"] == pytest.approx(0.8)  # of families that are not in the batch nothing changes
 
 
 def test_3_bounds() -> None:
-    weight = Difficulty(hard=0.0)(batch(easy=[[1.0, 1.0]], never=[[0.0, 0.0]], rare=[[1.0] + [0.0] * 9]), look())
+    weight = Difficulty(hard=0.0)(batch(easy=[[1.0, 1.0]], never=[[0.0, 0.0]], rare=[[1.0] + [0.0] * 9]), at())
     assert weight.tolist() == pytest.approx([0.5] * 2 + [2.0] * 12)
-    assert Difficulty(hard=0.0)(batch(never=[[0.0, 0.0]]), look()).tolist() == [1, 1]
+    assert Difficulty(hard=0.0)(batch(never=[[0.0, 0.0]]), at()).tolist() == [1, 1]
 
 
 @quick
 @given(table=tables(), seed=st.integers(0, 10**6))
 def test_4_order_and_padding(table: StepTable, seed: int) -> None:
     order = shuffled(table, seed)
-    found, moved = (Difficulty(column="outcome")(t, look()) for t in (table, table.take(order)))
+    found, moved = (Difficulty(column="outcome")(t, at()) for t in (table, table.take(order)))
     assert torch.allclose(found[order], moved)
     doubled = table.take(torch.arange(len(table)).repeat(2))
     ghost = torch.arange(len(doubled)) >= len(table)
     wild = torch.where(ghost, torch.nan, doubled["outcome"])
-    padded = Difficulty(column="outcome")(doubled.replace(weight=(~ghost).float(), outcome=wild), look())
+    padded = Difficulty(column="outcome")(doubled.replace(weight=(~ghost).float(), outcome=wild), at())
     assert torch.equal(padded, torch.cat([found, torch.ones(len(table))]))
 
 
 def test_4_the_hardest_weighs_most() -> None:
-    weight = Difficulty()(batch(easy=[EASY], hard=[[1.0, 1.0], [0.0, 0.0]]), look())
+    weight = Difficulty()(batch(easy=[EASY], hard=[[1.0, 1.0], [0.0, 0.0]]), at())
     assert float(weight[-1]) == float(weight.max()) and float(weight[0]) == float(weight.min())
 
 
@@ -107,27 +107,27 @@ def test_5_shares_of_the_gradient() -> None:
         easy = table["stratum"] == 0
         return float(size[easy].mean() / size[~easy].mean())
 
-    assert shares(Difficulty()(table, look())) < shares(torch.ones(len(table)))
+    assert shares(Difficulty()(table, at())) < shares(torch.ones(len(table)))
 
 
 def test_6_refusals() -> None:
     table = batch(easy=[EASY], hard=[HARD])
     with pytest.raises(InvalidData, match=r"a result is 1.5, outside of \[0, 1\]") as caught:
-        Difficulty()(batch(grounding=[[1.5, 0.5]]), look())
+        Difficulty()(batch(grounding=[[1.5, 0.5]]), at())
     assert "`return`, row 0" in caught.value.where
     with pytest.raises(InvalidData, match=r"a result is -0\.2"):
-        Difficulty(column="overlap")(table.replace(overlap=[-0.2] * 15), look())
+        Difficulty(column="overlap")(table.replace(overlap=[-0.2] * 15), at())
     with pytest.raises(InvalidData, match="its family is none of easy, medium") as caught:
-        Difficulty(known=("easy", "medium"))(table, look())
+        Difficulty(known=("easy", "medium"))(table, at())
     assert "trajectory hard0/0" in caught.value.where
-    Difficulty(known=("easy", "hard"))(table, look())
+    Difficulty(known=("easy", "hard"))(table, at())
     with pytest.raises(InvalidData, match="it is of no family"):
-        Difficulty()(table.replace(stratum=["easy"] * 14 + [None]), look())
+        Difficulty()(table.replace(stratum=["easy"] * 14 + [None]), at())
     two = table.replace(trajectory=["t"] * 5 + [f"u{i}" for i in range(10)], turn=range(15), reward=[0.0] * 15)
     with pytest.raises(InvalidData, match="its rows are of different families"):
-        Difficulty()(two.replace(stratum=["easy"] * 4 + ["hard"] * 11), look())
+        Difficulty()(two.replace(stratum=["easy"] * 4 + ["hard"] * 11), at())
     with pytest.raises(MissingColumn, match="no column `stratum`"):
-        Difficulty()(table.replace(stratum=None), look())
+        Difficulty()(table.replace(stratum=None), at())
     with pytest.raises(RecipeError, match=r"`low: 3` is above `high: 2`"):
         Difficulty(low=3.0)
     for wrong in ({"momentum": 1.2}, {"hard": -1}, {"low": 0}):

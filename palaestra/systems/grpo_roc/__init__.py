@@ -19,7 +19,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from palaestra.data import StepTable, Trajectory, derive
-from palaestra.data.protocols import Look
+from palaestra.data.iteration import Iteration
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.registry import Positive, PositiveInt, register
 
@@ -77,7 +77,7 @@ class ResampleOnCorrect:
         self._minima = (least_failures, least_successes)
         self._metrics: dict[str, float] = {}
 
-    def choose(self, trajectories: list[Trajectory], look: Look) -> list[Trajectory]:
+    def choose(self, trajectories: list[Trajectory], iteration: Iteration) -> list[Trajectory]:
         """The trajectories that the update learns from.
 
         Raises: InvalidData, if every group is smaller than `keep`, or a trajectory has no outcome of 0 or 1.
@@ -93,7 +93,7 @@ class ResampleOnCorrect:
                 remedy=f"Set rollout.group={2 * self._keep}, twice as many as are kept.",
             )
         mixed = [own for own in whole if len({_outcome(trajectory) for trajectory in own}) > 1]
-        chosen = [self._kept(own, look.seed) for own in mixed]
+        chosen = [self._kept(own, iteration.seed) for own in mixed]
         self._metrics = {
             "resample/groups": len(mixed) / len(groups),
             "resample/penalty": _mean_penalty(t for own in mixed for t in own),
@@ -101,11 +101,11 @@ class ResampleOnCorrect:
         }
         return [t for own in chosen or [whole[0][: self._keep]] for t in own]
 
-    def __call__(self, table: StepTable, look: Look) -> Bool[Tensor, " rows"]:
+    def __call__(self, table: StepTable, iteration: Iteration) -> Bool[Tensor, " rows"]:
         """All rows: the choice was made among trajectories."""
         return torch.ones(len(table), dtype=torch.bool)
 
-    def learn(self, table: StepTable, look: Look) -> dict[str, float]:
+    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
         """How many groups were resampled, and the mean penalty of successes before and after."""
         return {name: value for name, value in self._metrics.items() if not math.isnan(value)}
 

@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palaestra.data import Action, Observation, Step, StepTable, Task, Trajectory
+from palaestra.data.iteration import Iteration
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.parts.estimators import grpo
 from palaestra.recipe import load
 from palaestra.systems.grpo_roc import ResampleOnCorrect, quotas, resample, tool_penalty
-from palaestra.training.experience import Seen
 from palaestra.training.start import train
 from tests.parts.tables import quick
 
@@ -30,8 +30,8 @@ RIGHT = np.array([True] * 5 + [False] * 3)
 PENALTY = np.array([0, 0.5, 0.5, 0.4, 0, 9, 9, 9])
 
 
-def look(seed: int = 0) -> Seen:
-    return Seen({}, 0, seed=seed, temperature=1.0, token_budget=64)
+def at(seed: int = 0) -> Iteration:
+    return Iteration({}, 0, seed=seed, temperature=1.0, token_budget=64)
 
 
 def episode(sample: int, won: float | None, *, errors: int = 0, group: str = "g", turns: int = 4) -> Trajectory:
@@ -96,44 +96,44 @@ def groups() -> list[Trajectory]:
 
 def test_groups() -> None:  # rules 2 and 3
     part = ResampleOnCorrect(keep=4, least_failures=1, least_successes=1)
-    kept = part.choose(groups(), look())
+    kept = part.choose(groups(), at())
     assert [(t.group, t.sample) for t in kept] == [("g", 0), ("g", 3), ("g", 5), ("g", 6)]
-    metrics = part.learn(StepTable.from_trajectories(kept), look())
+    metrics = part.learn(StepTable.from_trajectories(kept), at())
     assert metrics["resample/groups"] == pytest.approx(1 / 3)
     assert metrics["resample/penalty"] == pytest.approx((0 + 1 + 2 + 0 + 1) / 15)
     assert metrics["resample/penalty_kept"] == 0.0
-    shuffled = part.choose(groups()[::-1], look())
+    shuffled = part.choose(groups()[::-1], at())
     assert [t.id for t in shuffled] == [t.id for t in kept]
 
 
 def test_where_all_ended_alike() -> None:  # rule 3
     part = ResampleOnCorrect(keep=4)
-    kept = part.choose([episode(i, 1.0, group="h") for i in range(8)], look())
+    kept = part.choose([episode(i, 1.0, group="h") for i in range(8)], at())
     assert len(kept) == 4
     assert bool((grpo(StepTable.from_trajectories(kept)) == 0).all())
-    assert part.learn(StepTable.from_trajectories(kept), look()) == {"resample/groups": 0.0}
+    assert part.learn(StepTable.from_trajectories(kept), at()) == {"resample/groups": 0.0}
 
 
 @pytest.mark.parametrize("mode", ["lowest", "sample"])
 def test_neutral(mode: Any) -> None:  # rule 4
     played = [episode(i, float(i % 2), errors=i % 3, group=g) for g in "ab" for i in range(8)]
     part = ResampleOnCorrect(keep=8, mode=mode)
-    kept = part.choose(played, look())
+    kept = part.choose(played, at())
     before, after = StepTable.from_trajectories(played), StepTable.from_trajectories(kept)
     assert torch.equal(grpo(before), grpo(after))
-    assert torch.equal(before.weight * part(after, look()), before.weight)
+    assert torch.equal(before.weight * part(after, at()), before.weight)
     part.load_state_dict(part.state_dict())
 
 
 def test_samples() -> None:  # rule 5
     played = [episode(i, float(i < 8), errors=3 * (i % 2)) for i in range(16)]
     part = ResampleOnCorrect(keep=8, mode="sample")
-    drawn = [part.choose(played, look(seed)) for seed in range(200)]
+    drawn = [part.choose(played, at(seed)) for seed in range(200)]
     counts = Counter(t.sample for kept in drawn for t in kept)
     assert all(sum(t.outcome == 1 for t in kept) == 4 and len({t.sample for t in kept}) == 8 for kept in drawn)
     assert min(counts[i] for i in (0, 2, 4, 6)) > 2 * max(counts[i] for i in (1, 3, 5, 7))
     assert all(70 < counts[i] < 130 for i in range(8, 16))
-    again = part.choose(played[::-1], look(7))
+    again = part.choose(played[::-1], at(7))
     assert [t.id for t in again] == [t.id for t in drawn[7]]
 
 
@@ -144,7 +144,7 @@ def test_bad_input() -> None:  # rule 6
     with pytest.raises(RecipeError, match="least_failures"):
         ResampleOnCorrect(least_failures=-1)
     with pytest.raises(InvalidData, match=r"the largest has 8(.|\n)*rollout.group=18"):
-        ResampleOnCorrect(keep=9).choose(groups(), look())
+        ResampleOnCorrect(keep=9).choose(groups(), at())
     with pytest.raises(InvalidData, match="`keep: 9`, and the group has 8"):
         resample(RIGHT, PENALTY, keep=9)
     for counts in ({"calls": -1}, {"errors": -1}, {"errors": 3}, {"answers": -1}, {"turns": 0}):
@@ -153,7 +153,7 @@ def test_bad_input() -> None:  # rule 6
     for won, said in ((None, "none"), (0.5, "0.5")):
         with pytest.raises(InvalidData, match=f"trajectory g/1(.|\n)*its outcome is {said}, neither 0 nor 1"):
             ResampleOnCorrect(keep=2, least_failures=1, least_successes=1).choose(
-                [episode(0, 1.0), episode(1, won), episode(2, 0.0)], look()
+                [episode(0, 1.0), episode(1, won), episode(2, 0.0)], at()
             )
 
 

@@ -14,7 +14,8 @@ from torch import Tensor
 from palaestra.algebra import reward_to_go, segment_count, segment_mean, segment_sum, total_return
 from palaestra.algebra.pairs import Pairs, preference_loss, preference_pairs
 from palaestra.data import Key, StepTable
-from palaestra.data.protocols import Look, Setting
+from palaestra.data.iteration import Iteration
+from palaestra.data.protocols import Setting
 from palaestra.errors import CheckpointError, ContractError, InvalidData, MissingColumn
 from palaestra.models.learner import Learner
 from palaestra.registry import Positive, PositiveInt, register
@@ -91,26 +92,26 @@ class ImplicitProcess:
         )
         return twin
 
-    def __call__(self, table: StepTable, look: Look) -> dict[str, Tensor]:
+    def __call__(self, table: StepTable, iteration: Iteration) -> dict[str, Tensor]:
         """The column `process`, float32 (rows,).
 
         Raises: MissingColumn, InvalidData, if a step has no recorded log-probabilities.
         """
         if self._update == "before":
-            self._metrics = self._improve(table, look)
-        process = implicit_rewards(self._log_ratio(table, look), table, beta=self._beta)
+            self._metrics = self._improve(table, iteration)
+        process = implicit_rewards(self._log_ratio(table, iteration), table, beta=self._beta)
         if self._normalize == "batch_norm":
             process = over_largest_sum(process, table)
         return {"process": process.float()}
 
-    def learn(self, table: StepTable, look: Look) -> dict[str, float]:
+    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
         """Learn from this iteration's pairs.
 
         Returns: prm/pairs; prm/skipped, 1 if there was none and nothing was learned; else prm/loss and
             prm/accuracy (the share of pairs ranked right; ties count half) before learning, so on pairs that the
             model has not seen; prm/grad_norm.
         """
-        return self._improve(table, look) if self._update == "after" else self._metrics
+        return self._improve(table, iteration) if self._update == "after" else self._metrics
 
     def state_dict(self) -> dict[str, Any]:
         """Weights and optimizer."""
@@ -125,34 +126,36 @@ class ImplicitProcess:
             self._learner.load_state_dict(state["learner"])
 
     # ---- scores -------------------------------------------------------------------------------------------
-    def _log_ratio(self, table: StepTable, look: Look) -> Tensor:
+    def _log_ratio(self, table: StepTable, iteration: Iteration) -> Tensor:
         """log π_φ − log π_old, float64 (tokens,), NaN on tokens of policies without a second model."""
         if self._learner is None:
             raise ContractError(where="reward: implicit_process", what="it was called before `start`.")
         now = torch.full((table.tokens,), torch.nan, dtype=torch.float64)
-        for name in self._acting(look):
-            found = look.logprob(self.models[name], name).double()
+        for name in self._acting(iteration):
+            found = iteration.logprob(self.models[name], name).double()
             now = torch.where(found.isnan(), now, found)
         return now - recorded(table, ~now.isnan())
 
-    def _acting(self, look: Look) -> list[str]:
-        acting = {row.step.policy for row in look.rows}
+    def _acting(self, iteration: Iteration) -> list[str]:
+        acting = {row.step.policy for row in iteration.rows}
         return [name for name in self.models if name in acting]
 
     # ---- learning -----------------------------------------------------------------------------------------
-    def _improve(self, table: StepTable, look: Look) -> dict[str, float]:
+    def _improve(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
         metrics: dict[str, float] = {}
         for _ in range(self._updates):
-            ratio = self._log_ratio(table, look)
+            ratio = self._log_ratio(table, iteration)
             quality, steps = episode_quality(implicit_rewards(ratio, table, beta=self._beta), table, over=self._over)
             pairs = pairs_of(table, steps > 0, every=self._every)
             if not len(pairs.better):
                 return {"prm/pairs": 0.0, "prm/skipped": 1.0}
-            found = self._step(table, look, quality.requires_grad_(), steps, pairs)
+            found = self._step(table, iteration, quality.requires_grad_(), steps, pairs)
             metrics = metrics or found
         return metrics
 
-    def _step(self, table: StepTable, look: Look, quality: Tensor, steps: Tensor, pairs: Pairs) -> dict[str, float]:
+    def _step(
+        self, table: StepTable, iteration: Iteration, quality: Tensor, steps: Tensor, pairs: Pairs
+    ) -> dict[str, float]:
         """One gradient step. Q is linear in log π_φ, so its gradient says how much each token's log π_φ counts."""
         assert self._learner is not None
         loss = preference_loss(quality[pairs.better], quality[pairs.worse]).mean()
@@ -160,10 +163,10 @@ class ImplicitProcess:
         slope = self._beta * (slope if self._over == "sum" else slope / steps.clamp_min(1.0))
         share = (slope[table.key("trajectory").codes] * (table.weight > 0))[table.token_row].float()
         self._learner.zero()
-        for name in self._acting(look):
-            for which, places in look.batches(name):
+        for name in self._acting(iteration):
+            for which, places in iteration.batches(name):
                 if bool((share[places] != 0).any()):
-                    now = self.models[name].forward(look.samples(name), which, values=False, entropy=False)
+                    now = self.models[name].forward(iteration.samples(name), which, values=False, entropy=False)
                     (share[places].to(now.logprob.device) * now.logprob).sum().backward()
         gap = (quality[pairs.better] - quality[pairs.worse]).detach()
         return {

@@ -35,7 +35,7 @@ from palaestra.systems.oprl.implicit_process import (
     pairs_of,
     refuse_other_tokens,
 )
-from tests.parts.episodes import LANGUAGE, NETWORK, SETTING, assert_resumes, episode, look, policy, table_of
+from tests.parts.episodes import LANGUAGE, NETWORK, SETTING, assert_resumes, at, episode, policy, table_of
 
 GOOD, BAD = [0, 1, 0], [2, 2, 1, 2]
 
@@ -82,7 +82,7 @@ def test_1_a_step_sums_its_tokens() -> None:
 def test_2_the_policy_itself_gives_nothing() -> None:
     acting = policy()
     played = batch(acting)
-    table, seen = table_of(played), look(acting, played)
+    table, seen = table_of(played), at(acting, played)
     part = started(acting)
     assert bool((part(table, seen)["process"] == 0).all())
     metrics = part.learn(table, seen)
@@ -93,7 +93,7 @@ def test_2_the_policy_itself_gives_nothing() -> None:
 def test_2_step_rewards_sum_to_the_quality() -> None:
     acting = policy()
     played = batch(acting)
-    table, seen = table_of(played), look(acting, played)
+    table, seen = table_of(played), at(acting, played)
     part = started(acting)
     part.models["main"] = policy(seed=7)
     process = part(table, seen)["process"]
@@ -126,7 +126,7 @@ def test_4_it_learns_what_was_better() -> None:
     acting = policy()
     before = {name: weight.clone() for name, weight in acting.module.state_dict().items()}
     played = batch(acting)
-    table, seen = table_of(played), look(acting, played)
+    table, seen = table_of(played), at(acting, played)
     part = started(acting)
     losses = [part.learn(table, seen) for _ in range(40)]
     assert losses[-1]["prm/loss"] < 0.6 < losses[0]["prm/loss"] and losses[-1]["prm/accuracy"] == 1.0
@@ -140,7 +140,7 @@ def test_4_it_learns_what_was_better() -> None:
 def test_4_the_gradient_is_that_of_the_loss(over: Any, budget: int) -> None:
     acting = policy()
     played = batch(acting)
-    table, seen = table_of(played), look(acting, played, budget=budget)
+    table, seen = table_of(played), at(acting, played, budget=budget)
     part = started(acting, over=over, lr=1e-12, pairs="all")
     part.models["main"].module.load_state_dict(policy(seed=7).module.state_dict())
     metrics = part.learn(table, seen)
@@ -163,7 +163,7 @@ def test_5_update_before_or_after() -> None:
     for update, zero in (("after", True), ("before", False)):
         acting = policy()
         played = batch(acting)
-        table, seen = table_of(played), look(acting, played)
+        table, seen = table_of(played), at(acting, played)
         part = started(acting, update=update)
         process = part(table, seen)["process"]
         assert bool((process == 0).all()) == zero
@@ -178,7 +178,7 @@ def test_5_normalized_by_the_largest_sum() -> None:
     assert bool((over_largest_sum(torch.zeros(5), table) == 0).all())
     acting = policy()
     played = batch(acting)
-    seen = look(acting, played)
+    seen = at(acting, played)
     part = started(acting, normalize="batch_norm")
     part.models["main"].module.load_state_dict(policy(seed=7).module.state_dict())
     process = part(table_of(played), seen)["process"]
@@ -190,7 +190,7 @@ def test_5_no_pair() -> None:
     tied = [episode(acting, i, GOOD, 1.0) for i in range(3)]
     part = started(acting)
     before = [weight.clone() for weight in part.models["main"].module.parameters()]
-    assert part.learn(table_of(tied), look(acting, tied)) == {"prm/pairs": 0.0, "prm/skipped": 1.0}
+    assert part.learn(table_of(tied), at(acting, tied)) == {"prm/pairs": 0.0, "prm/skipped": 1.0}
     for one, other in zip(part.models["main"].module.parameters(), before, strict=True):
         assert torch.equal(one, other)
 
@@ -199,7 +199,7 @@ def test_5_no_pair() -> None:
 def test_6_state_goes_round(tmp_path: Path) -> None:
     acting = policy()
     played = batch(acting)
-    table, seen = table_of(played), look(acting, played)
+    table, seen = table_of(played), at(acting, played)
     part = started(acting)
     part.learn(table, seen)
     torch.save(part.state_dict(), tmp_path / "state.pt")
@@ -225,7 +225,7 @@ def test_6_resume_is_bit_for_bit(layers: dict[str, Any], tmp_path: Path, monkeyp
 def test_7_missing_log_probabilities() -> None:
     acting = policy()
     played = batch(acting)
-    table, seen = table_of(played), look(acting, played)
+    table, seen = table_of(played), at(acting, played)
     part = started(acting)
     with pytest.raises(MissingColumn, match="no step has log-probabilities") as caught:
         part(table.replace(token_logprob=None), seen)
@@ -246,7 +246,7 @@ def test_7_before_start() -> None:
     acting = policy()
     played = batch(acting)
     with pytest.raises(ContractError, match="before `start`"):
-        ImplicitProcess()(table_of(played), look(acting, played))
+        ImplicitProcess()(table_of(played), at(acting, played))
 
 
 def test_7_a_model_from_a_folder(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_7_a_model_from_a_folder(tmp_path: Path) -> None:
     policy(seed=9).save(str(tmp_path / "same"))
     part = started(acting, model=str(tmp_path / "same"))
     played = batch(acting)
-    assert bool((part(table_of(played), look(acting, played))["process"] != 0).any())
+    assert bool((part(table_of(played), at(acting, played))["process"] != 0).any())
     larger = Setting(seed=0, vector_size=5, action_count=3)
     NetworkPolicy("main", larger, hidden=(8,)).save(str(tmp_path / "larger"))
     with pytest.raises(CheckpointError, match="reads 5 numbers"):
@@ -282,7 +282,7 @@ def test_8_other_policies_have_no_step_reward() -> None:
     played = batch(acting)
     for step in played[0].steps:
         step.policy, step.action.logprobs = "frozen", None
-    table, seen = table_of(played), look(acting, played)
+    table, seen = table_of(played), at(acting, played)
     part = started(acting)
     process = part(table, seen)["process"]
     assert process.isnan().tolist() == [True] * 3 + [False] * 25
@@ -294,5 +294,5 @@ def test_8_padding_is_in_no_pair() -> None:
     played = batch(acting)
     weight = torch.ones(28)
     weight[:6] = 0  # both wins of the first group
-    table, seen = table_of(played).replace(weight=weight), look(acting, played)
+    table, seen = table_of(played).replace(weight=weight), at(acting, played)
     assert started(acting).learn(table, seen)["prm/pairs"] == 2.0

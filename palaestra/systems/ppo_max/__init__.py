@@ -17,7 +17,7 @@ from torch import Tensor
 
 from palaestra.algebra import total_return
 from palaestra.data import StepTable
-from palaestra.data.protocols import Look
+from palaestra.data.iteration import Iteration
 from palaestra.errors import InvalidData
 from palaestra.registry import Positive, register
 
@@ -48,7 +48,7 @@ class RunningScale:
         """Sample deviation of all returns so far."""
         return math.sqrt(self.squares / (self.count - 1)) if self.count > 1 else 0.0
 
-    def __call__(self, table: StepTable, look: Look) -> Float[Tensor, " rows"]:
+    def __call__(self, table: StepTable, iteration: Iteration) -> Float[Tensor, " rows"]:
         order, last = table.timeline("trajectory")
         ends = order[last]
         ends = ends[table.weight[ends] > 0]
@@ -79,7 +79,7 @@ class RunningScale:
         self.mean += gap * new / total
         self.count = total
 
-    def learn(self, table: StepTable, look: Look) -> dict[str, float]:
+    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
         return {"reward/running_mean": self.mean, "reward/running_std": self.std}
 
     def state_dict(self) -> dict[str, Any]:

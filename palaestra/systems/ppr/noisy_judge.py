@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from palaestra.data import StepTable, derive
-from palaestra.data.protocols import Look
+from palaestra.data.iteration import Iteration
 from palaestra.registry import Fraction, register
 
 
@@ -32,14 +32,14 @@ class NoisyJudge:
         self.accuracy = accuracy
         self.turned = 0.0
 
-    def __call__(self, table: StepTable, look: Look) -> dict[str, Tensor]:
+    def __call__(self, table: StepTable, iteration: Iteration) -> dict[str, Tensor]:
         score = table["process"]
-        draw = np.random.default_rng(derive(look.seed, "noisy_judge")).random(len(table))
+        draw = np.random.default_rng(derive(iteration.seed, "noisy_judge")).random(len(table))
         errs = torch.from_numpy(draw >= self.accuracy) & ~score.isnan()
         self.turned = float(errs.double().sum() / (~score.isnan()).double().sum().clamp_min(1.0))
         return {"process": torch.where(errs, 1 - score, score)}
 
-    def learn(self, table: StepTable, look: Look) -> dict[str, float]:
+    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
         return {"judge/turned": self.turned}
 
     def state_dict(self) -> dict[str, Any]:

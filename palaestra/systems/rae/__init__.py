@@ -18,7 +18,7 @@ from torch import Tensor
 from palaestra.algebra import total_return
 from palaestra.algebra.segments import reverse_scan
 from palaestra.data import Key, StepTable
-from palaestra.data.protocols import Look
+from palaestra.data.iteration import Iteration
 from palaestra.errors import InvalidData
 from palaestra.registry import Columns, register
 
@@ -62,7 +62,7 @@ class RoleAdvantage:
         self.alpha, self.order, self.step, self.by, self.returns = alpha, order, step, by, returns
         self.baselines: dict[tuple[str, ...], float] = {}
 
-    def __call__(self, table: StepTable, look: Look) -> Float[Tensor, " rows"]:
+    def __call__(self, table: StepTable, iteration: Iteration) -> Float[Tensor, " rows"]:
         """Advantages (rows,), 0 on rows of weight 0; the baselines move on."""
         by = tuple(name for name in self.by if name != "game" or _games(table))
         counts, role = table.weight > 0, table.key(*by)
@@ -97,7 +97,7 @@ class RoleAdvantage:
         before = torch.where(first, start[which], torch.cat([start[:1], after[:-1]])[: len(value)])
         return before, after
 
-    def learn(self, table: StepTable, look: Look) -> dict[str, float]:
+    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
         return {
             f"advantage/baseline/{'/'.join(name) or 'all'}": self.baselines[name] for name in sorted(self.baselines)
         }

@@ -21,7 +21,7 @@ from palaestra.errors import InvalidData, RecipeError
 from palaestra.registry import part
 from palaestra.systems.rae import RoleAdvantage
 from tests.parts.episodes import NETWORK, assert_resumes
-from tests.parts.small_tables import look
+from tests.parts.small_tables import at
 from tests.parts.tables import close, quick, shuffled, tables
 
 few = settings(max_examples=8, deadline=None, derandomize=True)  # of each estimator
@@ -51,12 +51,12 @@ def test_rae_is_a_loop_over_episodes(batches: list[list[float]]) -> None:  # rul
             before.append(reward - b)
             b = 0.9 * b + 0.1 * reward
             expected.append(reward - b)
-        found, other = first(table, look()), later(table, look())
+        found, other = first(table, at()), later(table, at())
         assert close(found[::2], expected) and close(other[::2], before)
         assert torch.equal(found[::2], -found[1::2])
         assert close(found, 0.9 * other.double())
     assert first.baselines[("0",)] == -first.baselines[("1",)] == pytest.approx(b)
-    assert first.learn(table, look())["advantage/baseline/0"] == pytest.approx(b)
+    assert first.learn(table, at())["advantage/baseline/0"] == pytest.approx(b)
 
 
 @few
@@ -68,15 +68,15 @@ def test_rae_sees_no_order_of_rows(one: StepTable, two: StepTable, seed: int, st
         padded = table.take(torch.cat([order, order[:2]]))
         weight = torch.ones(len(padded))
         weight[-2:] = 0
-        found = mixed(padded.replace(weight=weight, reward=torch.where(weight > 0, padded["reward"], 1e3)), look())
-        assert close(found[: len(table)], whole(table, look())[order])
+        found = mixed(padded.replace(weight=weight, reward=torch.where(weight > 0, padded["reward"], 1e3)), at())
+        assert close(found[: len(table)], whole(table, at())[order])
         assert not found[len(table) :].any()
     assert whole.baselines == pytest.approx(mixed.baselines)
 
 
 def test_rae_takes_neighbors_of_different_tasks() -> None:  # rule 2
     mixed = RoleAdvantage(alpha=0.5)
-    found = mixed(games([1, 2, 4], ["0/9", "0/10", "1/9"]), look())
+    found = mixed(games([1, 2, 4], ["0/9", "0/10", "1/9"]), at())
     assert found[::2].tolist() == [0.5, 2 - (0.5 * (0.25 + 2) + 1), 4 - (0.25 + 2)]
 
 
@@ -92,7 +92,7 @@ def test_rae_is_unbiased(order: Any) -> None:  # rule 4
         table = StepTable(
             group=["g"] * 2, trajectory=["g/0", "g/1"], agent=["x"] * 2, turn=[0, 0], reward=[pay[a] for a in acts]
         )
-        found = rae(table, look()).tolist()
+        found = rae(table, at()).tolist()
         chance = np.prod([p if act else 1 - p for act in acts])
         gradient += float(chance) * sum(a * score[act] for a, act in zip(found, acts, strict=True)) / 2
     assert gradient == pytest.approx((0.8 if order == "update_first" else 1.0) * p * (1 - p) * 1.5, abs=1e-6)
@@ -101,13 +101,13 @@ def test_rae_is_unbiased(order: Any) -> None:  # rule 4
 def test_rae_resumes(tmp_path: Path) -> None:  # rule 5
     whole, parts = RoleAdvantage(), RoleAdvantage()
     first, second = games([1, 1, -1]), games([2, -1])
-    whole(first, look())
-    parts(first, look())
+    whole(first, at())
+    parts(first, at())
     path = tmp_path / "state.pt"
     torch.save(parts.state_dict(), path)
     again = RoleAdvantage()
     again.load_state_dict(torch.load(path))
-    assert torch.equal(again(second, look()), whole(second, look()))
+    assert torch.equal(again(second, at()), whole(second, at()))
     assert again.state_dict() == whole.state_dict()
 
 
@@ -118,7 +118,7 @@ def test_a_stopped_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_rae_refuses() -> None:  # rule 6
     with pytest.raises(InvalidData, match="rows are of no game"):
-        RoleAdvantage()(games([1, 2]).replace(game=["a", "a", None, None]), look())
+        RoleAdvantage()(games([1, 2]).replace(game=["a", "a", None, None]), at())
     for alpha in (-0.1, 1.0):
         with pytest.raises(RecipeError, match="alpha"):
             part("advantage", "rae").check({"alpha": alpha}, where="advantage: rae")

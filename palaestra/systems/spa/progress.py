@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from palaestra.data import Row, StepTable, derive
-from palaestra.data.protocols import Look, Setting
+from palaestra.data.iteration import Iteration
+from palaestra.data.protocols import Setting
 from palaestra.errors import ContractError, InvalidData, NoSignal, RecipeError
 from palaestra.models.learner import Learner
 from palaestra.registry import NonNegative, Positive, PositiveInt, register
@@ -92,7 +93,7 @@ class Progress:
         ).to(setting.device)
         self._learner = Learner(self._estimator.parameters(), lr=self._lr, clip=self._clip)
 
-    def __call__(self, table: StepTable, look: Look) -> Tensor:
+    def __call__(self, table: StepTable, iteration: Iteration) -> Tensor:
         """The step rewards, float32 (rows,).
 
         Raises: InvalidData, if a trajectory has no outcome, or another number of turns than its episode.
@@ -101,14 +102,14 @@ class Progress:
         outcome = outcomes(table, order[last])
         if not self.fitted:
             return torch.zeros(len(table)).index_copy_(0, order[last], outcome * (table.weight[order[last]] > 0))
-        places, episodes = self._episodes(table, look)
+        places, episodes = self._episodes(table, iteration)
         contribution = torch.zeros(len(table), dtype=torch.float64)
         contribution[torch.cat(places)] = self.contributions(episodes)
         left = steps_left(places, len(table)) if self._weighted else None
         reward = progress_rewards(contribution, executable(table), alpha=self._alpha, beta=self._beta, left=left)
         return torch.where(table.weight > 0, reward, 0.0).float()
 
-    def learn(self, table: StepTable, look: Look) -> dict[str, float]:
+    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
         """Fit the estimator to this iteration's episodes, or gather them.
 
         Returns: progress/executable, the share of actions that could be executed; progress/skipped, 1 if all
@@ -119,7 +120,7 @@ class Progress:
         metrics = {"progress/executable": float(executable(table)[counts].mean()), "progress/skipped": 0.0}
         if self._explore and self.fitted:
             return metrics
-        places, episodes = self._episodes(table, look)
+        places, episodes = self._episodes(table, iteration)
         result = [float(table["outcome"][place[-1]]) for place in places]
         if self.fitted:
             metrics["progress/held_out"] = self._error(episodes, result)
@@ -130,7 +131,7 @@ class Progress:
             if min(outcome) == max(outcome):
                 metrics["progress/skipped"] = 1.0
             else:
-                metrics["progress/loss"] = self.fit(gathered, outcome, seed=look.seed)
+                metrics["progress/loss"] = self.fit(gathered, outcome, seed=iteration.seed)
             if self.fitted or not self._explore:
                 self._gathered = []
         return metrics
@@ -182,11 +183,11 @@ class Progress:
             raise ContractError(where=WHERE, what="it was called before `start`.")
         return self._estimator
 
-    def _episodes(self, table: StepTable, look: Look) -> tuple[list[Tensor], list[Episode]]:
+    def _episodes(self, table: StepTable, iteration: Iteration) -> tuple[list[Tensor], list[Episode]]:
         self._started()
         assert self._reader is not None
-        places = rows_of_episodes(table, look.rows)
-        return places, [self._reader.episode([look.rows[i] for i in place.tolist()]) for place in places]
+        places = rows_of_episodes(table, iteration.rows)
+        return places, [self._reader.episode([iteration.rows[i] for i in place.tolist()]) for place in places]
 
     # ---- checkpoints --------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from hypothesis import given
 
 from palaestra.algebra import total_return
 from palaestra.data import StepTable, derive, rows_of
+from palaestra.data.iteration import Iteration
 from palaestra.errors import ContractError, InvalidData, NoSignal, RecipeError
 from palaestra.recipe import load
 from palaestra.rollout.stage import Play
@@ -32,9 +33,8 @@ from palaestra.systems.spa.encoders import StepEstimator
 from palaestra.systems.spa.equal_split import equal_split
 from palaestra.systems.spa.progress import Progress, progress_loss, progress_rewards, rows_of_episodes
 from palaestra.training.build import build_world
-from palaestra.training.experience import Seen
 from palaestra.training.warm_start import warm_start
-from tests.parts.episodes import LANGUAGE, NETWORK, RUN, SETTING, assert_resumes, episode, look, policy, table_of
+from tests.parts.episodes import LANGUAGE, NETWORK, RUN, SETTING, assert_resumes, at, episode, policy, table_of
 from tests.parts.tables import quick, tables
 
 # An action 1 anywhere wins.
@@ -51,10 +51,10 @@ def started(**options: Any) -> Progress:
     return part
 
 
-def prepared() -> tuple[StepTable, Seen, Any]:
+def prepared() -> tuple[StepTable, Iteration, Any]:
     acting = policy()
     played = batch(acting)
-    return table_of(played), look(acting, played), played
+    return table_of(played), at(acting, played), played
 
 
 def constant(contribution: list[float]) -> Any:
@@ -84,7 +84,7 @@ def test_2_a_perfect_estimator_leaves_returns_as_they_were() -> None:
 def test_2_one_step_carries_the_prediction() -> None:
     acting = policy()
     played = [episode(acting, 0, [1], 1.0), episode(acting, 1, [0], 0.0)]
-    table, seen = table_of(played), look(acting, played)
+    table, seen = table_of(played), at(acting, played)
     part = started(beta=0.0, epochs=200)
     part.learn(table, seen)
     torch.testing.assert_close(part(table, seen), torch.tensor([1.0, 0.0]), atol=0.05, rtol=0)
@@ -150,7 +150,7 @@ def test_5_once_after_exploring() -> None:
 def test_5_all_episodes_end_alike() -> None:
     acting = policy()
     failed = [episode(acting, i, [0, 2], 0.0) for i in range(3)]
-    table, seen = table_of(failed), look(acting, failed)
+    table, seen = table_of(failed), at(acting, failed)
     part = started()
     assert part.learn(table, seen) == {"progress/executable": 1.0, "progress/skipped": 1.0}
     assert not part.fitted and part(table, seen).tolist() == [0.0] * 6
@@ -167,11 +167,11 @@ def test_6_contributions_stand_where_episodes_are_decided() -> None:
     assert settings.warm_start is not None
     warm_start(world, settings.warm_start, seed=0, say=lambda *told: None)
 
-    def play(count: int, seed: int) -> tuple[StepTable, Seen]:
+    def play(count: int, seed: int) -> tuple[StepTable, Iteration]:
         tasks = world.source.tasks("train", count, seed)
         plays = [Play(task=task, group=f"{i:04d}", sample=0, seed=derive(seed, i)) for i, task in enumerate(tasks)]
         played = world.runner.collect(plays)
-        seen = Seen(world.policies, 0, seed, 1.0, 65536)
+        seen = Iteration(world.policies, 0, seed, 1.0, 65536)
         seen.rows = rows_of(played)
         return StepTable.from_trajectories(played), seen
 

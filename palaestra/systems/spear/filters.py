@@ -14,8 +14,8 @@ from torch import Tensor
 
 from palaestra.algebra import segment_sum
 from palaestra.data import FinishReason, Key, Step, StepTable, Trajectory
+from palaestra.data.iteration import Iteration
 from palaestra.data.keys import compact
-from palaestra.data.protocols import Look
 from palaestra.registry import PositiveInt, register
 
 Times = Annotated[int, pydantic.Field(ge=2)]
@@ -37,11 +37,11 @@ class RepetitionFilter:
     def __init__(self, *, length: PositiveInt = 20, times: Times = 10) -> None:
         self._length, self._times, self._share = length, times, 0.0
 
-    def __call__(self, table: StepTable, look: Look) -> Float[Tensor, " rows"]:
-        whole = {row.trajectory.id: row.trajectory for row in look.rows}
+    def __call__(self, table: StepTable, iteration: Iteration) -> Float[Tensor, " rows"]:
+        whole = {row.trajectory.id: row.trajectory for row in iteration.rows}
         most = {name: self.most([step.action.tokens for step in one.steps]) for name, one in whole.items()}
         self._share = sum(count >= self._times for count in most.values()) / max(len(most), 1)
-        return self.mask(torch.tensor([most[row.trajectory.id] for row in look.rows]))
+        return self.mask(torch.tensor([most[row.trajectory.id] for row in iteration.rows]))
 
     def most(self, responses: Sequence[np.ndarray]) -> int:
         """How often the commonest run occurs in these responses."""
@@ -55,7 +55,7 @@ class RepetitionFilter:
         """0 on rows whose trajectory's commonest run occurs too often."""
         return (most < self._times).float()
 
-    def learn(self, table: StepTable, look: Look) -> dict[str, float]:
+    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
         """Share of trajectories that were masked."""
         return {"filter/repetition": self._share}
 
@@ -86,17 +86,17 @@ class UnreadableFilter:
     def __init__(self, *, most: Share = 0.0) -> None:
         self._most, self._share = most, 0.0
 
-    def __call__(self, table: StepTable, look: Look) -> Float[Tensor, " rows"]:
-        whole = {row.trajectory.id: row.trajectory for row in look.rows}
+    def __call__(self, table: StepTable, iteration: Iteration) -> Float[Tensor, " rows"]:
+        whole = {row.trajectory.id: row.trajectory for row in iteration.rows}
         shares = {name: unreadable_share(trajectory) for name, trajectory in whole.items()}
         self._share = sum(share > self._most for share in shares.values()) / max(len(shares), 1)
-        return self.mask(torch.tensor([shares[row.trajectory.id] for row in look.rows]))
+        return self.mask(torch.tensor([shares[row.trajectory.id] for row in iteration.rows]))
 
     def mask(self, share: Tensor) -> Float[Tensor, " rows"]:
         """0 on rows whose trajectory has a larger share of unreadable characters than may be."""
         return (share <= self._most).float()
 
-    def learn(self, table: StepTable, look: Look) -> dict[str, float]:
+    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
         """Share of trajectories that were masked."""
         return {"filter/unreadable": self._share}
 
@@ -131,8 +131,8 @@ class VoidTurnFilter:
     def __init__(self, *, unread: bool = True) -> None:
         self._unread, self._share = unread, 0.0
 
-    def __call__(self, table: StepTable, look: Look) -> Float[Tensor, " rows"]:
-        void = torch.tensor([_is_void(row.step) for row in look.rows])
+    def __call__(self, table: StepTable, iteration: Iteration) -> Float[Tensor, " rows"]:
+        void = torch.tensor([_is_void(row.step) for row in iteration.rows])
         if self._unread and "invalid" in table:
             void = void | (table["invalid"] > 0)
         return self.mask(void, table["trajectory"])
@@ -144,7 +144,7 @@ class VoidTurnFilter:
         self._share = float(masked.double().mean())
         return (~masked)[whole.codes].float()
 
-    def learn(self, table: StepTable, look: Look) -> dict[str, float]:
+    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
         """Share of trajectories that were masked."""
         return {"filter/void_turn": self._share}
 

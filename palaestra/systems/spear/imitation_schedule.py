@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from palaestra.data import StepTable
-from palaestra.data.protocols import Look
+from palaestra.data.iteration import Iteration
 from palaestra.registry import NonNegative, PositiveInt, register
 from palaestra.systems.spear.schedules import rise
 
@@ -38,14 +38,16 @@ class ImitationSchedule:
     def __init__(self, *, coefficient: NonNegative = 1.0, horizon: PositiveInt = 200) -> None:
         self._coefficient, self._horizon = coefficient, horizon
 
-    def __call__(self, table: StepTable, look: Look) -> Float[Tensor, " rows"]:
+    def __call__(self, table: StepTable, iteration: Iteration) -> Float[Tensor, " rows"]:
         if "anchored" not in table:
             return torch.ones(len(table))
-        return torch.where(table["anchored"] > 0, self._coefficient * rise(look.step, self._horizon), 1.0).float()
+        return torch.where(
+            table["anchored"] > 0, self._coefficient * rise(iteration.number, self._horizon), 1.0
+        ).float()
 
-    def learn(self, table: StepTable, look: Look) -> dict[str, float]:
+    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
         """The present weight."""
-        return {"imitation/weight": self._coefficient * rise(look.step, self._horizon)}
+        return {"imitation/weight": self._coefficient * rise(iteration.number, self._horizon)}
 
     def state_dict(self) -> dict[str, Any]:
         """Nothing: the schedule goes by the number of the iteration."""

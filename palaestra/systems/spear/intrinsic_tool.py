@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from palaestra.data import Key, StepTable
+from palaestra.data.iteration import Iteration
 from palaestra.data.keys import compact
-from palaestra.data.protocols import Look
 from palaestra.errors import MissingColumn
 from palaestra.registry import NonNegative, Positive, PositiveInt, register
 from palaestra.systems.spear.schedules import fall
@@ -64,8 +64,8 @@ class IntrinsicTool:
             case _:
                 return fall(step, self._horizon)
 
-    def __call__(self, table: StepTable, look: Look) -> dict[str, Tensor]:
-        factor = self.factor(look.step)
+    def __call__(self, table: StepTable, iteration: Iteration) -> dict[str, Tensor]:
+        factor = self.factor(iteration.number)
         if not factor * self._rate:
             return {"reward": table["reward"], "intrinsic": torch.zeros(len(table))}
         bonus = factor * self._earned(table)
@@ -88,14 +88,14 @@ class IntrinsicTool:
         called = (table[self._column] > 0) & (table.weight > 0)
         return (called & (table["invalid"] == 0) if "invalid" in table else called).double()
 
-    def learn(self, table: StepTable, look: Look) -> dict[str, float]:
+    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
         """What fresh episodes were paid, and how many of their turns called a tool, on average."""
         fresh = table.weight > 0
         if "replayed" in table:
             fresh = fresh & (table["replayed"] == 0)
         episodes = max(compact(table["trajectory"][fresh])[1], 1)
         found = {
-            "intrinsic/factor": self.factor(look.step),
+            "intrinsic/factor": self.factor(iteration.number),
             "intrinsic/mean": float(table["intrinsic"][fresh].double().sum()) / episodes,
         }
         if self._column in table:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from palaestra.algebra import segment_count, segment_mean, segment_std, total_return
 from palaestra.data import Key, StepTable, Trajectory
-from palaestra.data.protocols import Look
+from palaestra.data.iteration import Iteration
 from palaestra.registry import PositiveInt, Scale, register
 from palaestra.replay import again, is_replayed, pack, refuse_unknown_probabilities, unpack
 
@@ -85,9 +85,9 @@ class SelfImitation:
         self._replayed = 0
 
     # ---- the second batch ---------------------------------------------------------------------------------
-    def choose(self, trajectories: list[Trajectory], look: Look) -> list[Trajectory]:
+    def choose(self, trajectories: list[Trajectory], iteration: Iteration) -> list[Trajectory]:
         """The fresh episodes and, when enough are stored, copies of those that still count as good."""
-        self._kept = [kept for kept in self._kept if look.step - kept.step <= self._tolerance]
+        self._kept = [kept for kept in self._kept if iteration.number - kept.step <= self._tolerance]
         self._replayed = 0
         if len(self._kept) <= self._limit:
             return trajectories
@@ -112,7 +112,7 @@ class SelfImitation:
         """P50: the median of the groups' mean returns; 0 before there is any."""
         return float(np.median(self._means)) if self._means else 0.0
 
-    def __call__(self, table: StepTable, advantage: Tensor, look: Look) -> Tensor:
+    def __call__(self, table: StepTable, advantage: Tensor, iteration: Iteration) -> Tensor:
         self._advantage = advantage
         if "anchored" not in table or "imitated" not in table:
             return advantage
@@ -122,10 +122,10 @@ class SelfImitation:
         return torch.where(second, value, advantage)
 
     # ---- what is kept -------------------------------------------------------------------------------------
-    def learn(self, table: StepTable, look: Look) -> dict[str, float]:
+    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
         """Keep the good ones of this iteration's episodes, and the mean return of each group."""
         names = [str(label) for label in table.labels("trajectory")]
-        played = {row.trajectory.id: row.trajectory for row in look.rows if not is_replayed(row.trajectory)}
+        played = {row.trajectory.id: row.trajectory for row in iteration.rows if not is_replayed(row.trajectory)}
         whole = table.key("trajectory")
         size = segment_count(by=whole)
         reward = segment_mean(total_return(table), by=whole).tolist()
@@ -135,7 +135,7 @@ class SelfImitation:
             if fresh[code] and size[code] > 0 and credit[code] > 0:
                 refuse_unknown_probabilities(played[name], where="advantage: self_imitation")
                 self._kept.append(
-                    Kept(trajectory=played[name], reward=reward[code], advantage=credit[code], step=look.step)
+                    Kept(trajectory=played[name], reward=reward[code], advantage=credit[code], step=iteration.number)
                 )
         self._note_groups(table, torch.tensor(fresh)[table["trajectory"]])
         return {

@@ -17,7 +17,7 @@ from palaestra.errors import InvalidData, MissingColumn, RecipeError
 from palaestra.systems.spear.intrinsic_tool import IntrinsicTool
 from palaestra.systems.spear.schedules import fall, rise
 from tests.parts.tables import quick, shuffled, tables
-from tests.replay.episodes import look
+from tests.replay.episodes import at
 
 CALLS = [1.0, 0, 1, 1, 0, 0]
 
@@ -40,17 +40,17 @@ def table(**columns: Any) -> StepTable:
 )
 def test_schedules(step: int, up: float, down: float) -> None:  # rule 1
     assert rise(step, 200) == pytest.approx(up, abs=5e-5) and fall(step, 200) == pytest.approx(down, abs=5e-5)
-    found = IntrinsicTool(rate=1.0, cap=9.0, horizon=200)(table(), look(step))
+    found = IntrinsicTool(rate=1.0, cap=9.0, horizon=200)(table(), at(step))
     assert found["intrinsic"].sum().item() == pytest.approx(3 * down, abs=2e-4)
     assert IntrinsicTool(schedule="constant").factor(step) == 1.0
 
 
 def test_cap_and_place() -> None:  # rules 1 and 2
-    found = IntrinsicTool(rate=0.4, cap=1.0)(table(), look(0))
+    found = IntrinsicTool(rate=0.4, cap=1.0)(table(), at(0))
     assert found["intrinsic"].tolist() == pytest.approx([0.4, 0, 0.4, 0.2, 0, 0])
     assert found["reward"].tolist() == pytest.approx([0.4, 0, 0.4, 1.2, 0, 0])
     mixed = table().take(torch.tensor([5, 3, 1, 0, 2, 4]))
-    assert IntrinsicTool(rate=0.4)(mixed, look(0))["intrinsic"].tolist() == pytest.approx([0, 0.2, 0, 0.4, 0.4, 0])
+    assert IntrinsicTool(rate=0.4)(mixed, at(0))["intrinsic"].tolist() == pytest.approx([0, 0.2, 0, 0.4, 0.4, 0])
 
 
 @quick
@@ -58,46 +58,46 @@ def test_cap_and_place() -> None:  # rules 1 and 2
 def test_totals(given: StepTable) -> None:  # rules 1 and 2
     calls = (given["turn"] % 2).float()
     marked = given.replace(tool_call=calls)
-    found = IntrinsicTool(rate=0.5, cap=0.75)(marked, look(0))
+    found = IntrinsicTool(rate=0.5, cap=0.75)(marked, at(0))
     paid = total_return(marked.replace(reward=found["intrinsic"]))
     turns = total_return(marked.replace(reward=calls))
     assert torch.allclose(paid, (0.5 * turns).clamp_max(0.75))
     order = shuffled(marked, 3)
     assert torch.allclose(
-        IntrinsicTool(rate=0.5, cap=0.75)(marked.take(order), look(0))["reward"], found["reward"][order]
+        IntrinsicTool(rate=0.5, cap=0.75)(marked.take(order), at(0))["reward"], found["reward"][order]
     )
 
 
 @pytest.mark.parametrize("options", [{"schedule": "none"}, {"rate": 0.0}])
 def test_neutral(options: dict[str, Any]) -> None:  # rule 3
-    found = IntrinsicTool(**options)(table(), look(3))
+    found = IntrinsicTool(**options)(table(), at(3))
     assert torch.equal(found["reward"], table()["reward"]) and not bool(found["intrinsic"].any())
-    late = IntrinsicTool(horizon=10)(table(), look(10))
+    late = IntrinsicTool(horizon=10)(table(), at(10))
     assert torch.equal(late["reward"], table()["reward"])
 
 
 def test_outcome_stays() -> None:  # rule 4
-    assert set(IntrinsicTool()(table(), look(0))) == {"reward", "intrinsic"}
+    assert set(IntrinsicTool()(table(), at(0))) == {"reward", "intrinsic"}
 
 
 def test_padding_and_replay() -> None:  # rule 5
     part = IntrinsicTool(rate=0.4, cap=1.0)
     padded = table(weight=[1.0, 1, 0, 1, 1, 1])
-    found = part(padded, look(0))
+    found = part(padded, at(0))
     assert found["intrinsic"].tolist() == pytest.approx([0.4, 0, 0, 0.4, 0, 0])
     told = table(replayed=[1.0] * 4 + [0.0] * 2)
-    metrics = part.learn(told.replace(**part(told, look(0))), look(0))
+    metrics = part.learn(told.replace(**part(told, at(0))), at(0))
     assert metrics == {"intrinsic/factor": 1.0, "intrinsic/mean": 0.0, "intrinsic/tool_turns": 0.0}
 
 
 def test_unreadable_acts_call_nothing() -> None:  # rule 5
-    found = IntrinsicTool(rate=0.4)(table(invalid=[1.0, 0, 0, 0, 0, 0]), look(0))
+    found = IntrinsicTool(rate=0.4)(table(invalid=[1.0, 0, 0, 0, 0, 0]), at(0))
     assert found["intrinsic"].tolist() == pytest.approx([0, 0, 0.4, 0.4, 0, 0])
 
 
 def test_what_is_refused() -> None:  # rule 6
     with pytest.raises(MissingColumn, match="no column `tool_call` that tells which turns called a tool"):
-        IntrinsicTool()(table(tool_call=None), look(0))
+        IntrinsicTool()(table(tool_call=None), at(0))
     for horizon in (0, -1):
         with pytest.raises(InvalidData, match="horizon"):
             rise(0, horizon)

@@ -19,13 +19,13 @@ from palaestra.replay import is_replayed
 from palaestra.systems.spear.imitation_schedule import ImitationSchedule
 from palaestra.systems.spear.self_imitation import SelfImitation
 from tests.parts.episodes import NETWORK, assert_resumes, run
-from tests.replay.episodes import episode, look, seen
+from tests.replay.episodes import at, episode, seen
 from tests.training.conftest import curve
 
 
 def iterate(part: SelfImitation, played: list[Trajectory], step: int) -> tuple[list[Trajectory], torch.Tensor]:
     """One iteration: what the update learns from, and its advantages."""
-    chosen = part.choose(played, look(step))
+    chosen = part.choose(played, at(step))
     table, sight = StepTable.from_trajectories(chosen), seen(chosen, step)
     advantage = part(table, dr_grpo(table), sight)
     part.learn(table, sight)
@@ -39,7 +39,7 @@ def group(step: int, *outcomes: float) -> list[Trajectory]:
 def test_fresh_rows_stay() -> None:  # rule 1
     table = StepTable.from_trajectories(group(0, 1, 0, 0.5))
     for base in (grpo(table), dr_grpo(table)):
-        assert SelfImitation()(table, base, look(0)) is base
+        assert SelfImitation()(table, base, at(0)) is base
 
 
 def test_good_episodes_come_back() -> None:  # rule 2
@@ -89,9 +89,9 @@ def test_alternatives() -> None:  # rule 4
 
 def test_schedule() -> None:  # rule 5
     table = StepTable.from_trajectories(group(0, 1, 0))
-    assert ImitationSchedule()(table, look(5)).tolist() == [1.0] * 4
+    assert ImitationSchedule()(table, at(5)).tolist() == [1.0] * 4
     second = table.replace(anchored=torch.tensor([1.0, 1, 0, 0]))
-    assert ImitationSchedule(coefficient=0)(second, look(5)).tolist() == [0, 0, 1, 1]
+    assert ImitationSchedule(coefficient=0)(second, at(5)).tolist() == [0, 0, 1, 1]
 
 
 RECIPE: dict[str, Any] = {

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from palaestra.data import StepTable
-from palaestra.data.protocols import Look
+from palaestra.data.iteration import Iteration
 from palaestra.errors import InvalidData
 from palaestra.registry import NonNegative, PositiveInt, register
 
@@ -46,8 +46,8 @@ class DenseThenSparse:
         self.dense, self.success, self.progress, self.invalid = dense, success, progress, invalid
         self.step = 0
 
-    def __call__(self, table: StepTable, look: Look) -> Float[Tensor, " rows"]:
-        self.step = look.step
+    def __call__(self, table: StepTable, iteration: Iteration) -> Float[Tensor, " rows"]:
+        self.step = iteration.number
         order, last = table.timeline("trajectory")
         ends = torch.zeros(len(table), dtype=torch.bool).index_copy_(0, order, last) & (table.weight > 0)
         outcome = table["outcome"].double()
@@ -58,13 +58,13 @@ class DenseThenSparse:
                 remedy="Give `success` in the environment's last `info`.",
             )
         reward = torch.where(ends, self.success * outcome, 0.0)
-        if look.step < self.dense:
+        if iteration.number < self.dense:
             reward = reward + self.progress * _advances(table, order)
             if "invalid" in table:
                 reward = reward - self.invalid * table["invalid"].double()
         return torch.where(table.weight > 0, reward, 0.0).float()
 
-    def learn(self, table: StepTable, look: Look) -> dict[str, float]:
+    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
         return {"reward/dense": float(self.step < self.dense)}
 
     def state_dict(self) -> dict[str, Any]:

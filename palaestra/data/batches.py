@@ -1,10 +1,12 @@
-"""Cutting samples into mini-batches and token-budget micro-batches. Knows costs and seeds only."""
+"""Cutting samples into mini-batches, and into micro-batches that a model reads at once."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
+
+from palaestra.data.protocols import Samples
 
 
 def micro_batches(
@@ -42,3 +44,10 @@ def _units(which: Sequence[int], together: np.ndarray | None) -> list[list[int]]
     for i in which:
         found.setdefault(int(i) if together is None else int(together[i]), []).append(int(i))
     return list(found.values())
+
+
+def token_index(samples: Samples, which: Sequence[int]) -> np.ndarray:
+    """Positions of these samples' response tokens in the table's flat order, in the order of `which`."""
+    start = samples.token_start
+    pieces = [samples.token_index[start[i] : start[i + 1]] for i in which]
+    return np.concatenate(pieces) if pieces else np.zeros(0, np.int64)

@@ -1,0 +1,65 @@
+"""What parts may know of the iteration that they work in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from palaestra.data.batches import micro_batches, token_index
+from palaestra.data.protocols import Samples
+from palaestra.data.table import Row, tokens_of
+
+
+@dataclass(slots=True, eq=False)
+class Iteration:
+    """One iteration, for every part that takes a data parameter of the name `iteration`.
+
+    Attributes:
+        policies: the trainable policies by name.
+        number: of the iteration, from 0. seed: of this iteration; derive from it whatever is random.
+        temperature: of the rollout. token_budget: tokens a model should read at once.
+        rows: the steps behind the table's rows, in its order.
+        temperatures: of policies whose roles have their own.
+    """
+
+    policies: Mapping[str, Any]
+    number: int
+    seed: int
+    temperature: float
+    token_budget: int
+    rows: Sequence[Row] = ()
+    collated: dict[str, Samples] = field(default_factory=dict)
+    temperatures: Mapping[str, float] = field(default_factory=dict)
+
+    def samples(self, policy: str) -> Samples:
+        """The policy's rows, collated once."""
+        if policy not in self.collated:
+            own = [row for row in self.rows if row.step.policy == policy]
+            temperature = self.temperatures.get(policy, self.temperature)
+            self.collated[policy] = self.policies[policy].collate(own, temperature=temperature)
+        return self.collated[policy]
+
+    def batches(self, policy: str) -> Iterator[tuple[list[int], Tensor]]:
+        """The policy's samples in cuts of at most `token_budget`, each with the places of its tokens in the table."""
+        samples = self.samples(policy)
+        for which in micro_batches(samples.cost, range(len(samples.cost)), budget=self.token_budget):
+            yield which, torch.from_numpy(token_index(samples, which))
+
+    def logprob(self, model: Any, policy: str) -> Tensor:
+        """Log-probabilities of the tokens that `policy` took, under `model`: (tokens,), NaN elsewhere.
+
+        Args:
+            model: the policy or another one of its kind (a copy with weights of its own).
+
+        Returns: without gradient, on the CPU.
+        """
+        out = torch.full((tokens_of(self.rows),), torch.nan)
+        for which, places in self.batches(policy):
+            with torch.no_grad():
+                now = model.forward(self.samples(policy), which, values=False, entropy=False)
+            out[places] = now.logprob.cpu()
+        return out

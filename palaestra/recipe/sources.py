@@ -94,6 +94,8 @@ def _find(path: Path, folder: Path = Path()) -> tuple[Path, str]:
             return known[candidate], candidate
     siblings = [other.as_posix() for other in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
     names = {other.removesuffix(".yaml"): other for other in [*known, *siblings]}
+    if "/" not in name:
+        names |= {other.partition("/")[0]: other.partition("/")[0] for other in known if other.endswith("/recipe.yaml")}
     moved = [other for other in known if path.stem in (other.removesuffix("/method.yaml"), Path(other).stem)]
     raise UnknownName(
         where=path.as_posix(),

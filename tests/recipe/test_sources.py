@@ -66,6 +66,7 @@ def test_an_installed_package_brings_its_recipes(world, monkeypatch) -> None:  #
         ("methods/gigpo.yaml", "gigpo/method.yaml"),
         ("gigpo/methd.yaml", "gigpo/method.yaml, gigpo/recipe.yaml"),
         ("ovn.yaml", "own.yaml"),
+        ("gigop", "gigpo"),
     ],
 )
 def test_an_unknown_file(name, near) -> None:  # rule 4

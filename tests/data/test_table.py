@@ -1,7 +1,8 @@
 """StepTable: (1) columns of names, numbers and flags; (2) what is missing or wrong is refused by name; (3) keys, units
 and time; (4) padding stands aside; (5) `take` and `replace` keep everything else; (6) episodes become rows, in an order
 that does not depend on their arrival; (7) an empty table is a table; (8) what the library
-marks becomes columns, and numbers of the same names in info do not.
+marks becomes columns, and numbers of the same names in info do not; (9) an exchanged column is known anew, and all others
+are shared.
 """
 
 from __future__ import annotations
@@ -241,3 +242,61 @@ def test_a_mark_is_of_its_step_alone() -> None:  # rule 8
     copy.mark(guided=1.0)
     assert (step.marks, step.info) == (Marks(), {"own": 1.0})
     assert (copy.marks, copy.info) == (Marks(foreign=1.0, guided=1.0), {"own": 1.0, "hint": 2.0})
+
+
+# ---- exchanging columns: what is shared and what is known anew ------------------------------------------------
+ROWS = {
+    "group": ["g", "g", "g", "h"],
+    "trajectory": ["a", "a", "b", "c"],
+    "agent": ["x", "y", "x", "x"],
+    "turn": [0, 1, 0, 0],
+    "reward": [1.0, 0.0, 2.0, 3.0],
+    "state_key": ["s", "t", "s", "s"],
+    "token_count": [1, 2, 1, 1],
+}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"weight": [1.0, 0.0, 1.0, 1.0]},
+        {"turn": [1, 0, 0, 0]},
+        {"state_key": ["s", "s", "t", "s"]},
+        {"agent": ["x", "x", "x", "x"]},
+        {"token_count": [2, 1, 1, 1]},
+        {"group": ["g", "g", "g", "g"]},
+        {"trajectory": ["a", "a", "a", "c"]},
+        {"reward": [0.0, 0.0, 0.0, 1.0], "outcome": [1, 1, 0, 0]},
+    ],
+    ids=lambda changed: "-".join(changed),
+)
+def test_an_exchanged_column_is_known_anew(changed: dict[str, list[object]]) -> None:  # rule 9
+    first = StepTable(**ROWS)
+    names = (("group",), ("group", "state_key"), ("trajectory",), ("trajectory", "agent", "turn"), ("act",))
+    for known in names:  # asked before, so that answers could be kept
+        first.key(*known), first.timeline(*known)
+    assert len(first.token_row) == first.tokens
+    found, built = first.replace(**changed), StepTable(**{**ROWS, **changed})
+    for known in names:
+        assert found.key(*known).codes.tolist() == built.key(*known).codes.tolist()
+        assert found.key(*known).weights.tolist() == built.key(*known).weights.tolist()
+        assert [part.tolist() for part in found.timeline(*known)] == [part.tolist() for part in built.timeline(*known)]
+    assert found.token_row.tolist() == built.token_row.tolist()
+
+
+def test_other_columns_are_shared() -> None:  # rule 9
+    first = StepTable(**ROWS)
+    found = first.replace(reward=[0.0] * 4)
+    assert found["state_key"] is first["state_key"] and first["reward"].tolist() == [1.0, 0.0, 2.0, 3.0]
+
+
+def test_what_replace_refuses() -> None:  # rule 2
+    first = StepTable(**ROWS, token_logprob=[0.0] * 5)
+    with pytest.raises(MissingColumn, match="`reward` is required"):
+        first.replace(reward=None)
+    with pytest.raises(InvalidData, match="5 values for 6 tokens"):
+        first.replace(token_count=[2, 2, 1, 1])
+    with pytest.raises(InvalidData, match="different groups"):
+        first.replace(group=["g", "h", "g", "h"])
+    with pytest.raises(InvalidData, match="negative"):
+        first.replace(weight=[-1.0, 1, 1, 1])

@@ -1,8 +1,8 @@
 """StepTable: (1) columns of names, numbers and flags; (2) what is missing or wrong is refused by name; (3) keys, units
 and time; (4) padding stands aside; (5) `take` and `replace` keep everything else; (6) episodes become rows, in an order
 that does not depend on their arrival; (7) an empty table is a table; (8) what the library
-marks becomes columns, and numbers of the same names in info do not; (9) an exchanged column is known anew, and all others
-are shared.
+marks becomes columns, and numbers of the same names in info do not; (9) an exchanged column is known anew, and all
+others are shared.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class CreditProbe:
         assert self.seen is not None
         policy = iteration.policies["main"]
         samples = iteration.samples("main")
-        now = policy.forward(samples, range(len(samples.cost)), values=False, entropy=True)
+        now = policy.forward(samples, range(len(samples.cost)), ("logprob", "entropy"))
         index = torch.as_tensor(samples.token_index)
         outside = torch.tensor(
             [any(word in (row.step.observation.text or "") for word in OUTSIDE) for row in iteration.rows]
@@ -45,15 +45,15 @@ class CreditProbe:
         here = outside[table.token_row][index]
         norms = {}
         for place, chosen in (("outside", here), ("house", ~here)):
-            total = (self.seen[index] * now.logprob)[chosen].sum() / len(table)
+            total = (self.seen[index] * now["logprob"])[chosen].sum() / len(table)
             pieces = torch.autograd.grad(total, list(policy.module.parameters()), retain_graph=True, allow_unused=True)
             norms[place] = math.sqrt(sum(float(piece.double().square().sum()) for piece in pieces if piece is not None))
-        assert now.entropy is not None
+        assert now["entropy"] is not None
         return {
             "probe/outside_gradient": norms["outside"],
             "probe/house_gradient": norms["house"],
             "probe/outside_share": norms["outside"] / max(norms["outside"] + norms["house"], 1e-12),
-            "probe/outside_entropy": float(now.entropy[here].mean().detach()) if bool(here.any()) else 0.0,
+            "probe/outside_entropy": float(now["entropy"][here].mean().detach()) if bool(here.any()) else 0.0,
         }
 
     def state_dict(self) -> dict[str, Any]:

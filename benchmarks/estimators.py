@@ -62,16 +62,16 @@ def columns(rows: int, *, seed: int = 0) -> dict[str, Any]:
         "team": agent,
         "process": dice.random(size, np.float32),
         "good": dice.integers(0, 2, size),
-        "entropy": dice.random(size, np.float32),
-        "token_entropy": dice.random(tokens, np.float32),
+        "row_entropy": dice.random(size, np.float32),
+        "entropy_old": dice.random(tokens, np.float32),
         "node": trajectory // 2 * 50 + turn,  # two trajectories each are branches of one
         **{name: dice.random(size, np.float32) for name in ("format", "executed", "judged")},
         "parent": np.where(agent == 0, None, 0).tolist(),
         "token_count": count,
         "terminated": np.ones(size, bool),
-        "value": dice.random(size, np.float32),
-        "token_value": dice.random(tokens, np.float32),
-        **{name: -dice.random(tokens, np.float32) for name in ("token_logprob", "token_proximal", "token_reference")},
+        "row_value": dice.random(size, np.float32),
+        "value_old": dice.random(tokens, np.float32),
+        **{name: -dice.random(tokens, np.float32) for name in ("logprob_behavior", "logprob_old", "logprob_reference")},
     }
 
 

@@ -19,9 +19,10 @@ import re
 import sys
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
@@ -62,10 +63,15 @@ SLOTS: dict[str, str] = {
 }
 
 STAGES = frozenset({"reward", "selection", "advantage", "weights"})  # slots between rollout and loss
-# Columns that come from an ability rather than from the environment.
-GIVEN_BY = dict.fromkeys(("reference", "token_reference"), "reference") | dict.fromkeys(
-    ("value", "value_end", "token_value", "value_old", "value_target", "value_weight"), "critic"
-)
+# What parts once said among their `uses`, and how they say it now.
+FORMER_USES = {
+    "whole_trajectory": 'scope="trajectory"',
+    "whole_group": 'scope="group"',
+    "mini_batch": 'scope="minibatch"',
+    "mini_columns": "frozen_minibatch=True",
+    "every_token": "every_token=True",
+    "rejection": 'writes=("weight",)',
+}
 MAY_BE_OBJECTS = {"tool"}  # `palaestra.tools.tool` makes an object of a function
 MAY_HOLD_STATE = STAGES | {"sampler", "strategy"}
 
@@ -79,8 +85,13 @@ class Part:
     slot: str
     name: str
     target: Callable[..., Any]
-    reads: tuple[str, ...] = ()
+    reads: tuple[str, ...] | None = None
+    reads_if: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    writes: tuple[str, ...] | None = None
     uses: tuple[str, ...] = ()
+    scope: str | Mapping[str, str] = "row"
+    frozen_minibatch: bool = False
+    every_token: bool = False
     source: str = ""
     extra: str = ""
     modules: tuple[str, ...] = ()
@@ -111,6 +122,19 @@ class Part:
         """Whether a run makes one object of this part and calls that, iteration after iteration."""
         return self.slot in MAY_HOLD_STATE and inspect.isclass(self.target)
 
+    def reads_with(self, options: Mapping[str, Any]) -> tuple[str, ...] | None:
+        """The columns that it reads with these options; None, if it does not say."""
+        if self.reads is None:
+            return None
+        further = [columns for condition, columns in self.reads_if.items() if holds(condition, options)]
+        return tuple(dict.fromkeys((*self.reads, *(column for columns in further for column in columns))))
+
+    def scope_with(self, options: Mapping[str, Any]) -> str:
+        """The unit of tokens that the loss must see whole, with these options; a key of `palaestra.data.SCOPES`."""
+        if isinstance(self.scope, str):
+            return self.scope
+        return next((unit for condition, unit in self.scope.items() if holds(condition, options)), "row")
+
     @property
     def summary(self) -> str:
         """The first line of the docstring."""
@@ -134,8 +158,13 @@ def register(
     slot: str,
     name: str,
     *,
-    reads: tuple[str, ...] = (),
+    reads: tuple[str, ...] | None = None,
+    reads_if: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    writes: tuple[str, ...] | None = None,
     uses: tuple[str, ...] = (),
+    scope: str | Mapping[str, str] = "row",
+    frozen_minibatch: bool = False,
+    every_token: bool = False,
     source: str = "",
     extra: str = "",
     modules: tuple[str, ...] = (),
@@ -145,31 +174,68 @@ def register(
     Args:
         slot: a key of `SLOTS`.
         name: lower case, unique in its slot.
-        reads: columns of the table (of a loss or regularizer: of the token batch) that must exist, such as "state_key".
-            A recipe is refused before the run where nothing gives them.
+        reads: columns that it reads beside those which every table has (group, trajectory, agent, turn, reward), such
+            as "state_key", "value_old" or, in a loss, "logprob" and "advantage". Training computes a policy's output
+            only if somebody reads it, and a loss is given the columns that it reads and no others. A recipe is refused
+            before the run where nothing gives such a column; "invalid?" may be absent. None: the part does not say; a
+            loss is then given all columns that cost no further pass.
+        reads_if: further columns by condition: `{"level=token": ("value_old",), "clip": ("value_old",)}`. A condition
+            is an option that is set (neither None nor 0 nor False), or an option and its value.
+        writes: columns that it gives, of an estimator also those beside its credit. Of a part of `weights`:
+            ("weight", "counts") where a token of factor 0 leaves the denominators, as a mask does; ("weight",) where it
+            stays in them, as a rejected importance weight does. None: the part does not say; it then counts as a mask.
         uses: abilities that the setup must have, such as "critic", "reference", "group", "expert" or "fork". A recipe
             is refused where the policy, the environment, the runner or a setting lacks them.
+        scope: of a loss: the unit of tokens that it must see whole, "row", "invocation", "trajectory", "group" or
+            "minibatch"; or units by condition: `{"ratio=trajectory": "trajectory"}`.
+        frozen_minibatch: of a loss: it reads `batch.minibatch`, the frozen columns of the whole mini-batch.
+        every_token: of a loss: it moves tokens that have no advantage, too.
         source: "arXiv 2505.10978", or where the formula comes from.
         extra: the optional dependencies that it needs, as in `pip install 'palaestra[extra]'`.
         modules: of the extra, those that it imports whatever its options are; a recipe is refused where one is absent.
 
     The signature says the rest. Positional parameters are *data*: whoever calls the part hands them over, by position
     or by name (an estimator gets the table, a loss the batch, a policy its name and setting). Keyword-only parameters
-    are *options*: a recipe sets them, and a direct call's are checked as a recipe's are. `reads` and `uses` are
-    neither: they say what must be true of the data and of the setup, so that a recipe can be checked without running.
-    What a part does not declare is unknown and never refused.
+    are *options*: a recipe sets them, and a direct call's are checked as a recipe's are. `reads`, `writes` and `uses`
+    are neither: they say what must be true of the data and of the setup, so that a recipe can be checked without
+    running. What a part does not declare is unknown and never refused.
     """
     if slot not in SLOTS:
         raise UnknownName(where=f"register({slot!r}, {name!r})", what=f"no slot `{slot}`.", options=SLOTS)
+    for former in FORMER_USES.keys() & set(uses):
+        raise ContractError(
+            where=f"register({slot!r}, {name!r})",
+            what=f"`uses=({former!r},)` is no ability of the setup.",
+            remedy=f"Write `{FORMER_USES[former]}` instead.",
+        )
 
     def decorate(target: P) -> P:
         made: Any = _checked_class(target) if inspect.isclass(target) else _checked_function(target)
         made.part = Part(
-            slot=slot, name=name, target=target, reads=reads, uses=uses, source=source, extra=extra, modules=modules
+            slot=slot,
+            name=name,
+            target=target,
+            reads=reads,
+            reads_if=reads_if,
+            writes=writes,
+            uses=uses,
+            scope=scope,
+            frozen_minibatch=frozen_minibatch,
+            every_token=every_token,
+            source=source,
+            extra=extra,
+            modules=modules,
         )
         return made  # type: ignore[no-any-return]
 
     return decorate
+
+
+def holds(condition: str, options: Mapping[str, Any]) -> bool:
+    """Whether `option` is set, or `option=value` is its value."""
+    name, compares, value = condition.partition("=")
+    chosen = options.get(name)
+    return str(chosen) == value if compares else bool(chosen)
 
 
 def _checked_function(function: Callable[..., Any]) -> Callable[..., Any]:

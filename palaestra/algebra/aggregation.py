@@ -11,7 +11,7 @@ from torch import Tensor
 from palaestra.algebra.segments import segment_count
 from palaestra.data.keys import Key, compact
 from palaestra.data.tokens import TokenBatch
-from palaestra.errors import ContractError, InvalidData
+from palaestra.errors import InvalidData
 
 Aggregation = Literal[
     "token-mean",
@@ -31,13 +31,8 @@ def unit_key(batch: TokenBatch, unit: str, *, where: str) -> Key:
 
     Raises: ContractError, if the batch may hold a part of a unit only.
     """
-    if unit not in batch.whole:
-        raise ContractError(
-            where=where,
-            what=f"this batch may hold a part of a {unit} only.",
-            remedy="Use the level of tokens or turns, or batches that hold whole trajectories.",
-        )
-    return _key(batch.need(unit, where=where), (batch.weight > 0).double())
+    batch.check_scope(unit, where=where)
+    return _key(batch.unit(unit, where=where), (batch["weight"] > 0).double())
 
 
 def coefficients(
@@ -59,13 +54,13 @@ def coefficients(
         agent-mean            mean over the tokens of an agent, then over agents: no role gains weight by talking
 
     "Sequence" is the trajectory's tokens, however many training samples hold them. A token counts if its weight is
-    positive, or with `batch.counted`, if that is: masks of selection shrink the denominators, rejected importance
+    positive, or with a column `counts`, if that is: masks of selection shrink the denominators, rejected importance
     weights do not.
 
     Returns: float64 (tokens,), all 0 if every token is masked.
     Raises: InvalidData, if `constant` is missing or not positive where it is needed.
     """
-    kept = ((batch.weight if batch.counted is None else batch.counted) > 0).double()
+    kept = (batch["counts" if "counts" in batch else "weight"] > 0).double()
     sequence = _key(batch.trajectory, kept)
     if how in ("sequence-sum-norm", "constant-length") and (constant is None or constant <= 0):
         raise InvalidData(
@@ -93,10 +88,10 @@ def coefficients(
             rows = segment_count(by=Key(sequence.codes, sequence.size, (), kept / _size(row)))
             return kept / (n * rows[sequence.codes].clamp_min(1e-300) * _size(row))
         case "group-mean":
-            group = _key(batch.need("group", where="aggregate: group-mean"), kept)
+            group = _key(batch.unit("group", where="aggregate: group-mean"), kept)
             return kept / (_count(group) * _size(group))
         case "agent-mean":
-            agent = _key(batch.need("agent", where="aggregate: agent-mean"), kept)
+            agent = _key(batch.unit("agent", where="aggregate: agent-mean"), kept)
             return kept / (_count(agent) * _size(agent))
     raise InvalidData(where="aggregate", what=f"unknown mode {how!r}.", options=Aggregation.__args__)
 
@@ -105,9 +100,9 @@ def aggregate(
     loss: Float[Tensor, " tokens"], batch: TokenBatch, *, how: Aggregation = "token-mean", constant: float | None = None
 ) -> Tensor:
     """Σ coefficient · weight · loss: a scalar with gradient; 0, and a warning, if every token is masked."""
-    if len(batch) and not bool((batch.weight > 0).any()):
+    if len(batch) and not bool((batch["weight"] > 0).any()):
         warnings.warn(f"aggregate: all {len(batch)} tokens are masked; the loss is 0.", stacklevel=2)
-    return (coefficients(batch, how=how, constant=constant).to(loss.dtype) * batch.weight * loss).sum()
+    return (coefficients(batch, how=how, constant=constant).to(loss.dtype) * batch["weight"] * loss).sum()
 
 
 def _key(codes: Tensor, weight: Tensor) -> Key:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from palaestra.algebra.returns import Estimate
+from palaestra.algebra.returns import Credit
 from palaestra.algebra.segments import segment_count, segment_equal, segment_mean, segment_std
 from palaestra.data.keys import Key
 from palaestra.errors import InvalidData
@@ -128,10 +128,10 @@ def whiten(
     return torch.where(counts, (x - mean) / deviation, 0.0).float()
 
 
-def whitened(estimate: Estimate, *, floor: Literal["variance", "deviation"] = "variance") -> Estimate:
+def whitened(estimate: Credit, *, floor: Literal["variance", "deviation"] = "variance") -> Credit:
     """The same estimate, its advantages whitened over the units that a critic judges; targets stay as they are."""
     judged = estimate.target.isfinite()
-    return Estimate(whiten(estimate.advantage, weight=judged, floor=floor), estimate.target)
+    return Credit(whiten(estimate.advantage, weight=judged, floor=floor), estimate.target)
 
 
 # ---- pool and modulate ------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import torch
@@ -16,11 +18,19 @@ from palaestra.errors import InvalidData, MissingColumn
 HALF_ULP = 2.0**-24  # what one float32 number may be off by, relatively
 
 
-class Estimate(NamedTuple):
-    """An advantage and, where a critic was read, the target its value should move to. Equal shapes."""
+class Credit(NamedTuple):
+    """What an estimator gives.
+
+    Attributes:
+        advantage: (rows,) or (tokens,).
+        target: of the same shape, where a critic's values should move, NaN where no critic speaks; None without a
+            critic.
+        columns: further columns of rows or tokens, which later parts and losses may read by their names.
+    """
 
     advantage: Tensor
-    target: Tensor
+    target: Tensor | None = None
+    columns: Mapping[str, Tensor] = MappingProxyType({})
 
 
 # ---- temporal kernels -------------------------------------------------------------------------------------
@@ -54,7 +64,7 @@ def reward_to_go(
         reward: (units,) in place of the reward column.
     """
     unit, last = table.timeline(*by)
-    weight = table.weight > 0
+    weight = table.row_weight > 0
     if level == "token":
         unit, closes, row = _token_timeline(table, unit)
         last, weight = last[row] & closes, weight[table.token_row]
@@ -88,19 +98,19 @@ def lambda_return(
     by: tuple[str, ...] = ("trajectory", "agent"),
     open_end: Literal["error", "last_value"] = "error",
     target_lam: float | None = None,
-) -> Estimate:
+) -> Credit:
     """Generalized advantage estimation over rows or over response tokens.
 
         δ_u = r_u + g_u · V_{u+1} − V_u          A_u = δ_u + g_u · lam · A_{u+1}          target = A + V
 
-    V_{u+1} is 0 after a terminated last row and `value_end` after a truncated one. g_u is `gamma` between
+    V_{u+1} is 0 after a terminated last row and `bootstrap_value` after a truncated one. g_u is `gamma` between
     rows and `gamma_in` (default: `gamma`) between the tokens of one row. At token level a row's reward
     stands on its last token, and the unit after a row's last token is the first token of the next row.
     A chain without any value belongs to an agent without a critic: advantage 0, target NaN, as on padding.
 
     Args:
-        table: columns value (rows,) at level "row", token_value (tokens,) at level "token"; terminated,
-            truncated (rows,); value_end (rows,), read on truncated last rows.
+        table: columns value (rows,) at level "row", value_old (tokens,) at level "token"; terminated,
+            truncated (rows,); bootstrap_value (rows,), read on truncated last rows.
         reward: (units,) in place of the reward column.
         open_end: what follows the last row of a chain which is neither terminated nor truncated: "error", or
             "last_value": V of the chain's last unit once more, so that with gamma 1 its δ is its own reward.
@@ -110,7 +120,7 @@ def lambda_return(
         neither terminated nor truncated (open_end "error"), or if a chain has values on some of its rows only.
     """
     order, last = table.timeline(*by)
-    value, judged = _values(table, "value" if level == "row" else "token_value", by=by)
+    value, judged = _values(table, "value" if level == "row" else "value_old", by=by)
     end, unfinished = _end_value(table, order, last, judged, open_end=open_end)
     rewards, inner = (table["reward"] if reward is None else reward), gamma
     unit, closes = order, torch.ones(len(order), dtype=torch.bool)
@@ -130,7 +140,7 @@ def lambda_return(
     if target_lam is not None and target_lam != lam:
         aim = torch.empty_like(delta)
         aim[unit] = reverse_scan(delta, torch.where(last, 0.0, g * target_lam))
-    return Estimate(advantage.float(), torch.where(judged, aim + value, torch.nan).float())
+    return Credit(advantage.float(), torch.where(judged, aim + value, torch.nan).float())
 
 
 def _values(table: StepTable, name: str, *, by: tuple[str, ...]) -> tuple[Tensor, Tensor]:
@@ -143,19 +153,19 @@ def _values(table: StepTable, name: str, *, by: tuple[str, ...]) -> tuple[Tensor
         )
     column, chain = table[name].double(), table.key(*by)
     row = table.token_row if len(column) == table.tokens else torch.arange(len(table))
-    counts, code = table.weight[row] > 0, chain.codes[row]
+    counts, code = table.row_weight[row] > 0, chain.codes[row]
     has = torch.zeros(chain.size, dtype=torch.bool)
     has[code[counts & ~column.isnan()]] = True
     needed = counts & has[code]
     if not bool(column[needed].isfinite().all()):
         raise InvalidData(where=f"column `{name}`", what=f"a value is not finite inside one ({', '.join(by)}).")
-    return torch.where(needed, column, 0.0), (table.weight > 0) & has[chain.codes]
+    return torch.where(needed, column, 0.0), (table.row_weight > 0) & has[chain.codes]
 
 
 def _end_value(
     table: StepTable, order: Tensor, last: Tensor, judged: Tensor, *, open_end: Literal["error", "last_value"]
 ) -> tuple[Tensor, Tensor]:
-    """V after the last row of each chain: 0 if terminated, value_end if truncated; and which last rows are neither.
+    """V after the last row of each chain: 0 if terminated, `bootstrap_value` if truncated; which are neither.
 
     Both in timeline order.
     """
@@ -171,7 +181,7 @@ def _end_value(
         raise InvalidData(
             where=f"row {row}, turn {int(table['turn'][row])}",
             what="it is the last of its trajectory and neither terminated nor truncated.",
-            remedy="Say how the episode ended: a value of 0 follows a terminated row, `value_end` a truncated one.",
+            remedy="Say how it ended: a value of 0 follows a terminated row, `bootstrap_value` a truncated one.",
         )
     if not bool((last & truncated).any()):
         return torch.zeros(len(order), dtype=torch.float64), unfinished
@@ -180,11 +190,15 @@ def _end_value(
 
 
 def _values_at(table: StepTable, needed: Tensor, order: Tensor) -> Tensor:
-    if "value_end" not in table:
-        raise MissingColumn(where="lambda_return(…)", what="a trajectory is truncated and there is no `value_end`.")
-    end = table["value_end"].double()[order]
+    if "bootstrap_value" not in table:
+        raise MissingColumn(
+            where="lambda_return(…)", what="a trajectory is truncated and there is no `bootstrap_value`."
+        )
+    end = table["bootstrap_value"].double()[order]
     if not bool(torch.isfinite(end[needed]).all()):
-        raise InvalidData(where="column `value_end`", what="it is missing on the last row of a truncated trajectory.")
+        raise InvalidData(
+            where="column `bootstrap_value`", what="it is missing on the last row of a truncated trajectory."
+        )
     return torch.nan_to_num(end)
 
 
@@ -209,8 +223,8 @@ def token_rewards(table: StepTable, *, kl: float, where: str) -> Float[Tensor, "
     """Row rewards on the last token of their row, minus kl · (logprob − reference) on every token.
 
     Args:
-        table: columns reward, token_count; with kl > 0 also token_reference and token_proximal (else
-            token_logprob), each (tokens,). Tokens of scripted agents have neither and cost nothing.
+        table: columns reward, token_count; with kl > 0 also logprob_reference and logprob_old (else
+            logprob_behavior), each (tokens,). Tokens of scripted agents have neither and cost nothing.
         kl: ≥ 0.
         where: `method: option` that asks for it, for messages.
 
@@ -219,15 +233,15 @@ def token_rewards(table: StepTable, *, kl: float, where: str) -> Float[Tensor, "
     """
     if kl <= 0:
         return _on_last_token(table)
-    if "token_reference" not in table:
+    if "logprob_reference" not in table:
         raise MissingColumn(
             where=where,
-            what="a KL penalty needs the column `token_reference`, which the table lacks.",
+            what="a KL penalty needs the column `logprob_reference`, which the table lacks.",
             remedy=f"Set `reference: start` in the recipe, or {where.rpartition(' ')[2]}: 0.",
         )
-    sampled = table["token_proximal"] if "token_proximal" in table else table["token_logprob"]
-    reference = table["token_reference"]
-    silent = (table.weight[table.token_row] == 0) | (sampled.isnan() & reference.isnan())
+    sampled = table["logprob_old"] if "logprob_old" in table else table["logprob_behavior"]
+    reference = table["logprob_reference"]
+    silent = (table.row_weight[table.token_row] == 0) | (sampled.isnan() & reference.isnan())
     drift = torch.where(silent, 0.0, sampled - reference)
     bad = int((~drift.isfinite()).sum())
     if bad:

@@ -9,10 +9,11 @@ from rich.table import Table
 
 from palaestra.catalogue import Declaration, System, heads, studies, system, systems
 from palaestra.catalogue.studies import trained_with
+from palaestra.columns import ability_of
 from palaestra.commands.tables import console
 from palaestra.errors import UnknownName, nearest
 from palaestra.index import PACKAGE
-from palaestra.registry import GIVEN_BY, SLOTS, index
+from palaestra.registry import SLOTS, index
 
 WIDTH = 100
 
@@ -78,4 +79,4 @@ def _parts(slots: list[str], without: str | None) -> Table:
 
 def _needs(part: Declaration) -> set[str]:
     """Columns and abilities, and the abilities that columns come from."""
-    return {*part.reads, *part.uses, *(GIVEN_BY[column] for column in part.reads if column in GIVEN_BY)}
+    return {*part.reads, *part.uses, *(ability for column in part.reads if (ability := ability_of(column)))}

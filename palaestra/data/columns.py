@@ -1,7 +1,4 @@
-"""Columns: what a table's columns are called, and values of any kind as tensors.
-
-Knows names of columns, numbers and labels. Knows nothing of rows in time.
-"""
+"""Values of columns: numbers, labels and codes as tensors."""
 
 from __future__ import annotations
 
@@ -13,21 +10,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from palaestra.columns import COUNTS, FLAGS, NUMBERS
 from palaestra.errors import InvalidData
-
-REQUIRED = ("group", "trajectory", "agent", "turn", "reward")
-KEYS = (
-    *("group", "trajectory", "agent", "state_key", "next_key", "action_key"),
-    *("policy", "segment", "invocation", "parent", "team", "stratum", "game", "node", "task", "state_text", "reads"),
-)
-# In `info`, of a step or of its whole trajectory. `reads`: turns of the acts whose messages the act was shown.
-LABELS = ("team", "stratum", "game", "node", "reads")
-FLAGS = ("terminated", "truncated")
-PER_TOKEN = ("token_logprob", "token_proximal", "token_reference", "token_entropy", "token_value", "token_version")
-COUNTS = ("turn", "token_count", "version")
-NUMBERS = ("reward", "weight", "outcome", "process", "value", "value_end", "entropy", "without", *PER_TOKEN)
-COMPUTED = ("value", "value_end", "entropy", "act", *PER_TOKEN)  # never taken from `info`
-MAY_BE_MISSING = ("outcome", "process", "value", "value_end", "without", *PER_TOKEN)  # NaN: "not given for this row"
 
 
 def label(value: Any) -> Any:
@@ -68,7 +52,7 @@ def numbers(name: str, values: Any) -> Tensor:
     Raises: InvalidData, if it is not one number per row.
     """
     column = values.detach() if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
-    if column.ndim != 1:
+    if column.ndim != 1 and (name in (*NUMBERS, *COUNTS, *FLAGS) or column.ndim == 0):
         raise InvalidData(where=f"column `{name}`", what=f"its shape is {tuple(column.shape)}, not (rows,).")
     if name in FLAGS:
         return column.bool()

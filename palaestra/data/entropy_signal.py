@@ -103,7 +103,7 @@ def _logarithm(entropy: Tensor) -> Tensor:
     if not bool((wide.isfinite() & (wide >= -ROUNDING)).all()):
         worst = wide[~(wide.isfinite() & (wide >= -ROUNDING))][0]
         raise InvalidData(
-            where="column `token_entropy`",
+            where="column `entropy_old`",
             what=f"an entropy is {float(worst):g}; it must be a number ≥ 0.",
             remedy="Entropies of discrete actions are −Σ p log p, in nats; tokens without one must be masked.",
         )

@@ -35,6 +35,10 @@ class Iteration:
     collated: dict[str, Samples] = field(default_factory=dict)
     temperatures: Mapping[str, float] = field(default_factory=dict)
 
+    def acted(self, policy: str) -> bool:
+        """Whether the policy acted in any of the rows."""
+        return any(row.step.policy == policy for row in self.rows)
+
     def samples(self, policy: str) -> Samples:
         """The policy's rows, collated once."""
         if policy not in self.collated:
@@ -60,6 +64,6 @@ class Iteration:
         out = torch.full((tokens_of(self.rows),), torch.nan)
         for which, places in self.batches(policy):
             with torch.no_grad():
-                now = model.forward(self.samples(policy), which, values=False, entropy=False)
-            out[places] = now.logprob.cpu()
+                now = model.forward(self.samples(policy), which, ("logprob",))
+            out[places] = now["logprob"].cpu()
         return out

@@ -5,7 +5,7 @@ Override these: Environment (or AsyncEnvironment). The rest is for authors of ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -194,19 +194,21 @@ class Policy(Protocol):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Current:
-    """What the policy under training says now about given samples. All are where the policy's module is.
+class PolicyOutputs:
+    """What a policy says about given samples. All tensors are where the policy's module is.
 
     Attributes:
-        logprob: (tokens,) of the response tokens, in the order of the samples, with gradient.
-        entropy: (tokens,), if asked for. value: (tokens,), V before the token, if asked for.
-        end_value: (samples,), V after the sample's end where it has a tail, NaN elsewhere.
+        columns: output → (tokens, …) of the response tokens, in the order of the samples, with gradient: "logprob" of
+            the token, "entropy" of its distribution, "value" before the token, and what else was asked for.
+        bootstrap_value: (samples,), the value of what follows the sample where it was cut off, NaN elsewhere; None, if
+            it was not asked for.
     """
 
-    logprob: Tensor
-    entropy: Tensor | None = None
-    value: Tensor | None = None
-    end_value: Tensor | None = None
+    columns: dict[str, Tensor]
+    bootstrap_value: Tensor | None = None
+
+    def __getitem__(self, output: str) -> Tensor:
+        return self.columns[output]
 
 
 @runtime_checkable
@@ -217,7 +219,7 @@ class Samples(Protocol):
         cost: int64 (samples,), tokens that the model reads for each.
         token_index: int64 (tokens,), positions of the samples' response tokens in the table's flat order.
         token_start: int64 (samples + 1,): tokens of sample i are token_index[token_start[i]:token_start[i + 1]].
-        end_row: int64 (samples,), the table row whose `value_end` the sample's tail gives; −1 without tail.
+        end_row: int64 (samples,), the table row whose `bootstrap_value` the sample's tail gives; −1 without tail.
     """
 
     cost: np.ndarray
@@ -227,16 +229,22 @@ class Samples(Protocol):
 
 
 class TrainablePolicy(Policy, Protocol):
-    """A policy that the training room can update. `module` holds everything with gradients."""
+    """A policy that the training room can update.
+
+    Attributes:
+        module: holds everything with gradients.
+        outputs: names that `forward` can be asked for, such as "logprob", "entropy" and "value".
+    """
 
     module: Module
+    outputs: frozenset[str]
     has_critic: bool
 
     def respond(
         self, rows: Sequence[Row], seeds: Sequence[int], *, temperature: float, max_tokens: int
     ) -> list[Action]: ...
     def collate(self, rows: Sequence[Row], *, temperature: float) -> Samples: ...
-    def forward(self, samples: Any, which: Sequence[int], *, values: bool, entropy: bool) -> Current: ...
+    def forward(self, samples: Any, which: Sequence[int], outputs: Collection[str]) -> PolicyOutputs: ...
     def weights_changed(self, version: int) -> None: ...
     def save(self, folder: str) -> None: ...
 

@@ -10,16 +10,20 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from palaestra.data.columns import (
-    COMPUTED,
+from palaestra.columns import (
     COUNTS,
     FLAGS,
     KEYS,
     LABELS,
-    MAY_BE_MISSING,
     NUMBERS,
-    PER_TOKEN,
+    OF_TOKENS,
+    RENAMED,
     REQUIRED,
+    is_computed,
+    is_output,
+    may_be_missing,
+)
+from palaestra.data.columns import (
     factorize,
     hashable,
     label,
@@ -37,35 +41,37 @@ class StepTable:
     """One row per step; keyword arguments are columns.
 
     Required: group, trajectory, agent, turn, reward. Optional: state_key, next_key, action_key,
-    token_count, outcome, process, weight, value, value_end, entropy, terminated, truncated, policy, version,
-    segment, invocation, parent, team, stratum, game, node, task, state_text, reads, without, and per token (flat,
-    sum(token_count)) token_logprob, token_proximal, token_reference, token_entropy, token_value. Any further
-    named column is accepted.
+    token_count, outcome, process, row_weight, row_value, bootstrap_value, row_entropy, terminated, truncated, policy,
+    version, segment, invocation, parent, team, stratum, game, node, task, state_text, reads, without, and per token
+    (flat, sum(token_count)) logprob_behavior, logprob_old, logprob_reference, entropy_old, value_old and other outputs
+    of policies, advantage, weight, counts. Any further column is accepted: of rows, or of tokens if it has one value
+    for each of them; trailing dimensions are allowed.
 
     Columns of names (group, agent, state_key …) may hold strings, numbers or anything hashable; None in
-    them means "unlike any other row". `weight` 0 marks padding, which changes no statistic.
+    them means "unlike any other row". `row_weight` 0 marks padding, which changes no statistic.
 
     Raises: MissingColumn, if a required column is absent; InvalidData, for wrong lengths, non-finite
         numbers, or a trajectory whose rows carry different groups.
     """
 
-    __slots__ = ("_cache", "_columns", "_labels", "rows")
+    __slots__ = ("_cache", "_columns", "_labels", "_of_tokens", "rows")
 
     def __init__(self, **columns: Any) -> None:
         self._columns: dict[str, Tensor] = {}
         self._labels: dict[str, list[Any]] = {}
+        self._of_tokens: frozenset[str] = frozenset()
         self._cache: dict[Any, Any] = {}
         for name in REQUIRED:
             if columns.get(name) is None:
                 raise MissingColumn(where="StepTable(…)", what=f"the column `{name}` is required.", options=REQUIRED)
         self.rows = len(columns["reward"])
+        counts = columns.pop("token_count", None)
+        self._columns["token_count"] = torch.ones(self.rows, dtype=torch.int64)
+        if counts is not None:
+            self._add("token_count", counts)
         for name, values in columns.items():
-            if values is not None and name not in PER_TOKEN:
+            if values is not None:
                 self._add(name, values)
-        self._columns.setdefault("token_count", torch.ones(self.rows, dtype=torch.int64))
-        for name in PER_TOKEN:
-            if columns.get(name) is not None:
-                self._add(name, columns[name])
         self._check(set(self._columns))
 
     # ---- columns ------------------------------------------------------------------------------------------
@@ -99,9 +105,9 @@ class StepTable:
         return self._labels[name]
 
     @property
-    def weight(self) -> Float[Tensor, " rows"]:
+    def row_weight(self) -> Float[Tensor, " rows"]:
         """How much each row counts: float32 (rows,), 1 if the column is absent."""
-        return self._columns.get("weight", torch.ones(self.rows))
+        return self._columns.get("row_weight", torch.ones(self.rows))
 
     def replace(self, **columns: Any) -> StepTable:
         """A table with these columns added or exchanged; None removes one. All other columns are shared, not copied.
@@ -116,19 +122,20 @@ class StepTable:
         table.rows = self.rows
         table._columns = {name: column for name, column in self._columns.items() if name not in changed}
         table._labels = {name: labels for name, labels in self._labels.items() if name not in changed}
+        table._of_tokens = self._of_tokens - changed
         table._cache = self._kept(changed)
-        for name in sorted(changed, key=lambda name: name in PER_TOKEN):  # rows say how many tokens there are
+        table._columns.setdefault("token_count", torch.ones(self.rows, dtype=torch.int64))
+        for name in sorted(changed, key=lambda name: name != "token_count"):  # it says how many tokens there are
             if columns[name] is not None:
                 table._add(name, columns[name])
         if "token_count" in changed:
-            table._columns.setdefault("token_count", torch.ones(self.rows, dtype=torch.int64))
             table._refuse_other_tokens()
         table._check(changed.intersection(table._columns))
         return table
 
     def _kept(self, changed: set[str]) -> dict[Any, Any]:
         """What is known of keys and order and stays true when these columns change. Keys hold the rows' weights."""
-        if changed & {"weight", "turn", "trajectory", "agent", "invocation", "token_count"}:
+        if changed & {"row_weight", "turn", "trajectory", "agent", "invocation", "token_count"}:
             return {}
         return {
             names: value for names, value in self._cache.items() if isinstance(names, str) or not changed & {*names}
@@ -137,15 +144,15 @@ class StepTable:
     def _refuse_other_tokens(self) -> None:
         """Raises: InvalidData, if a column of tokens does not fit the rows' counts."""
         expected = int(self._columns["token_count"].sum())
-        for name in PER_TOKEN:
-            if name in self._columns and len(self._columns[name]) != expected:
+        for name in sorted(self._of_tokens):
+            if len(self._columns[name]) != expected:
                 length = len(self._columns[name])
                 raise InvalidData(where=f"column `{name}`", what=f"it has {length} values for {expected} tokens.")
 
     def take(self, rows: Int[Tensor, " kept"]) -> StepTable:
         """A table of these rows, in this order."""
         tokens = self._tokens_of(rows)
-        chosen = {name: tokens if name in PER_TOKEN else rows for name in self._columns}
+        chosen = {name: tokens if name in self._of_tokens else rows for name in self._columns}
         raw = {name: self._raw(name) for name in self._columns}
         return StepTable(**{name: pick(raw[name], chosen[name]) for name in raw})
 
@@ -163,14 +170,21 @@ class StepTable:
         return [labels[code] for code in self._columns[name].tolist()]
 
     def _add(self, name: str, values: Any) -> None:
-        length = len(values)
-        expected = int(self._columns["token_count"].sum()) if name in PER_TOKEN else self.rows
+        if name in RENAMED:
+            raise InvalidData(
+                where=f"column `{name}`", what=f"it is called `{RENAMED[name]}` now.", remedy="Rename it."
+            )
+        length, tokens = len(values), int(self._columns["token_count"].sum())
+        of_tokens = name in OF_TOKENS or is_output(name) or (length == tokens != self.rows)
+        expected = tokens if of_tokens else self.rows
         if length != expected:
-            unit = "tokens" if name in PER_TOKEN else "rows"
+            unit = "tokens" if of_tokens else "rows"
             raise InvalidData(where=f"column `{name}`", what=f"it has {length} values for {expected} {unit}.")
         is_number = numeric(values)
-        if not is_number and name in (*NUMBERS, *COUNTS, *FLAGS):
+        if not is_number and (of_tokens or name in (*NUMBERS, *COUNTS, *FLAGS)):
             raise InvalidData(where=f"column `{name}`", what="it holds something else than one number per row.")
+        if of_tokens:
+            self._of_tokens |= {name}
         if name in KEYS or not is_number:
             self._columns[name], self._labels[name] = factorize(values)
         else:
@@ -179,14 +193,20 @@ class StepTable:
     def _check(self, names: set[str]) -> None:
         """Refuse what these columns must not hold. Raises: InvalidData."""
         for name, column in self._columns.items():
-            if name in names and column.is_floating_point() and name not in MAY_BE_MISSING:
+            if name in names and column.is_floating_point() and not may_be_missing(name):
                 _refuse_non_finite(name, column, self)
         for name in (name for name in ("group", "trajectory", "agent") if name in names):
             nameless = int((self[name] < 0).sum())
             if nameless:
                 raise InvalidData(where=f"column `{name}`", what=f"{nameless} of {self.rows} rows have none.")
-        if "weight" in names and bool((self["weight"] < 0).any()):
-            raise InvalidData(where="column `weight`", what="a weight is negative.", remedy="Use 0 for padding.")
+        if "weight" in names and "counts" not in self:
+            raise InvalidData(
+                where="column `weight`",
+                what="it is the factor of a token's loss and stands beside `counts`; rows have `row_weight`.",
+                remedy="Call it `row_weight`.",
+            )
+        if "row_weight" in names and bool((self["row_weight"] < 0).any()):
+            raise InvalidData(where="column `row_weight`", what="a weight is negative.", remedy="Use 0 for padding.")
         if "token_count" in names and bool((self["token_count"] < 1).any()):
             raise InvalidData(
                 where="column `token_count`",
@@ -207,15 +227,15 @@ class StepTable:
             )
 
     def refuse_duplicates(self) -> None:
-        """Raises: InvalidData, if an act stands in two rows and no column `weight` says how much each counts."""
-        if "weight" in self:
+        """Raises: InvalidData, if an act stands in two rows and no column `row_weight` says how much each counts."""
+        if "row_weight" in self:
             return
         acts = self.key("trajectory", "agent", "turn").size
         if acts < self.rows:
             raise InvalidData(
                 where="StepTable",
                 what=f"{self.rows - acts} rows repeat an act (trajectory, agent and turn) of another row.",
-                remedy="Give a column `weight` that says how much each copy counts, or leave the copies out.",
+                remedy="Give a column `row_weight` that says how much each copy counts, or leave the copies out.",
             )
 
     def _agree(self, within: str, column: str) -> bool:
@@ -232,10 +252,10 @@ class StepTable:
         Raises: MissingColumn, if a column is absent or holds no value at all.
         """
         if names not in self._cache:
-            key = Key(torch.zeros(self.rows, dtype=torch.int64), 1, (), self.weight.double())
+            key = Key(torch.zeros(self.rows, dtype=torch.int64), 1, (), self.row_weight.double())
             for name in names:
                 key = key & self._single(name)
-            self._cache[names] = Key(key.codes, key.size, names, self.weight.double())
+            self._cache[names] = Key(key.codes, key.size, names, self.row_weight.double())
         return self._cache[names]  # type: ignore[no-any-return]
 
     def _single(self, name: str) -> Key:
@@ -261,7 +281,7 @@ class StepTable:
             return None
         if name == "token":
             rows = torch.arange(self.rows)
-            return Key(rows, self.rows, ("token",), self.weight.double() * self["token_count"])
+            return Key(rows, self.rows, ("token",), self.row_weight.double() * self["token_count"])
         return self.key("trajectory", "agent", name) if name == "invocation" else self.key(name)
 
     def timeline(self, *names: str) -> tuple[Int[Tensor, " rows"], Bool[Tensor, " rows"]]:
@@ -273,7 +293,7 @@ class StepTable:
         """
         cached = ("timeline", *names)
         if cached not in self._cache:
-            codes = 2 * self.key(*names).codes + (self.weight == 0)
+            codes = 2 * self.key(*names).codes + (self.row_weight == 0)
             order = torch.argsort(self["turn"], stable=True)
             order = order[torch.argsort(codes[order], stable=True)]
             ordered = codes[order]
@@ -338,14 +358,14 @@ class StepTable:
             "task": [tasks[t.id] for t, _ in pairs],
             "terminated": [s.terminated for s in steps],
             "truncated": [s.truncated for s in steps],
-            "token_logprob": _behavior(steps),
-            "token_version": _versions(steps),
+            "logprob_behavior": _behavior(steps),
+            "version_behavior": _versions(steps),
             "seconds": [s.seconds for s in steps],
         }
         columns |= _marked(steps)
         told = {k for s in steps for k, v in s.info.items() if isinstance(v, bool | int | float)}
-        for name in sorted(told - {*MARKS, *COMPUTED}):
-            absent = np.nan if name in MAY_BE_MISSING else 0.0
+        for name in sorted(name for name in told - {*MARKS} if not is_computed(name)):
+            absent = np.nan if may_be_missing(name) else 0.0
             columns.setdefault(name, [float(s.info.get(name, absent)) for s in steps])
         for name in LABELS:
             columns[name] = [label(_said(name, t, s)) for t, s in pairs]
@@ -385,12 +405,12 @@ def token_count(step: Step) -> int:
 
 
 def _marked(steps: list[Step]) -> dict[str, list[float]]:
-    """The numbers among the marks that any step carries: 1 for a `weight` that is not marked, else 0."""
+    """The numbers among the marks that any step carries: 1 for a `row_weight` that is not marked, else 0."""
     found: dict[str, list[float]] = {}
     for name in (name for name in MARKS if name not in LABELS):
         given = [getattr(step.marks, name) for step in steps]
         if any(value is not None for value in given):
-            absent = 1.0 if name == "weight" else 0.0
+            absent = 1.0 if name == "row_weight" else 0.0
             found[name] = [absent if value is None else float(value) for value in given]
     return found
 

@@ -1,96 +1,117 @@
-"""TokenBatch: the response tokens of one (micro-)batch of one policy, as losses read them; and aggregation.
-
-Knows per-token numbers and which row, sequence and trajectory a token belongs to. Knows no model.
-"""
+"""TokenBatch: the response tokens of one policy that a loss is computed on."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
-from palaestra.errors import MissingColumn
+from palaestra.errors import ContractError, MissingColumn, nearest
+
+IDS = ("row", "trajectory", "group", "agent", "invocation", "pair")
+# Units of tokens, each a union of units before it. A batch with scope "trajectory" holds whole calls and whole rows.
+SCOPES = ("row", "invocation", "trajectory", "pair", "group", "minibatch")
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
 class TokenBatch:
-    """All tensors are (tokens,). Only `logprob`, `entropy` and `value` carry gradient.
+    """Ids and columns of tokens; every tensor has the tokens as its first dimension.
+
+    Keyword arguments that are ids (row, trajectory, group, agent, invocation, pair) are int64 codes (tokens,): equal
+    codes mean the same unit. All others are columns, read as `batch["logprob_old"]`:
+
+        logprob, entropy, value …      of the policy in training; only these carry gradient
+        logprob_old, value_old …       of the same policy at the start of the update
+        logprob_behavior               of the engine that sampled the token
+        logprob_reference              of the reference policy
+        advantage, weight, counts      credit, factor of the token's loss, 1 where the token counts in denominators
+        value_target, value_weight     where the critic's value should move, and how much that counts
+        any other name                 a column of the table, spread over the tokens of its rows
 
     Attributes:
-        advantage: credit of the token.
-        logprob: of the taken token under the policy in training.
-        proximal: under the policy frozen at the start of the update (the "old" policy).
-        behavior: under what really sampled it.
-        reference: under the reference policy.
-        entropy, value: of the policy in training; value_old: before the update; value_target: its aim.
-        weight: product of all token weights; 0 is masked.
-        counted: positive on tokens that count in the denominators of `coefficients`, also where `weight` rejects
-            them; None: those with a weight.
-        row, sequence, trajectory, group, agent: int64 codes; a sequence is one training sample.
-        invocation: int64 codes; one call of one agent in one trajectory.
-        foreign: 1 where the row's prompt is not the one it was sampled with, else 0.
-        whole: which of these units this batch holds completely.
-        more: further columns of the table, which a loss names in its `reads`.
-        mini: the whole mini-batch that this is a cut of, with log-probabilities, entropies and ratios of now but
-            no gradient; for losses that use "mini_batch". With "mini_columns" it has the table's columns alone and
-            costs no pass. place: int64, where this cut's tokens stand in it.
+        columns: name → tensor (tokens, …).
+        scope: the largest unit of `SCOPES` that this batch holds completely.
+        minibatch: the mini-batch that this batch is cut from, without outputs of the policy in training; only for a
+            loss that is registered with `frozen_minibatch=True`, else None.
         seed: decides what a loss draws by lot in this mini-batch.
     """
 
-    advantage: Float[Tensor, " tokens"]
-    logprob: Float[Tensor, " tokens"]
-    proximal: Float[Tensor, " tokens"]
-    weight: Float[Tensor, " tokens"]
+    __slots__ = (*IDS, "columns", "minibatch", "scope", "seed")
+
     row: Int[Tensor, " tokens"]
-    sequence: Int[Tensor, " tokens"]
     trajectory: Int[Tensor, " tokens"]
-    group: Int[Tensor, " tokens"] | None = None
-    agent: Int[Tensor, " tokens"] | None = None
-    invocation: Int[Tensor, " tokens"] | None = None
-    behavior: Float[Tensor, " tokens"] | None = None
-    reference: Float[Tensor, " tokens"] | None = None
-    entropy: Float[Tensor, " tokens"] | None = None
-    value: Float[Tensor, " tokens"] | None = None
-    value_old: Float[Tensor, " tokens"] | None = None
-    value_target: Float[Tensor, " tokens"] | None = None
-    value_weight: Float[Tensor, " tokens"] | None = None
-    foreign: Float[Tensor, " tokens"] | None = None
-    counted: Float[Tensor, " tokens"] | None = None
-    whole: frozenset[str] = frozenset({"row", "sequence"})
-    more: Mapping[str, Tensor] = field(default_factory=dict)
-    mini: TokenBatch | None = None
-    place: Int[Tensor, " tokens"] | None = None
-    seed: int = 0
+    group: Int[Tensor, " tokens"] | None
+    agent: Int[Tensor, " tokens"] | None
+    invocation: Int[Tensor, " tokens"] | None
+    pair: Int[Tensor, " tokens"] | None
+
+    def __init__(
+        self,
+        *,
+        row: Int[Tensor, " tokens"],
+        trajectory: Int[Tensor, " tokens"],
+        group: Int[Tensor, " tokens"] | None = None,
+        agent: Int[Tensor, " tokens"] | None = None,
+        invocation: Int[Tensor, " tokens"] | None = None,
+        pair: Int[Tensor, " tokens"] | None = None,
+        scope: str = "row",
+        minibatch: TokenBatch | None = None,
+        seed: int = 0,
+        **columns: Tensor,
+    ) -> None:
+        self.row, self.trajectory, self.group = row, trajectory, group
+        self.agent, self.invocation, self.pair = agent, invocation, pair
+        self.scope, self.minibatch, self.seed, self.columns = scope, minibatch, seed, columns
 
     def __len__(self) -> int:
-        return len(self.advantage)
+        return len(self.row)
 
-    def replace(self, **fields: Any) -> TokenBatch:
-        """The same batch with these fields exchanged."""
-        return dataclasses.replace(self, **fields)
+    def __contains__(self, name: str) -> bool:
+        return name in self.columns
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The column of this name. Raises: MissingColumn, with the nearest names."""
+        column = self.columns.get(name)
+        if column is None:
+            raise MissingColumn(
+                where=f"batch[{name!r}]",
+                what=f"the batch has no column `{name}`; it has {', '.join(sorted(self.columns))}.",
+                options=nearest(name, self.columns),
+                remedy=f"Name it in the loss's registration: `reads=(…, {name!r})`.",
+            )
+        return column
+
+    def unit(self, name: str, *, where: str) -> Int[Tensor, " tokens"]:
+        """The ids of this name. Raises: MissingColumn, naming who asks, if the batch has none."""
+        codes: Tensor | None = getattr(self, name)
+        if codes is None:
+            raise MissingColumn(where=where, what=f"it needs the ids `{name}`, which this batch lacks.")
+        return codes
+
+    def check_scope(self, unit: str, *, where: str) -> None:
+        """Raises: ContractError, if the batch may hold a part of such a unit only."""
+        if SCOPES.index(unit) > SCOPES.index(self.scope):
+            raise ContractError(
+                where=where,
+                what=f"this batch may hold a part of a {unit} only.",
+                remedy=f'Register the loss with `scope="{unit}"`, or compute over a smaller unit.',
+            )
+
+    def replace(self, **named: Any) -> TokenBatch:
+        """The same batch with these columns, ids or attributes exchanged; None removes a column."""
+        fixed = {name: named.pop(name, getattr(self, name)) for name in (*IDS, "scope", "minibatch", "seed")}
+        columns = {name: column for name, column in {**self.columns, **named}.items() if column is not None}
+        return TokenBatch(**fixed, **columns)
 
     def take(self, index: Int[Tensor, " kept"]) -> TokenBatch:
         """The tokens at `index`, in this order."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        picked: dict[str, Any] = {n: v[index] if isinstance(v, Tensor) else v for n, v in fields.items()}
-        picked["more"] = {name: values[index] for name, values in self.more.items()}
-        return TokenBatch(**picked)
+        ids = {name: None if (codes := getattr(self, name)) is None else codes[index] for name in IDS}
+        return self.replace(**ids, **{name: column[index] for name, column in self.columns.items()})
 
     def to(self, device: torch.device) -> TokenBatch:
-        """The same tokens on a device: all columns, and the mini-batch that this is a cut of."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        moved = {n: v.to(device) for n, v in fields.items() if isinstance(v, Tensor)}
-        more = {name: values.to(device) for name, values in self.more.items()}
-        return self.replace(**moved, more=more, mini=None if self.mini is None else self.mini.to(device))
-
-    def need(self, name: str, *, where: str) -> Tensor:
-        """The column, or MissingColumn saying who reads it."""
-        column = self.more.get(name, getattr(self, name, None))
-        if column is None:
-            raise MissingColumn(where=where, what=f"it reads the token column `{name}`, which this batch lacks.")
-        return column
+        """The same tokens on a device: ids, columns, and the mini-batch that this is a cut of."""
+        ids = {name: None if (codes := getattr(self, name)) is None else codes.to(device) for name in IDS}
+        columns = {name: column.to(device) for name, column in self.columns.items()}
+        minibatch = None if self.minibatch is None else self.minibatch.to(device)
+        return self.replace(**ids, **columns, minibatch=minibatch)

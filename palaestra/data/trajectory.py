@@ -51,24 +51,24 @@ class Marks:
     An environment's numbers of these names stay in `Step.info` and become no column.
 
     Attributes:
-        weight: 0 on acts of a guest, which count in no statistic.
+        row_weight: 0 on acts of a guest, which count in no statistic.
         fresh: 1 on acts of this iteration, 0 on those of an earlier window of their episode.
         copied: 1 on acts that a branch has taken over from the episode that it left.
         foreign: 1 where the prompt is not the one that the act was sampled with; guided: 1 where it held guidance.
-        branch: 1 on acts of a twin, 0 on those of what it copies; twin: the number of both.
+        branch: 1 on acts of a copy under another prompt, 0 on those of what it copies; pair: the number of both.
         replayed: 1 on acts of an earlier iteration that are learned from again; anchored: 1 where such acts are clipped
             around what sampled them; imitated: what they are worth.
         noise: 1 on random acts of a demonstration, which nobody imitates.
         node: acts of one node of a tree have one label.
     """
 
-    weight: float | None = None
+    row_weight: float | None = None
     fresh: float | None = None
     copied: float | None = None
     foreign: float | None = None
     guided: float | None = None
     branch: float | None = None
-    twin: float | None = None
+    pair: float | None = None
     replayed: float | None = None
     anchored: float | None = None
     imitated: float | None = None
@@ -148,7 +148,7 @@ class Trajectory:
         returns: sum of rewards per agent.
         stop: why it ended; error: the failure, if it failed.
         last: per agent, the observation after its last step, when the episode was cut off.
-        tail: per agent, the prompt ids of that observation: where `value_end` is read.
+        tail: per agent, the prompt ids of that observation: where `bootstrap_value` is read.
         info: the environment's last info.
     """
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from palaestra.algebra import Estimate, lambda_return, token_rewards, whitened
+from palaestra.algebra import Credit, lambda_return, token_rewards, whitened
 from palaestra.algebra import whiten as whiten_units
 from palaestra.data import StepTable
 from palaestra.data.iteration import Iteration
@@ -24,7 +24,7 @@ def ppo(
     gamma_in: Fraction | None = None,
     whiten: bool = True,
     chain: Columns = ("trajectory", "agent"),
-) -> Estimate:
+) -> Credit:
     """Temporal differences of the critic's values, summed with weight (gamma · lam)^distance.
 
         δ_u = r_u + gamma · V_{u+1} − V_u       A_u = δ_u + gamma · lam · A_{u+1}       target_u = A_u + V_u
@@ -33,7 +33,7 @@ def ppo(
 
     Args:
         table: columns trajectory, agent, turn, reward, terminated, truncated; value (rows,) at level "row",
-            token_value (tokens,) at level "token"; value_end (rows,) where a trajectory is truncated.
+            value_old (tokens,) at level "token"; bootstrap_value (rows,) where a trajectory is truncated.
         level: the unit of time. "row": one value and one advantage a step. "token": each response token.
         gamma: in [0, 1]. Higher: late rewards reach early units. Usual: rows 0.9–0.99, tokens 1.
         lam: in [0, 1]. Higher: less bias, more variance; 1 is reward to go − V. Usual: 0.95.
@@ -42,7 +42,7 @@ def ppo(
         chain: rows that agree in these columns follow each other in time; each agent has its own values. Where
             sub-agents are called, ("trajectory", "agent", "invocation") keeps each call to itself.
 
-    Returns: Estimate of float32 (rows,) or (tokens,); target NaN on rows of agents without a critic.
+    Returns: Credit of float32 (rows,) or (tokens,); target NaN on rows of agents without a critic.
     Raises: MissingColumn, without a critic or end flags; InvalidData, for values that are not finite, or a
         trajectory whose last row is neither terminated nor truncated.
     """
@@ -50,7 +50,7 @@ def ppo(
     if not whiten:
         return estimate
     judged = estimate.target.isfinite()
-    return Estimate(whiten_units(estimate.advantage, weight=judged), estimate.target)
+    return Credit(whiten_units(estimate.advantage, weight=judged), estimate.target)
 
 
 @register("advantage", "ppo_max", uses=("critic", "reference"), source="arXiv 2307.04964")
@@ -63,15 +63,15 @@ def ppo_max(
     whiten: bool = True,
     clip: Positive | None = None,
     chain: Columns = ("trajectory", "agent"),
-) -> Estimate:
+) -> Credit:
     """Token-level generalized advantage estimation with a KL penalty inside the reward.
 
         r_u = −kl_coefficient · (logprob_u − reference_u)  +  the row's reward, on its last token
         δ_u = r_u + gamma · V_{u+1} − V_u        A_u = δ_u + gamma · lam · A_{u+1}        target_u = A_u + V_u
 
     Args:
-        table: columns trajectory, agent, turn, reward, terminated, truncated, token_count; token_value,
-            token_reference and token_proximal (else token_logprob), each (tokens,); value_end (rows,) where a
+        table: columns trajectory, agent, turn, reward, terminated, truncated, token_count; value_old,
+            logprob_reference and logprob_old (else logprob_behavior), each (tokens,); bootstrap_value (rows,) where a
             trajectory is truncated.
         kl_coefficient: ≥ 0. Higher: the policy stays nearer to the reference. 0 is token-level PPO. Usual: 0.01–0.02.
         gamma: in [0, 1], per token. Lower: late rewards fade. Usual: 1.
@@ -80,7 +80,7 @@ def ppo_max(
         clip: > 0, the largest size of an advantage, after whitening; None leaves it. Usual: none, or 0.5.
         chain: rows that agree in these columns follow each other in time; each agent has its own values.
 
-    Returns: Estimate of float32 (tokens,); target NaN on tokens of agents without a critic.
+    Returns: Credit of float32 (tokens,); target NaN on tokens of agents without a critic.
     Raises: MissingColumn, without values, end flags or, if kl_coefficient > 0, a reference; InvalidData, for values or
         log-probabilities that are not finite, or a trajectory whose last row is neither terminated nor truncated.
     Differs from the authors' code: rewards are scaled by a part of their own, `running_scale`.
@@ -90,7 +90,7 @@ def ppo_max(
     estimate = whitened(estimate) if whiten else estimate
     if clip is None:
         return estimate
-    return Estimate(estimate.advantage.clamp(-clip, clip), estimate.target)
+    return Credit(estimate.advantage.clamp(-clip, clip), estimate.target)
 
 
 @register("advantage", "critic_warmup", uses=("critic",), source="arXiv 2508.04280; arXiv 2510.12693, public code")

@@ -236,8 +236,8 @@ def reinforce_plus_plus(
         D_u = r_u + gamma · D_{u+1}              A = (D − mean of D) / deviation of D, over the batch
 
     Args:
-        table: columns trajectory, turn, reward (rows,), token_count; with beta > 0 token_reference and
-            token_proximal (else token_logprob), each (tokens,).
+        table: columns trajectory, turn, reward (rows,), token_count; with beta > 0 logprob_reference and
+            logprob_old (else logprob_behavior), each (tokens,).
         beta: ≥ 0. Higher: the policy stays nearer to the reference. Usual: 0–0.01.
         gamma: in (0, 1], per token. Higher: late rewards reach early tokens. Usual: 1.
         chain: rows that agree in these columns follow each other in time.
@@ -248,7 +248,7 @@ def reinforce_plus_plus(
     Differs from the authors' code: nothing; of the public versions this is the one that carries the return
         from step to step, over the observations between them.
     """
-    counts = table.weight[table.token_row] > 0
+    counts = table.row_weight[table.token_row] > 0
     rewards = token_rewards(table, kl=beta, where="reinforce_plus_plus: beta")
     returns = reward_to_go(table, gamma=gamma, by=chain, level="token", reward=rewards)
     return whiten(returns, weight=counts)
@@ -278,7 +278,7 @@ def reinforce_plus_plus_baseline(
     centered = standardize(
         total_return(table), by=table.key(*by), unit=table.unit(unit), singleton=singleton, need_peers=True
     )
-    return whiten(table.per_token(centered), weight=table.per_token(table.weight))
+    return whiten(table.per_token(centered), weight=table.per_token(table.row_weight))
 
 
 @register("advantage", "rloo", uses=("group",), source="arXiv 2402.14740")

@@ -20,7 +20,7 @@ def center(table: StepTable, advantage: Float[Tensor, " units"]) -> Float[Tensor
 
     Returns: float32, as `advantage`; 0 on padding.
     """
-    counts = table.weight > 0
+    counts = table.row_weight > 0
     if len(advantage) != len(table):
         counts = counts[table.token_row]
     mean = advantage[counts].double().sum() / counts.sum().clamp_min(1)
@@ -53,4 +53,4 @@ def whiten(table: StepTable, advantage: Float[Tensor, " units"]) -> Float[Tensor
     Returns: float32 (tokens,).
     Raises: InvalidData, for fewer than 2 tokens.
     """
-    return whiten_units(table.per_token(advantage), weight=table.per_token(table.weight))
+    return whiten_units(table.per_token(advantage), weight=table.per_token(table.row_weight))

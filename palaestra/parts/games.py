@@ -72,7 +72,7 @@ def _games(table: StepTable) -> bool:
     """
     if "game" not in table:
         return False
-    nameless = int(((table["game"] < 0) & (table.weight > 0)).sum())
+    nameless = int(((table["game"] < 0) & (table.row_weight > 0)).sum())
     if nameless:
         raise InvalidData(
             where="advantage: mars, column `game`",

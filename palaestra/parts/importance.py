@@ -15,7 +15,7 @@ from palaestra.errors import InvalidData, RecipeError
 from palaestra.registry import Columns, Positive, register
 
 
-@register("weights", "ones")
+@register("weights", "ones", reads=(), writes=("weight",))
 def ones(table: StepTable) -> Float[Tensor, " rows"]:
     """1 for each row: float32 (rows,)."""
     return torch.ones(len(table))
@@ -27,8 +27,8 @@ LARGEST = 50.0  # of a log-ratio: exp(50) is beyond any cap and still finite
 @register(
     "weights",
     "truncated_importance",
-    reads=("token_logprob", "token_proximal"),
-    uses=("rejection",),
+    reads=("logprob_behavior", "logprob_old"),
+    writes=("weight",),
     source="public documentation of truncated importance sampling, 2025; arXiv 2505.24298",
 )
 def truncated_importance(
@@ -42,14 +42,14 @@ def truncated_importance(
     normalize: bool = False,
     by: Columns = ("trajectory",),
 ) -> Float[Tensor, " tokens"]:
-    """w = min(proximal probability / sampled probability, cap), a constant factor of the loss.
+    """w = min(old probability / sampled probability, cap), a constant factor of the loss.
 
-        token       w_u = exp(proximal_u − logprob_u)
+        token       w_u = exp(logprob_old_u − logprob_behavior_u)
         sequence    the product of w_u over the sequence
         geometric   their geometric mean
 
     Args:
-        table: columns token_proximal, of the policy at the start of the update, and token_logprob, of what
+        table: columns logprob_old, of the policy at the start of the update, and logprob_behavior, of what
             really sampled the token, each (tokens,).
         cap: > 0. Higher: less bias, more variance. Usual: token 1.5–5, sequence 2–10.
         level: over what the ratio runs.
@@ -92,10 +92,10 @@ def _tokens_of(key: Key, table: StepTable) -> tuple[Tensor, int]:
 
 
 def _log_ratio(table: StepTable) -> tuple[Tensor, Tensor]:
-    """proximal − sampled, float64 (tokens,), and which tokens a trained policy judges."""
-    sampled, proximal = table["token_logprob"].double(), table["token_proximal"].double()
-    judged = (table.weight[table.token_row] > 0) & ~proximal.isnan()
-    both = torch.cat([sampled[judged], proximal[judged]])
+    """old − sampled, float64 (tokens,), and which tokens a trained policy judges."""
+    sampled, old = table["logprob_behavior"].double(), table["logprob_old"].double()
+    judged = (table.row_weight[table.token_row] > 0) & ~old.isnan()
+    both = torch.cat([sampled[judged], old[judged]])
     if not bool(both.isfinite().all()):
         raise InvalidData(
             where="weights: truncated_importance",
@@ -106,4 +106,4 @@ def _log_ratio(table: StepTable) -> tuple[Tensor, Tensor]:
         raise InvalidData(
             where="weights: truncated_importance", what=f"a log-probability is positive: {float(both.max()):g}."
         )
-    return torch.where(judged, proximal - sampled, 0.0), judged
+    return torch.where(judged, old - sampled, 0.0), judged

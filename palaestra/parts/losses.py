@@ -25,6 +25,9 @@ LARGEST = 20.0  # of a log-ratio's size: exp(20) is far outside any clip and sti
 @register(
     "loss",
     "ppo_clip",
+    reads=("advantage", "logprob", "logprob_old", "weight"),
+    reads_if={"around=behavior": ("logprob_behavior",), "high_foreign": ("foreign?",)},
+    scope={"ratio=invocation": "invocation", "ratio=trajectory": "trajectory"},
     source="arXiv 1707.06347; separate bounds 2503.14476; dual clip 1912.09729; multiplicative 2502.01600; "
     "foreign prompts 2511.10395",
 )
@@ -41,7 +44,7 @@ def ppo_clip(
 ) -> tuple[Float[Tensor, " tokens"], dict[str, Tensor]]:
     """−min(ρ A, clip(ρ, 1 − low, 1 + high) A) per token.
 
-        token           ρ_u = exp(logprob_u − proximal_u); times `truncated_importance` this is decoupled PPO
+        token           ρ_u = exp(logprob_u − logprob_old_u); times `truncated_importance` this is decoupled PPO
         turn            ρ = the product of ρ_u over the tokens of a row; likewise "invocation", "trajectory"
         dual            where A < 0, the loss is at most −dual · A
         multiplicative  clip(ρ, 1/(1 + low), 1 + high), symmetric in the log-ratio where low = high
@@ -50,7 +53,7 @@ def ppo_clip(
     that of REINFORCE at every level.
 
     Args:
-        batch: columns advantage, logprob, proximal, weight, row, trajectory, each (tokens,).
+        batch: columns advantage, logprob, logprob_old, weight, row, trajectory, each (tokens,).
         low: in [0, 1). Higher: actions may become rarer faster. Usual: 0.2.
         high: ≥ 0. Higher: rare good actions may grow faster, entropy stays higher. Usual: 0.2–0.28.
         dual: > 1, bounds the loss of bad actions that became likely. Usual: 3–10, or none.
@@ -63,21 +66,21 @@ def ppo_clip(
             plain PPO on old data has it, what really sampled the token (column behavior (tokens,)).
 
     Returns: loss (tokens,) and, per token, policy/clip_fraction (…_high, …_low), policy/kl (k3 to the
-        proximal policy) and policy/ratio.
+        old policy) and policy/ratio.
     Raises: ContractError, if a turn or trajectory is cut by the batch.
     """
-    counts = batch.weight > 0
-    old = batch.proximal if around == "proximal" else batch.need("behavior", where="loss: ppo_clip, around: behavior")
-    difference = torch.where(counts, batch.logprob - old, 0.0)
+    counts = batch["weight"] > 0
+    old = batch["logprob_old"] if around == "proximal" else batch["logprob_behavior"]
+    difference = torch.where(counts, batch["logprob"] - old, 0.0)
     share: Tensor | float = 1.0
     if ratio != "token":
         difference, share = _over_units(difference, batch, ratio)
     rho = torch.exp(difference.clamp(-LARGEST, LARGEST))
-    advantage = batch.advantage
+    advantage = batch["advantage"]
     floor = 1 - low if form == "additive" else 1 / (1 + low)
     ceiling = torch.full_like(rho, 1 + high)
-    if high_foreign is not None and batch.foreign is not None:
-        ceiling = torch.where(batch.foreign > 0, 1 + high_foreign, ceiling)
+    if high_foreign is not None and "foreign" in batch:
+        ceiling = torch.where(batch["foreign"] > 0, 1 + high_foreign, ceiling)
     loss = -torch.minimum(rho * advantage, torch.minimum(rho, ceiling).clamp(min=floor) * advantage)
     if dual is not None:
         loss = torch.where(advantage < 0, torch.minimum(loss, -dual * advantage), loss)
@@ -87,7 +90,7 @@ def ppo_clip(
         "policy/clip_fraction": (risen | fallen),
         "policy/clip_fraction_high": risen,
         "policy/clip_fraction_low": fallen,
-        "policy/kl": torch.where(counts, kl_estimate(batch.logprob.detach(), batch.proximal), 0.0),
+        "policy/kl": torch.where(counts, kl_estimate(batch["logprob"].detach(), batch["logprob_old"]), 0.0),
         "policy/ratio": rho,
     }
     return loss * share, {name: value.detach().to(loss.dtype) for name, value in metrics.items()}
@@ -105,7 +108,13 @@ Level = Literal["token", "turn", "sequence"]
 UNITS = {"turn": "row", "sequence": "trajectory"}
 
 
-@register("loss", "gspo", source="arXiv 2507.18071; token form and cap: public code")
+@register(
+    "loss",
+    "gspo",
+    reads=("advantage", "logprob", "logprob_old", "weight"),
+    scope={"level=sequence": "trajectory"},
+    source="arXiv 2507.18071; token form and cap: public code",
+)
 def gspo(
     batch: TokenBatch,
     *,
@@ -118,7 +127,7 @@ def gspo(
 ) -> tuple[Float[Tensor, " tokens"], dict[str, Tensor]]:
     """−min(s A, clip(s, 1 − low, 1 + high) A) per token, s the geometric mean of the ratios in the token's unit.
 
-        s_i  = exp( mean over the L_i tokens of unit i of (logprob_u − proximal_u) )
+        s_i  = exp( mean over the L_i tokens of unit i of (logprob_u − logprob_old_u) )
         gradient "unit"    s_u = s_i
         gradient "token"   s_u = stop(s_i) · exp(logprob_u − stop(logprob_u)), each token's own gradient
 
@@ -126,7 +135,7 @@ def gspo(
     as narrow as 3e-4 make sense. Aggregate with `sequence-mean`: every response counts once.
 
     Args:
-        batch: columns advantage, logprob, proximal, weight, row, trajectory, each (tokens,).
+        batch: columns advantage, logprob, logprob_old, weight, row, trajectory, each (tokens,).
         low: in [0, 1). Higher: responses may become rarer faster. Usual: 3e-4 for responses of hundreds of tokens,
             more for short ones: the spread of log s is about 1/√L of that of a token's log-ratio.
         high: ≥ 0. Higher: good responses may grow faster. Usual: 4e-4.
@@ -137,16 +146,16 @@ def gspo(
         advantage_unit: "token": the advantage as given; "unit": its mean over the unit first.
         cap: > 0, of the log-ratio's size. Usual: 10; only broken samples reach it.
 
-    Returns: loss (tokens,) and, per token, policy/clip_fraction (…_high, …_low), policy/kl (k3 to the proximal
+    Returns: loss (tokens,) and, per token, policy/clip_fraction (…_high, …_low), policy/kl (k3 to the old
         policy), policy/ratio, and the squares of the unit's and of the token's log-ratio, policy/spread and
         policy/token_spread.
     Raises: ContractError, if a unit is cut by the batch; InvalidData, for a log-probability that is not finite.
     Differs from the authors' code: a log-ratio is cut at −cap too.
     """
-    counts = batch.weight > 0
-    difference = torch.where(counts, batch.logprob - batch.proximal, 0.0)
+    counts = batch["weight"] > 0
+    difference = torch.where(counts, batch["logprob"] - batch["logprob_old"], 0.0)
     _refuse_non_finite(difference, counts)
-    advantage, log_ratio = batch.advantage, difference
+    advantage, log_ratio = batch["advantage"], difference
     if level != "token":
         key = unit_key(batch, UNITS[level], where=f"loss: gspo, level: {level}")
         log_ratio = _mean(difference, key)
@@ -162,7 +171,7 @@ def gspo(
         "policy/clip_fraction": risen | fallen,
         "policy/clip_fraction_high": risen,
         "policy/clip_fraction_low": fallen,
-        "policy/kl": torch.where(counts, kl_estimate(batch.logprob.detach(), batch.proximal), 0.0),
+        "policy/kl": torch.where(counts, kl_estimate(batch["logprob"].detach(), batch["logprob_old"]), 0.0),
         "policy/ratio": ratio,
         "policy/spread": log_ratio.square(),
         "policy/token_spread": difference.square(),
@@ -186,7 +195,7 @@ def _refuse_non_finite(difference: Tensor, counts: Tensor) -> None:
         )
 
 
-@register("loss", "reinforce", source="Williams 1992")
+@register("loss", "reinforce", reads=("advantage", "logprob", "weight"), source="Williams 1992")
 def reinforce(batch: TokenBatch) -> tuple[Float[Tensor, " tokens"], dict[str, Tensor]]:
     """−A · logprob per token; right for one update on fresh experience, since it has no ratio.
 
@@ -195,10 +204,10 @@ def reinforce(batch: TokenBatch) -> tuple[Float[Tensor, " tokens"], dict[str, Te
 
     Returns: loss (tokens,); no metrics.
     """
-    return -batch.advantage * torch.where(batch.weight > 0, batch.logprob, 0.0), {}
+    return -batch["advantage"] * torch.where(batch["weight"] > 0, batch["logprob"], 0.0), {}
 
 
-@register("loss", "behavior_cloning", uses=("every_token",), source="maximum likelihood")
+@register("loss", "behavior_cloning", reads=("logprob", "weight"), every_token=True, source="maximum likelihood")
 def behavior_cloning(batch: TokenBatch) -> tuple[Float[Tensor, " tokens"], dict[str, Tensor]]:
     """−logprob per token; advantages are not read.
 
@@ -207,4 +216,4 @@ def behavior_cloning(batch: TokenBatch) -> tuple[Float[Tensor, " tokens"], dict[
 
     Returns: loss (tokens,); no metrics.
     """
-    return -torch.where(batch.weight > 0, batch.logprob, 0.0), {}
+    return -torch.where(batch["weight"] > 0, batch["logprob"], 0.0), {}

@@ -21,7 +21,7 @@ Stop = Literal["environment", "max_turns", "max_tokens", "max_tool_calls", "cont
 LIMITS: tuple[Stop, ...] = ("environment", "max_turns", "max_tokens", "max_tool_calls", "context_overflow", "timeout")
 
 
-@register("weights", "overlong_filter", source="arXiv 2503.14476")
+@register("weights", "overlong_filter", writes=("weight", "counts"), source="arXiv 2503.14476")
 class OverlongFilter:
     """0 on all rows of a trajectory that a limit cut off, 1 on others.
 
@@ -42,7 +42,7 @@ class OverlongFilter:
     def __call__(self, table: StepTable, iteration: Iteration) -> Float[Tensor, " rows"]:
         cut = [_limit(row.trajectory.stop, row.step.truncated) in self._stops for row in iteration.rows]
         key = table.key("trajectory")
-        own = Key(key.codes, key.size, (), (table.weight > 0).double())
+        own = Key(key.codes, key.size, (), (table.row_weight > 0).double())
         length = segment_sum(table["token_count"], by=own)
         return self.weigh(segment_sum(torch.tensor(cut), by=own) > 0, length)[key.codes]
 

@@ -14,7 +14,7 @@ from palaestra.errors import RecipeError
 from palaestra.registry import NonNegative, Positive, register
 
 
-@register("regularizer", "entropy", source="arXiv 1602.01783")
+@register("regularizer", "entropy", reads=("entropy", "weight"), source="arXiv 1602.01783")
 def entropy(
     batch: TokenBatch, *, coefficient: NonNegative = 0.01
 ) -> tuple[Float[Tensor, " tokens"], dict[str, Tensor]]:
@@ -27,11 +27,17 @@ def entropy(
     Returns: loss (tokens,) and policy/entropy.
     Raises: MissingColumn, if the policy gave no entropies.
     """
-    own = torch.where(batch.weight > 0, batch.need("entropy", where="regularizer: entropy"), 0.0)
+    own = torch.where(batch["weight"] > 0, batch["entropy"], 0.0)
     return -coefficient * own, {"policy/entropy": own.detach()}
 
 
-@register("regularizer", "kl", uses=("reference",), source="Schulman 2020, Approximating KL divergence")
+@register(
+    "regularizer",
+    "kl",
+    reads=("logprob", "logprob_reference", "weight"),
+    uses=("reference",),
+    source="Schulman 2020, Approximating KL divergence",
+)
 def kl(
     batch: TokenBatch,
     *,
@@ -59,14 +65,21 @@ def kl(
             what=f"`cap: {cap:g}` is a bound of k3, and `estimator` is {estimator}.",
             remedy="Leave `cap` out, or set `estimator: k3`.",
         )
-    counts = batch.weight > 0
-    reference = batch.need("reference", where="regularizer: kl")
-    ours, theirs = torch.where(counts, batch.logprob, 0.0), torch.where(counts, reference, 0.0)
+    counts = batch["weight"] > 0
+    reference = batch["logprob_reference"]
+    ours, theirs = torch.where(counts, batch["logprob"], 0.0), torch.where(counts, reference, 0.0)
     drift = kl_estimate(ours, theirs, how=estimator, cap=cap)
     return coefficient * drift, {"policy/kl_reference": drift.detach()}
 
 
-@register("regularizer", "value", uses=("critic",), source="arXiv 1707.06347")
+@register(
+    "regularizer",
+    "value",
+    reads=("value", "value_target", "value_weight"),
+    reads_if={"clip": ("value_old",)},
+    uses=("critic",),
+    source="arXiv 1707.06347",
+)
 def value(
     batch: TokenBatch, *, coefficient: NonNegative = 0.5, clip: Positive | None = None
 ) -> tuple[Float[Tensor, " tokens"], dict[str, Tensor]]:
@@ -75,7 +88,7 @@ def value(
     With `clip`, V may leave V_old by that much at a time: the larger of the plain and the clipped error counts.
 
     Args:
-        batch: columns value, value_target, value_weight (None: where weight > 0), and value_old with clip, each
+        batch: columns value, value_target, value_weight, and value_old with clip, each
             (tokens,). Weights of the policy's loss change nothing here.
         coefficient: ≥ 0. Higher: the critic learns faster and, in a shared body, at the policy's cost. Usual: 0.5.
         clip: > 0. Usual: none, or 0.2 for returns of size one.
@@ -83,15 +96,13 @@ def value(
     Returns: loss (tokens,) and value/loss.
     Raises: MissingColumn, without a critic or targets.
     """
-    now = batch.need("value", where="regularizer: value")
-    target = batch.need("value_target", where="regularizer: value")
-    stands = (batch.weight if batch.value_weight is None else batch.value_weight) > 0
+    now = batch["value"]
+    target = batch["value_target"]
+    stands = batch["value_weight"] > 0
     error = torch.where(stands, now - target, 0.0).square()
     if clip is not None:
-        old = batch.need("value_old", where="regularizer: value")
+        old = batch["value_old"]
         near = old + (now - old).clamp(-clip, clip)
         error = torch.maximum(error, torch.where(stands, near - target, 0.0).square())
-    loss = 0.5 * error
-    if batch.value_weight is not None:
-        loss = loss * batch.value_weight
+    loss = 0.5 * error * batch["value_weight"]
     return coefficient * loss, {"value/loss": loss.detach()}

@@ -34,7 +34,7 @@ def outcome(table: StepTable, *, by: Columns = ("trajectory",)) -> Float[Tensor,
     """
     order, last = table.timeline(*by)
     ends = order[last]
-    ends = ends[table.weight[ends] > 0]
+    ends = ends[table.row_weight[ends] > 0]
     result = table["outcome"][ends]
     unfinished = torch.zeros(len(ends), dtype=torch.bool)
     if "terminated" in table and "truncated" in table:
@@ -66,7 +66,7 @@ def cut_outcome(table: StepTable, *, value: float = 0.0) -> dict[str, Tensor]:
     """
     key = table.key("trajectory")
     cut = torch.zeros(key.size, dtype=torch.bool)
-    cut[key.codes[table["truncated"] & (table.weight > 0)]] = True
+    cut[key.codes[table["truncated"] & (table.row_weight > 0)]] = True
     missing = table["outcome"].isnan() & cut[key.codes]
     return {"outcome": torch.where(missing, torch.as_tensor(value), table["outcome"])}
 
@@ -111,7 +111,7 @@ def overlong(
             what=f"`buffer: {buffer}` exceeds `maximum: {maximum}`, so that every response would be too long.",
             remedy="Give `maximum`, the tokens that an episode may have, and a buffer of about a fifth of it.",
         )
-    counts, key = table.weight > 0, table.key("trajectory")
+    counts, key = table.row_weight > 0, table.key("trajectory")
     length = segment_sum(table["token_count"], by=Key(key.codes, key.size, (), counts.double()))
     price = ((maximum - buffer - length) / buffer).clamp(-1.0, 0.0)
     order, last = table.timeline("trajectory")
@@ -157,7 +157,7 @@ def role_mix(
     >>> [round(r, 4) for r in role_mix(table, team="outcome").tolist()]
     [0.9, 0.8]
     """
-    counts, share = table.weight > 0, _shares(table, weight)
+    counts, share = table.row_weight > 0, _shares(table, weight)
     paid = table[own].double()
     given = counts & paid.isfinite()
     paid = torch.where(given, paid, 0.0)

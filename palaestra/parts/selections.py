@@ -26,7 +26,7 @@ def constant_groups(table: StepTable, *, column: str = "outcome", by: Columns = 
     Differs from the authors' recipe: only drops; sampling more groups in their place is the sampler's affair.
     """
     values = total_return(table) if column == "return" else table[column]
-    counts = table.weight > 0
+    counts = table.row_weight > 0
     missing = int(values[counts].isnan().sum())
     if missing:
         raise InvalidData(

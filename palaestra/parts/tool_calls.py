@@ -20,7 +20,7 @@ from palaestra.errors import InvalidData
 def total_of(table: StepTable, values: Float[Tensor, " rows"]) -> Float[Tensor, " rows"]:
     """The sum over the row's trajectory, padding left out: float64 (rows,)."""
     key = table.key("trajectory")
-    own = Key(key.codes, key.size, weight=(table.weight > 0).double())
+    own = Key(key.codes, key.size, weight=(table.row_weight > 0).double())
     return segment_sum(values.nan_to_num(), by=own)[key.codes]
 
 
@@ -66,7 +66,7 @@ def last_rows(table: StepTable) -> Bool[Tensor, " rows"]:
     order, last = table.timeline("trajectory")
     ends = torch.zeros(len(table), dtype=torch.bool)
     ends[order[last]] = True
-    return ends & (table.weight > 0)
+    return ends & (table.row_weight > 0)
 
 
 def at_the_end(table: StepTable, values: Float[Tensor, " rows"]) -> Float[Tensor, " rows"]:
@@ -78,7 +78,7 @@ def refuse(
     table: StepTable, wrong: Bool[Tensor, " rows"], what: Callable[[int], str], *, where: str, remedy: str = ""
 ) -> None:
     """Raises: InvalidData, naming the first row that counts and is wrong; `what(row)` says how."""
-    wrong = wrong & (table.weight > 0)
+    wrong = wrong & (table.row_weight > 0)
     if bool(wrong.any()):
         row = int(wrong.nonzero()[0])
         name = table.labels("trajectory")[int(table["trajectory"][row])]

@@ -52,6 +52,7 @@ class AdapterPolicy:
     connected = _through("connected")
     collate = _through("collate")
     forward = _through("forward")
+    outputs = _through("outputs")
 
     def __init__(
         self,
@@ -115,6 +116,11 @@ class AdapterPolicy:
     def stands_on(options: Mapping[str, Any]) -> str:
         """The policy that must be made before one with these options."""
         return str(options["of"])
+
+    @staticmethod
+    def outputs_with(options: Mapping[str, Any]) -> frozenset[str]:
+        """The outputs that a policy with these options has."""
+        return LanguagePolicy.outputs_with(options)
 
     @staticmethod
     def abilities(options: Mapping[str, Any]) -> frozenset[str]:

@@ -7,28 +7,32 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from palaestra.chat import Context, ContextFull, Conversation, FullHistory, Prompt, renderer_for
 from palaestra.data import Action, Observation, Row, Tail
-from palaestra.data.protocols import Acted, Current, Engine, Request, Sampling, Setting
+from palaestra.data.protocols import Acted, Engine, PolicyOutputs, Request, Sampling, Setting
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError
 from palaestra.models.attention import reading
 from palaestra.models.causal_lm import load_causal_lm, make_causal_lm
 from palaestra.models.devices import device_of
 from palaestra.models.heads import ValueHead
 from palaestra.models.tokenizer import load_tokenizer, train_tokenizer
+from palaestra.policies.outputs import TokenOutput, refuse_unknown_outputs, token_entropy, token_logprob
 from palaestra.policies.responses import responses
 from palaestra.policies.sequences import Sequences, collate
 from palaestra.registry import PositiveInt, register
+
+CHUNK_LOGITS = 2**26  # logits that exist at once: 256 MB in float32
 
 
 @register("policy", "language")
@@ -38,6 +42,10 @@ class LanguagePolicy:
     Without `model` a small Llama is made on the spot and its tokenizer is trained on transcripts of the
     environment; with `model` any folder that `AutoModelForCausalLM` reads is loaded.
     """
+
+    # Output → function of log-probabilities (tokens, vocabulary) and the taken ids (tokens,), giving (tokens, …). A
+    # subclass adds an entry, and losses may read the output.
+    token_outputs: ClassVar[Mapping[str, TokenOutput]] = {"logprob": token_logprob, "entropy": token_entropy}
 
     def __init__(
         self,
@@ -100,6 +108,11 @@ class LanguagePolicy:
     def choices(self) -> int:
         """How many tokens there are to choose from: their entropy is at most ln(choices)."""
         return int(self.model.config.get_text_config().vocab_size)
+
+    @classmethod
+    def outputs_with(cls, options: Mapping[str, Any]) -> frozenset[str]:
+        """The outputs that a policy with these options has."""
+        return frozenset({*cls.token_outputs, *(("value",) if options.get("value_head") else ())})
 
     @staticmethod
     def abilities(options: Mapping[str, Any]) -> frozenset[str]:
@@ -176,25 +189,58 @@ class LanguagePolicy:
         """Rows of this policy as token sequences: one per segment, steps merged where ids are an exact prefix."""
         return collate(rows, temperature=temperature, limit=self.limit)
 
-    def forward(self, samples: Sequences, which: Sequence[int], *, values: bool, entropy: bool) -> Current:
-        """Log-probabilities (and values, entropies) of the response tokens of these samples, with gradient."""
+    @property
+    def outputs(self) -> frozenset[str]:
+        """What `forward` can be asked for: the names of `token_outputs`, and "value" with a value head."""
+        return frozenset({*self.token_outputs, *(("value",) if self.has_critic else ())})
+
+    def forward(self, samples: Sequences, which: Sequence[int], outputs: Collection[str]) -> PolicyOutputs:
+        """Outputs for the response tokens of these samples, with gradient.
+
+        Args:
+            outputs: names of `self.outputs`; "bootstrap_value" adds the value behind samples that were cut off.
+
+        Raises: ContractError, for an output that the policy does not have.
+        """
+        refuse_unknown_outputs(outputs, self)
         batch = samples.batch(which, device=device_of(self.model))
         with reading(samples.cost[list(which)].tolist()):
             hidden = self._hidden(batch.ids)
         rows, places = batch.response
         at = hidden[rows, places]
-        logits = self._logits(at).float()
-        if samples.temperature not in (0.0, 1.0):  # dividing by 1 would cost a tenth of a step
-            logits = logits / samples.temperature
-        logprobs = torch.log_softmax(logits, -1)
-        out = Current(logprob=logprobs.gather(1, batch.targets[:, None])[:, 0])
-        if entropy:
-            out.entropy = -(logprobs.exp() * logprobs).sum(-1)
-        if values and self.has_critic:
+        wanted = [name for name in self.token_outputs if name in outputs]
+        out = PolicyOutputs(columns=self._of_tokens(at, batch.targets, samples.temperature, wanted))
+        if self.has_critic and "value" in outputs:
             seen, judged = (hidden, at) if self.critic_gradient else (hidden.detach(), at.detach())
-            out.value = self.module["value"](judged).float()
-            out.end_value = self._end_values(seen, batch.ends)
+            out.columns["value"] = self.module["value"](judged).float()
+            if "bootstrap_value" in outputs:
+                out.bootstrap_value = self._end_values(seen, batch.ends)
         return out
+
+    def _of_tokens(
+        self, hidden: Tensor, targets: Tensor, temperature: float, wanted: Sequence[str]
+    ) -> dict[str, Tensor]:
+        """These outputs, chunk by chunk, so that logits of all tokens never exist at once.
+
+        With gradient and several chunks, the backward pass computes each chunk's logits again.
+        """
+        chunk = max(1, CHUNK_LOGITS // self.choices)
+        if len(hidden) <= chunk:
+            return self._of_chunk(hidden, targets, temperature, wanted)
+        pieces = [
+            checkpoint(self._of_chunk, h, t, temperature, wanted, use_reentrant=False)
+            for h, t in zip(hidden.split(chunk), targets.split(chunk), strict=True)
+        ]
+        return {name: torch.cat([piece[name] for piece in pieces]) for name in wanted}
+
+    def _of_chunk(
+        self, hidden: Tensor, targets: Tensor, temperature: float, wanted: Sequence[str]
+    ) -> dict[str, Tensor]:
+        logits = self._logits(hidden).float()
+        if temperature not in (0.0, 1.0):  # dividing by 1 would cost a tenth of a step
+            logits = logits / temperature
+        logprobs = torch.log_softmax(logits, -1)
+        return {name: self.token_outputs[name](logprobs, targets) for name in wanted}
 
     def _hidden(self, ids: Tensor) -> Tensor:
         return self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state

@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 import pydantic
@@ -24,11 +24,12 @@ from torch import Tensor
 
 from palaestra.data import Action, Observation, Row
 from palaestra.data.entropy_signal import EntropyHeat
-from palaestra.data.protocols import Acted, Current, Sampling, Setting
+from palaestra.data.protocols import Acted, PolicyOutputs, Sampling, Setting
 from palaestra.errors import CheckpointError, EpisodeFailure, RecipeError
 from palaestra.models.devices import device_of
 from palaestra.models.networks import Activation, ActorCritic, RecurrentActorCritic
 from palaestra.policies.drawing import Choice, draw, masked, stack_legal
+from palaestra.policies.outputs import TokenOutput, refuse_unknown_outputs, token_entropy, token_logprob
 from palaestra.policies.vectors import VectorSamples, collate, refuse_instruction
 from palaestra.registry import PositiveInt, register
 
@@ -40,6 +41,10 @@ SMALLEST = 16  # rows of a forward pass; matrix kernels for very few rows round 
 @register("policy", "network")
 class NetworkPolicy:
     """An actor-critic over observation vectors and discrete actions."""
+
+    # Output → function of log-probabilities (tokens, actions) and the taken actions (tokens,), giving (tokens, …). A
+    # subclass adds an entry, and losses may read the output.
+    token_outputs: ClassVar[Mapping[str, TokenOutput]] = {"logprob": token_logprob, "entropy": token_entropy}
 
     def __init__(
         self,
@@ -93,6 +98,11 @@ class NetworkPolicy:
     def choices(self) -> int:
         """How many actions there are to choose from: their entropy is at most ln(choices)."""
         return self.actions
+
+    @classmethod
+    def outputs_with(cls, options: Mapping[str, Any]) -> frozenset[str]:
+        """The outputs that a policy with these options has."""
+        return frozenset({*cls.token_outputs, *(("value",) if options.get("critic", True) else ())})
 
     @staticmethod
     def abilities(options: Mapping[str, Any]) -> frozenset[str]:
@@ -235,18 +245,31 @@ class NetworkPolicy:
         """One sample per step; with memory one per agent and episode, dropped rows read but not trained on."""
         return collate(self, rows, temperature=temperature, chained=self._options["body"] == "gru")
 
-    def forward(self, samples: VectorSamples, which: Sequence[int], *, values: bool, entropy: bool) -> Current:
-        """Log-probabilities (and values, entropies) of the actions of these samples, with gradient."""
+    @property
+    def outputs(self) -> frozenset[str]:
+        """What `forward` can be asked for: the names of `token_outputs`, and "value" with a critic."""
+        return frozenset({*self.token_outputs, *(("value",) if self.has_critic else ())})
+
+    def forward(self, samples: VectorSamples, which: Sequence[int], outputs: Collection[str]) -> PolicyOutputs:
+        """Outputs for the actions of these samples, with gradient.
+
+        Args:
+            outputs: names of `self.outputs`; "bootstrap_value" adds the value behind samples that were cut off.
+
+        Raises: ContractError, for an output that the policy does not have.
+        """
+        refuse_unknown_outputs(outputs, self)
         batch = samples.batch(which, device=self.device)
-        logits, value = self.module.read(batch.vectors, batch.lengths, values=values and self.has_critic)
+        logits, value = self.module.read(batch.vectors, batch.lengths, values=self.has_critic and "value" in outputs)
         logits = logits[batch.taken].float() / (samples.temperature or 1.0)
         logprobs = torch.log_softmax(masked(logits, batch.legal), -1)
-        out = Current(logprob=logprobs.gather(1, batch.actions[:, None])[:, 0])
-        if entropy:
-            out.entropy = -(logprobs.exp() * logprobs).sum(-1)
+        wanted = [name for name in self.token_outputs if name in outputs]
+        out = PolicyOutputs(columns={name: self.token_outputs[name](logprobs, batch.actions) for name in wanted})
         if value is not None:
-            out.value = value[batch.taken]
-            out.end_value = torch.where(batch.has_tail, value[batch.lengths.cumsum(0) - 1], torch.nan)
+            out.columns["value"] = value[batch.taken]
+            if "bootstrap_value" in outputs:
+                last = value[batch.lengths.cumsum(0) - 1]
+                out.bootstrap_value = torch.where(batch.has_tail, last, torch.nan)
         return out
 
     # ---- files --------------------------------------------------------------------------------------------

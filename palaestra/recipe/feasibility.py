@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from palaestra import registry
+from palaestra.columns import FROM_EPISODES, FROM_OUTPUTS, OF_TOKENS, ability_of, output_of
 from palaestra.errors import RecipeError, nearest
 from palaestra.recipe.layers import slot_at
 from palaestra.recipe.origins import Node
 from palaestra.recipe.parts import Row, UsedPart
 from palaestra.recipe.together import refuse_together
-from palaestra.registry import GIVEN_BY
 from palaestra.training.settings import RunSettings
 
 AGGREGATIONS = (  # palaestra.data.Aggregation, which cannot be asked without torch; a test holds them equal
@@ -32,14 +32,6 @@ AGGREGATIONS = (  # palaestra.data.Aggregation, which cannot be asked without to
 ADDITIVE = ("reward", "selection", "weights", "regularizer")  # slots whose parts can be left out one by one
 NEED_CONSTANT = ("sequence-sum-norm", "constant-length")
 
-# Columns that every run has, whatever the environment: of tables, and of the token batches that losses read.
-ALWAYS = frozenset(
-    {"group", "trajectory", "agent", "turn", "reward", "action_key", "token_count", "weight", "policy", "version"}
-    | {"segment", "invocation", "parent", "terminated", "truncated", "token_logprob", "token_proximal"}
-    | {"token_entropy", "entropy", "advantage", "logprob", "proximal", "behavior", "row", "sequence"}
-)
-# What parts ask of the updates, which always give it: no ability of a policy or an environment.
-DEMANDS = frozenset({"whole_trajectory", "whole_group", "mini_batch", "mini_columns", "every_token", "rejection"})
 ABILITIES_OF_ENVIRONMENTS = ("expert", "snapshot", "restore", "global_state", "tools", "guidance")
 
 WHY = {
@@ -64,7 +56,7 @@ def check(settings: RunSettings, parts: Sequence[UsedPart], rows: Mapping[str, R
     _check_settings(settings, rows)
     _check_warm_start(parts, tree.get("warm_start"))
     for used in parts:
-        for need in _needs(used):
+        for need in _needs(used, parts):
             _check_need(need, used, settings, parts, rows)
     refuse_together(parts, rows)
 
@@ -144,11 +136,12 @@ def _check_warm_start(parts: Sequence[UsedPart], warm_start: Node | None) -> Non
 
 
 # ---- what parts need --------------------------------------------------------------------------------------
-def _needs(used: UsedPart) -> Iterator[str]:
+def _needs(used: UsedPart, parts: Sequence[UsedPart]) -> Iterator[str]:
     """Abilities and columns that must come from somewhere, each once."""
-    reads = {"state_key" if column == "next_key" else column for column in used.part.reads}
-    columns = {GIVEN_BY.get(column, column) for column in reads - ALWAYS}
-    yield from sorted(columns | (set(used.part.uses) - DEMANDS))
+    reads = [column for column in used.part.reads_with(used.values) or () if not column.endswith("?")]
+    written = {column for part in parts for column in part.part.writes or ()}
+    needs = {ability_of(column) or ("state_key" if column == "next_key" else column) for column in reads}
+    yield from sorted((needs | set(used.part.uses)) - FROM_EPISODES - OF_TOKENS - written)
 
 
 def _check_need(
@@ -170,8 +163,10 @@ def _check_need(
         if _environment_can(environment, need) is False:
             fault = f"`{need}` of the environment, and `{environment.name}` has none"
             raise _refusal(used, need, fault, f"give `{environment.name}` a method `{need}`")
-    elif need in used.part.uses or need in GIVEN_BY.values():
+    elif need in used.part.uses or need == "critic":
         _check_ability(need, used, settings, parts)
+    elif _is_output(need, used):
+        _check_output(need, used, settings, parts)
     else:
         _check_column(need, used, settings, parts)
 
@@ -198,6 +193,28 @@ def _check_ability(need: str, used: UsedPart, settings: RunSettings, parts: Sequ
             options = f"its options are {', '.join(policy.options)}" if policy.options else "it has no options"
             way = f"give policy `{policy.owner}` one, by an option of `{policy.name}` ({options}) or another policy"
             raise _refusal(used, need, fault, way)
+
+
+def _is_output(need: str, used: UsedPart) -> bool:
+    """Whether a policy ought to give this column: what a table or a loss reads as `x_old`, or a known output."""
+    output, of = output_of(need)
+    return of != "policy" or (used.part.slot in ("loss", "regularizer") and output in _OUTPUTS)
+
+
+_OUTPUTS = ("logprob", *FROM_OUTPUTS.values())
+
+
+def _check_output(need: str, used: UsedPart, settings: RunSettings, parts: Sequence[UsedPart]) -> None:
+    """Each trained policy that the part works with must have the output; a policy that does not say is not refused."""
+    output = output_of(need)[0]
+    for policy in (other for other in parts if slot_at(tuple(other.path.split("."))) == "policy"):
+        outputs_with = getattr(policy.part.target, "outputs_with", None)
+        if policy.owner in _policies_of(used, settings) and outputs_with is not None:
+            outputs = outputs_with(policy.values)
+            if output not in outputs:
+                fault = f"the column `{need}`, and policy `{policy.owner}` (`{policy.name}`) has no output `{output}`"
+                way = f"use a policy that gives it; `{policy.name}` gives {', '.join(sorted(outputs))}"
+                raise _refusal(used, need, fault, way, verb="reads")
 
 
 def _check_column(need: str, used: UsedPart, settings: RunSettings, parts: Sequence[UsedPart]) -> None:
@@ -285,7 +302,7 @@ def _without(slot: str, need: str, used: UsedPart) -> list[str]:
         if (
             other.data == used.part.data
             and need not in other.uses
-            and need not in {GIVEN_BY.get(column, column) for column in other.reads}
+            and need not in {ability_of(column) or column for column in other.reads or ()}
         ):
             found.append(name)
     return found

@@ -131,9 +131,9 @@ def _judged(trajectory: Trajectory, iteration: Iteration) -> Trajectory:
             continue
         samples = policy.collate(own, temperature=iteration.temperature)
         with torch.no_grad():
-            now = policy.forward(samples, range(len(samples.cost)), values=False, entropy=False)
+            now = policy.forward(samples, range(len(samples.cost)), ("logprob",))
         flat = np.full(rows[-1].start + max(len(rows[-1].step.action.tokens), 1), np.nan, np.float32)
-        flat[samples.token_index] = now.logprob.cpu().numpy()
+        flat[samples.token_index] = now["logprob"].cpu().numpy()
         for row in own:
             row.step.action.logprobs = flat[row.start : row.start + len(row.step.action.tokens)].copy()
     return trajectory

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from palaestra.columns import may_be_missing
 from palaestra.data import Action, Observation, Step, StepResult, StopReason, Trajectory
-from palaestra.data.columns import MAY_BE_MISSING
 from palaestra.data.protocols import Sampling, Session
 from palaestra.errors import ContractError, EpisodeFailure
 from palaestra.rollout.agent import Agent, Agents, segment_number
@@ -242,7 +242,7 @@ class Episode:
     def noted(self, step: Step, *, guest: bool) -> None:
         """An act has become a step. That of a guest is nobody's to learn from."""
         if guest:
-            step.mark(weight=0.0)
+            step.mark(row_weight=0.0)
         self.mark(step)
         self.sampled_tokens += len(step.action.tokens)
         self.latest[step.agent] = step
@@ -397,7 +397,7 @@ def _spoils(name: str, value: Any) -> bool:
     """Whether this is a number that no statistic could be made of; NaN says "none" where a column may lack values."""
     if not isinstance(value, float | np.floating) or np.isfinite(value):
         return False
-    return not (name in MAY_BE_MISSING and np.isnan(value))
+    return not (may_be_missing(name) and np.isnan(value))
 
 
 def _refuse_spoiled(steps: Sequence[Step]) -> None:

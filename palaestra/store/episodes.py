@@ -139,12 +139,15 @@ def _step_to_json(step: Step, *, timed: bool) -> dict[str, Any]:
     )
 
 
+FORMER_MARKS = {"weight": "row_weight", "twin": "pair"}  # in files of earlier versions
+
+
 def _step_from_json(record: Mapping[str, Any]) -> Step:
     fields = dict(record)
     observation = _observation_from_json(fields.pop("observation"))
     action = _action_from_json(fields.pop("action"))
     prompt = _to_array(fields.pop("prompt", []), np.int32)
-    marks = Marks(**_decode(fields.pop("marks", {})))
+    marks = Marks(**{FORMER_MARKS.get(name, name): mark for name, mark in _decode(fields.pop("marks", {})).items()})
     return Step(observation=observation, action=action, prompt=prompt, marks=marks, **_decode(fields))
 
 

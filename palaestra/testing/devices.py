@@ -31,7 +31,7 @@ class FakeDevice:
 
         with FakeDevice() as device:
             policy.module.to(device)
-            policy.forward(samples, which, values=True, entropy=True)     # an input that stays behind raises
+            policy.forward(samples, which, ("logprob", "value"))   # an input that stays behind raises
 
     A tensor on it has the numbers that it would have on the CPU, so a run there equals a run on the CPU. As with CUDA,
     an operation on tensors of both raises RuntimeError; scalar tensors and indices may be of the CPU. `numpy()` of a

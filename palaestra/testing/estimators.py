@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from palaestra.algebra import Estimate
+from palaestra.algebra import Credit
 from palaestra.data import StepTable
 from palaestra.errors import ContractError, InvalidData
 
@@ -23,7 +23,7 @@ def check_estimator(
 ) -> None:
     """Refuse an estimator that breaks a rule on this table.
 
-    1. It gives float32 of shape (rows,) or (tokens,), or an Estimate of two such tensors.
+    1. It gives float32 of shape (rows,) or (tokens,), or an Credit of two such tensors.
     2. Advantages are finite; so are targets, or NaN where no critic speaks.
     3. The same table gives the same numbers, and the table stays as it was.
     4. The order of rows does not matter: only the column `turn` says what came first.
@@ -51,7 +51,7 @@ def check_estimator(
     declared = getattr(estimator, "part", None)
     if declared is None or "group" not in declared.uses:
         return
-    if "good" not in declared.reads:
+    if "good" not in (declared.reads or ()):
         none = {name: torch.zeros(len(table)) for name in ("reward", "process") if name in table}
         nothing = check.run(table.replace(**none))
         if bool((nothing[0] != 0).any()):
@@ -77,7 +77,7 @@ class _Check:
     def run(self, table: StepTable) -> list[Tensor]:
         """Advantage, and target if there is one."""
         found = self.estimator(table)
-        parts = list(found) if isinstance(found, Estimate) else [found]
+        parts = list(found) if isinstance(found, Credit) else [found]
         for part in parts:
             if not isinstance(part, Tensor) or part.dtype != torch.float32:
                 self.broken("1", f"it gave {getattr(part, 'dtype', type(part).__name__)}, not a float32 tensor")
@@ -107,7 +107,7 @@ def _check_padding(check: _Check, first: list[Tensor], table: StepTable) -> None
         "weight": torch.where(padding, 0.0, both.weight),
         "reward": torch.where(padding, 1e3, both["reward"]),
     }
-    for name in ("value", "value_end"):
+    for name in ("value", "bootstrap_value"):
         if name in both:
             wild[name] = torch.where(padding, torch.nan, both[name])
     padded = both.replace(**wild)
@@ -121,7 +121,7 @@ def _check_padding(check: _Check, first: list[Tensor], table: StepTable) -> None
 def _check_lone_members(check: _Check, table: StepTable) -> None:
     """Give each trajectory a group of its own and leave it its first row that weighs: nobody has a peer (rule 7)."""
     order, _ = table.timeline("trajectory")
-    order = order[table.weight[order] > 0]
+    order = order[table.row_weight[order] > 0]
     first = {int(code): int(row) for row, code in zip(order.flip(0), table["trajectory"][order].flip(0), strict=True)}
     if not first:
         return

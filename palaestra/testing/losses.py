@@ -5,15 +5,17 @@ Knows token batches and gradients. Knows no loss.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from palaestra.algebra import Aggregation, coefficients
+from palaestra.columns import is_output
 from palaestra.data import TokenBatch
-from palaestra.errors import ContractError
+from palaestra.errors import ContractError, MissingColumn
+from palaestra.registry import Part
 
 LEAVES = ("logprob", "entropy", "value")  # what carries gradient
 STEP = 1e-6  # of the finite difference
@@ -31,13 +33,15 @@ def check_loss(
 
     1. It gives a loss (tokens,) and metrics (tokens,), all finite; metrics carry no gradient.
     2. The gradient is finite.
-    3. If the advantage changes the gradient at all, then an advantage of 0 gives no gradient (unless the loss uses
-       "every_token", since it draws the policy somewhere whatever the advantage).
+    3. If the advantage changes the gradient at all, then an advantage of 0 gives no gradient (unless the loss is
+       registered with `every_token=True`, since it draws the policy somewhere whatever the advantage).
     4. Masked tokens (weight 0, and with it value_weight 0) change neither value nor gradient, whatever stands in
        their columns.
-    5. Cutting the batch between trajectories (between groups, where the loss uses "whole_group") does not change value
-       or gradient, with coefficients of the whole, and with the mini-batch beside each cut.
+    5. Cutting the batch between trajectories (between groups, for a loss of that scope) does not change value or
+       gradient, with coefficients of the whole, and with the frozen mini-batch beside each cut. A loss whose scope is
+       the mini-batch is not cut.
     6. The gradient is the one that finite differences show.
+    7. It reads no column that its registration does not name in `reads`.
 
     Args:
         batch: with every column that the loss reads; it must hold whole trajectories.
@@ -66,8 +70,11 @@ class _Check:
     def __init__(self, loss: Callable[[TokenBatch], Any], how: Aggregation) -> None:
         self.loss, self.how = loss, how
         declared = getattr(getattr(loss, "func", loss), "part", None)  # options may be bound by functools.partial
-        uses = () if declared is None else declared.uses
-        self.of_groups, self.pulls = "whole_group" in uses, "every_token" in uses
+        options = getattr(loss, "keywords", {})
+        self.reads = None if declared is None else declared.reads_with(_options(declared, options))
+        self.scope = "row" if declared is None else declared.scope_with(_options(declared, options))
+        self.frozen_minibatch = declared is not None and declared.frozen_minibatch
+        self.pulls = declared is not None and declared.every_token
         self.name = declared.name if declared is not None else getattr(loss, "__name__", repr(loss))
 
     def broken(self, rule: str, what: str) -> NoReturn:
@@ -78,18 +85,25 @@ class _Check:
         )
 
     def shapes(self, batch: TokenBatch) -> None:
+        if self.reads is not None:
+            names = {name.removesuffix("?") for name in self.reads}
+            unnamed = {name: None for name in batch.columns if name not in names}
+            try:
+                self.loss(batch.replace(**unnamed))
+            except MissingColumn as error:
+                self.broken("7", f"{error.what.rstrip('.')}, since `reads` does not name it")
         values, metrics = self.loss(batch.replace(**_leaves(batch)))
         for name, found in {"the loss": values, **metrics}.items():
             if not isinstance(found, Tensor) or found.shape != (len(batch),):
                 self.broken("1", f"{name} is {getattr(found, 'shape', type(found).__name__)}, not ({len(batch)},)")
-            if not bool(found[batch.weight > 0].isfinite().all()):
+            if not bool(found[batch["weight"] > 0].isfinite().all()):
                 self.broken("1", f"{name} is not finite")
         if any(metric.requires_grad for metric in metrics.values()):
             self.broken("1", "a metric carries gradient")
 
     def total(self, batch: TokenBatch, share: Tensor) -> Tensor:
         values: Tensor = self.loss(batch)[0]
-        return (share * batch.weight * values).sum()
+        return (share * batch["weight"] * values).sum()
 
     def gradient(self, batch: TokenBatch, share: Tensor) -> tuple[Tensor, list[Tensor]]:
         """The scalar and its gradient to every leaf, zeros where a leaf is not read."""
@@ -103,22 +117,21 @@ class _Check:
 
 def _wide(batch: TokenBatch) -> TokenBatch:
     """The batch in float64, with entropy and value where they were missing."""
-    names = (
-        *("advantage", "logprob", "proximal", "weight", "behavior", "reference"),
-        *("entropy", "value", "value_old", "value_target", "value_weight"),
-    )
-    filled = {name: getattr(batch, name) for name in names}
+    filled = {name: column.detach().double() for name, column in batch.columns.items()}
     for name in LEAVES:
-        if filled[name] is None:
-            filled[name] = torch.zeros(len(batch))
-    if filled["value_weight"] is not None:
-        filled["value_weight"] = filled["value_weight"] * (batch.weight > 0)
-    whole = batch.whole | {"row", "sequence", "invocation", "trajectory", "group"}
-    return batch.replace(whole=whole, **{n: v.detach().double() for n, v in filled.items() if v is not None})
+        filled.setdefault(name, torch.zeros(len(batch), dtype=torch.float64))
+    if "value_weight" in filled:
+        filled["value_weight"] = filled["value_weight"] * (filled["weight"] > 0)
+    return batch.replace(scope="minibatch", **filled)
 
 
 def _leaves(batch: TokenBatch) -> dict[str, Tensor]:
-    return {name: getattr(batch, name).clone().requires_grad_() for name in LEAVES}
+    return {name: batch[name].clone().requires_grad_() for name in LEAVES}
+
+
+def _options(declared: Part, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a part, defaults filled in."""
+    return declared.check(given, where=f"{declared.slot}: {declared.name}")
 
 
 def _close(one: Tensor, other: Tensor) -> bool:
@@ -128,20 +141,20 @@ def _close(one: Tensor, other: Tensor) -> bool:
 def _check_advantage(check: _Check, batch: TokenBatch, share: Tensor, gradient: list[Tensor]) -> None:
     if check.pulls:
         return
-    twice = check.gradient(batch.replace(advantage=2 * batch.advantage), share)[1]
+    twice = check.gradient(batch.replace(advantage=2 * batch["advantage"]), share)[1]
     if all(map(_close, gradient, twice)):
         return
-    none = check.gradient(batch.replace(advantage=torch.zeros_like(batch.advantage)), share)[1]
+    none = check.gradient(batch.replace(advantage=torch.zeros_like(batch["advantage"])), share)[1]
     if any(bool((g != 0).any()) for g in none):
         check.broken("3", "an advantage of 0 gives a gradient")
 
 
 def _check_masked(check: _Check, batch: TokenBatch, share: Tensor, total: Tensor, gradient: list[Tensor]) -> None:
-    masked = batch.weight == 0
+    masked = batch["weight"] == 0
     wild = {"logprob": -9.0, "advantage": 7.0, "entropy": 5.0, "value": 3.0}
-    missing = ("proximal", "behavior", "reference", "value_old", "value_target")
-    changed = {name: torch.where(masked, number, getattr(batch, name)) for name, number in wild.items()}
-    changed |= {n: torch.where(masked, torch.nan, getattr(batch, n)) for n in missing if getattr(batch, n) is not None}
+    changed = {name: torch.where(masked, number, batch[name]) for name, number in wild.items()}
+    missing = [name for name in batch.columns if is_output(name) or name == "value_target"]
+    changed |= {name: torch.where(masked, torch.nan, batch[name]) for name in missing}
     other, found = check.gradient(batch.replace(**changed), share)
     if not _close(total, other) or not all(map(_close, gradient, found)):
         check.broken("4", f"other numbers on masked tokens change the result: {float(total):.6g}, {float(other):.6g}")
@@ -150,9 +163,13 @@ def _check_masked(check: _Check, batch: TokenBatch, share: Tensor, total: Tensor
 
 
 def _check_cut(check: _Check, batch: TokenBatch, share: Tensor, total: Tensor, gradient: list[Tensor]) -> None:
-    even = (batch.need("group", where="check_loss") if check.of_groups else batch.trajectory) % 2 == 0
+    if check.scope == "minibatch":
+        return
+    unit = batch.unit("group" if check.scope in ("pair", "group") else "trajectory", where="check_loss")
+    even = unit % 2 == 0
     halves = [half for half in (even.nonzero()[:, 0], (~even).nonzero()[:, 0]) if len(half)]
-    cuts = [batch.take(half).replace(mini=batch, place=half) for half in halves]
+    minibatch = batch if check.frozen_minibatch else None
+    cuts = [batch.take(half).replace(scope=check.scope, minibatch=minibatch) for half in halves]
     results = [check.gradient(cut, share[half]) for cut, half in zip(cuts, halves, strict=True)]
     together = [torch.zeros_like(g) for g in gradient]
     for half, (_, found) in zip(halves, results, strict=True):
@@ -169,7 +186,7 @@ def _check_difference(check: _Check, batch: TokenBatch, share: Tensor, gradient:
     directions = [torch.sin(angle + offset) for offset in range(len(LEAVES))]
 
     def moved(size: float) -> Tensor:
-        leaves = {n: getattr(batch, n) + size * d for n, d in zip(LEAVES, directions, strict=True)}
+        leaves = {n: batch[n] + size * d for n, d in zip(LEAVES, directions, strict=True)}
         return check.total(batch.replace(**leaves), share).detach()
 
     slope = (moved(STEP) - moved(-STEP)) / (2 * STEP)

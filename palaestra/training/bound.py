@@ -36,6 +36,16 @@ class Bound:
         """The same part in this iteration: it gets the iteration beside its data, if it has a parameter for it."""
         return replace(self, iteration=iteration) if self.part.takes_iteration else self
 
+    @property
+    def reads(self) -> tuple[str, ...] | None:
+        """The columns that it reads with its options; None, if it does not say."""
+        return self.part.reads_with(self.options)
+
+    @property
+    def scope(self) -> str:
+        """Of a loss: the unit of tokens that it must see whole."""
+        return self.part.scope_with(self.options)
+
     def can(self, method: str) -> Any:
         """This method of the object held, or None."""
         return getattr(self.held, method, None)

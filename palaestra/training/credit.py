@@ -1,143 +1,81 @@
-"""The pipeline: one estimator, then filters, then one number per response token; and whether there is a signal.
-
-Knows that an estimator reads a table and a filter a table and an advantage. Knows no method's name.
-"""
+"""The pipeline of credit: one estimator, then filters, then columns per response token; and what signal there is."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from palaestra.algebra import Estimate, standardize, total_return
+from palaestra.algebra import Credit, standardize, total_return
 from palaestra.data import StepTable
 from palaestra.errors import ContractError, RecipeError
 
 Estimator = Callable[..., Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentSignal:
-    """One agent's share of the signal, over its rows.
-
-    Attributes:
-        mean, std: of its advantages.
-        shift: (mean of its returns − mean of all) / deviation of all, returns centered in their group.
-        variance_ratio: variance of its returns / variance of all, centered likewise. Under a baseline
-            for all agents its mean square advantage is variance_ratio + shift².
-        own_shift, own_variance_ratio: the same of what each agent earned itself in the trajectory; what counts with
-            an estimator whose `returns` are [trajectory, agent].
-    """
-
-    mean: float
-    std: float
-    shift: float
-    variance_ratio: float
-    own_shift: float
-    own_variance_ratio: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Signal:
-    """Whether an estimator produced something to learn from.
-
-    Attributes:
-        nonzero: share of rows (of those that weigh) with an advantage other than 0.
-        mean, std: of the advantage over these rows.
-        agents: per agent's name.
-    """
-
-    nonzero: float
-    mean: float
-    std: float
-    agents: dict[str, AgentSignal]
-
-    @property
-    def empty(self) -> bool:
-        """Whether every advantage is 0: an update would move nothing."""
-        return self.nonzero == 0.0
-
-    def metrics(self) -> dict[str, float]:
-        """For the log: `advantage/nonzero`, …, and with several agents `agent/<name>/advantage/mean`, …"""
-        out = {"advantage/nonzero": self.nonzero, "advantage/mean": self.mean, "advantage/std": self.std}
-        for name, agent in self.agents.items() if len(self.agents) > 1 else ():
-            prefix = f"agent/{name}"
-            out |= {f"{prefix}/advantage/mean": agent.mean, f"{prefix}/advantage/std": agent.std}
-            out |= {f"{prefix}/return/shift": agent.shift, f"{prefix}/return/variance_ratio": agent.variance_ratio}
-            out[f"{prefix}/return/own_shift"] = agent.own_shift
-            out[f"{prefix}/return/own_variance_ratio"] = agent.own_variance_ratio
-        return out
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Credit:
-    """What an update needs of the estimators.
-
-    Attributes:
-        advantage: (tokens,).
-        target: (tokens,) where the critic's values should move; None without a critic.
-        target_weight: (tokens,) 1 where `target` counts: all tokens at token level, the first token of
-            each row at row level; 0 elsewhere, as where an agent has no critic.
-        signal: the report.
-    """
-
-    advantage: Float[Tensor, " tokens"]
-    target: Float[Tensor, " tokens"] | None
-    target_weight: Float[Tensor, " tokens"] | None
-    signal: Signal
-
-
-def chain(parts: Sequence[Estimator], table: StepTable) -> Credit:
+def assign_credit(parts: Sequence[Estimator], table: StepTable) -> StepTable:
     """Run one estimator and then filters, as `advantage: [gigpo, whiten]` says.
 
     Args:
         parts: callables; the first takes the table, each later one the table and the advantage so far.
 
-    Returns: advantages per token, targets of the critic where there are any, and a report.
+    Returns: the table with the column `advantage` (tokens,), the further columns of the estimator and, from a critic,
+        `value_target` and `value_weight` (tokens,): 1 where a target counts, which is on all tokens at token level, on
+        the first token of each row at row level, and nowhere where an agent has no critic.
     Raises: RecipeError, for no estimator at the head or a second one behind it; ContractError, for a result
         of the wrong shape or one that is not finite.
     """
     first, *filters = _checked(parts)
-    found = first(table)
-    advantage, target = found if isinstance(found, Estimate) else (found, None)
-    advantage = _sound(advantage, table, first)
+    given = first(table)
+    credit = given if isinstance(given, Credit) else Credit(given)
+    advantage = _sound(credit.advantage, table, first)
     for part in filters:
         advantage = _sound(part(table, advantage), table, part)
-    target, weight = _targets(target, table)
-    return Credit(
-        advantage=table.per_token(advantage).float(),
-        target=target,
-        target_weight=weight,
-        signal=report(advantage, table),
-    )
+    columns = {**credit.columns, "advantage": table.per_token(advantage).float()}
+    if credit.target is not None:
+        columns["value_target"], columns["value_weight"] = _targets(credit.target, table)
+    return table.replace(**columns)
 
 
-def report(advantage: Float[Tensor, " units"], table: StepTable) -> Signal:
-    """The signal of an advantage (rows,) or (tokens,); a row's is the mean over its tokens."""
-    row = _per_row(advantage, table)
-    counts = table.weight > 0
+def signal_metrics(table: StepTable) -> dict[str, float]:
+    """Whether there is something to learn from, of the rows that weigh.
+
+        advantage/nonzero                      share of rows with an advantage other than 0
+        advantage/mean, advantage/std          a row's advantage is the mean over its tokens
+
+    And with several agents, for each of them:
+
+        agent/<name>/advantage/mean, …/std     of its rows
+        agent/<name>/return/shift              (mean of its returns − mean of all) / deviation of all, returns centered
+                                               in their group
+        agent/<name>/return/variance_ratio     variance of its returns / variance of all, centered likewise. Under a
+                                               baseline for all agents its mean square advantage is this + shift²
+        agent/<name>/return/own_shift, …/own_variance_ratio     the same of what each agent earned itself in the
+                                               trajectory; what counts where an estimator's `returns` are [trajectory,
+                                               agent]
+    """
+    total = torch.zeros(len(table), dtype=torch.float64).index_add_(0, table.token_row, table["advantage"].double())
+    row, counts = total / table["token_count"], table.row_weight > 0
+    mean, std = _moments(row[counts])
+    nonzero = float((row[counts] != 0).double().sum()) / max(int(counts.sum()), 1)
+    metrics = {"advantage/nonzero": nonzero, "advantage/mean": mean, "advantage/std": std}
+    acted = {str(name): counts & (table["agent"] == code) for code, name in enumerate(table.labels("agent"))}
+    acted = {name: rows for name, rows in acted.items() if bool(rows.any())}
+    if len(acted) < 2:
+        return metrics
     peers = table.key("group")
     shared = standardize(total_return(table), by=peers).double()
     earned = standardize(total_return(table, by=("trajectory", "agent")), by=peers).double()
-    agents = {}
-    for code, name in enumerate(table.labels("agent")):
-        own = counts & (table["agent"] == code)
-        if not bool(own.any()):
-            continue
-        mean, std = _moments(row[own])
-        shift, ratio = _against(shared[own], shared[counts])
-        own_shift, own_ratio = _against(earned[own], earned[counts])
-        agents[str(name)] = AgentSignal(
-            mean=mean, std=std, shift=shift, variance_ratio=ratio, own_shift=own_shift, own_variance_ratio=own_ratio
-        )
-    mean, std = _moments(row[counts])
-    nonzero = float((row[counts] != 0).double().sum()) / max(int(counts.sum()), 1)
-    return Signal(nonzero=nonzero, mean=mean, std=std, agents=agents)
+    for name, rows in acted.items():
+        of_agent = dict(zip(("advantage/mean", "advantage/std"), _moments(row[rows]), strict=True))
+        names = ("return/shift", "return/variance_ratio", "return/own_shift", "return/own_variance_ratio")
+        numbers = (*_against(shared[rows], shared[counts]), *_against(earned[rows], earned[counts]))
+        of_agent |= dict(zip(names, numbers, strict=True))
+        metrics |= {f"agent/{name}/{key}": value for key, value in of_agent.items()}
+    return metrics
 
 
 def _against(own: Tensor, everyone: Tensor) -> tuple[float, float]:
@@ -155,17 +93,8 @@ def _moments(values: Tensor) -> tuple[float, float]:
     return float(values.double().mean()), float(values.double().std(correction=0))
 
 
-def _per_row(advantage: Tensor, table: StepTable) -> Tensor:
-    if len(advantage) == len(table):
-        return advantage.double()
-    total = torch.zeros(len(table), dtype=torch.float64).index_add_(0, table.token_row, advantage.double())
-    return total / table["token_count"]
-
-
-def _targets(target: Tensor | None, table: StepTable) -> tuple[Tensor | None, Tensor | None]:
+def _targets(target: Tensor, table: StepTable) -> tuple[Tensor, Tensor]:
     """Targets and their weights per token; those of rows stand on the row's first token."""
-    if target is None:
-        return None, None
     if len(target) == table.tokens:
         return target.nan_to_num(), target.isfinite().float()
     first = table["token_count"].cumsum(0) - table["token_count"]

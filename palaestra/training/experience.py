@@ -12,16 +12,15 @@ from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from palaestra.data import Iteration, Row, StepTable, Trajectory, rows_of
-from palaestra.data.batches import micro_batches, token_index
 from palaestra.data.protocols import Samples
 from palaestra.training.bound import Bound
-from palaestra.training.credit import Credit, chain
+from palaestra.training.credit import assign_credit
 from palaestra.training.factors import combine
+from palaestra.training.passes import fill_columns, plan_passes, reader
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,18 +31,13 @@ class Parts:
     selection: Sequence[Bound]
     advantage: Sequence[Bound]
     weights: Sequence[Bound]
-    updates: Sequence[Bound] = ()  # losses and regularizers, which read columns too
+    updates: Mapping[str, Sequence[Bound]] = field(default_factory=dict)  # per policy, its loss and regularizers
     frozen: Callable[[str], bool] = lambda agent: False  # whose acts nothing is learned from
 
     @property
     def all(self) -> tuple[Bound, ...]:
         """Every part, in the order in which they run."""
         return (*self.reward, *self.selection, *self.advantage, *self.weights)
-
-    @property
-    def reads(self) -> frozenset[str]:
-        """Columns that any of them reads."""
-        return frozenset(c for b in self.all for c in b.part.reads)
 
     @property
     def stateful(self) -> dict[str, Any]:
@@ -67,20 +61,14 @@ class Experience:
     """One iteration's episodes, as the updates read them.
 
     Attributes:
-        table: all columns; rows: the episodes behind its rows.
-        samples: per policy name. credit: advantages. weight: (tokens,).
-        counted: (tokens,), the weight without what parts reject: tokens that count in denominators.
-        trained: (rows,), 0 on rows of frozen roles, which neither policies nor critics learn from; None: all are 1.
+        table: all columns, among them `advantage`, `weight` and `counts` of tokens.
+        rows: the episodes behind the table's rows. samples: per policy name.
         learned: metrics of parts that learned from it.
     """
 
     table: StepTable
     rows: list[Row]
     samples: dict[str, Samples] = field(default_factory=dict)
-    credit: Credit | None = None
-    weight: Tensor | None = None
-    counted: Tensor | None = None
-    trained: Tensor | None = None
     learned: dict[str, float] = field(default_factory=dict)
 
     def of(self, policy: str) -> list[Row]:
@@ -90,9 +78,7 @@ class Experience:
     @property
     def has_signal(self) -> bool:
         """Whether a token that counts, of a policy that is trained, has an advantage other than 0."""
-        counted = self.weight if self.counted is None else self.counted
-        assert self.credit is not None and counted is not None
-        moves = (counted > 0) & (self.credit.advantage != 0)
+        moves = (self.table["counts"] > 0) & (self.table["advantage"] != 0)
         return any(bool(moves[torch.from_numpy(one.token_index)].any()) for one in self.samples.values())
 
 
@@ -102,7 +88,7 @@ def prepare(
     iteration: Iteration,
     references: Mapping[str, Any],
     *,
-    proximal: bool,
+    several_updates: bool,
     strict: bool = False,
 ) -> Experience:
     """Run every stage between rollout and loss.
@@ -110,8 +96,8 @@ def prepare(
     Args:
         iteration: its rows are filled in here.
         references: per policy, its frozen reference, where there is one.
-        proximal: recompute log-probabilities before the update (needed for more than one update).
-        strict: refuse rows that occur twice without a column `weight`.
+        several_updates: whether the iteration makes several updates, or learns from episodes of older weights.
+        strict: refuse rows that occur twice without a column `row_weight`.
     """
     for bound in parts.all:
         if (choose := bound.can("choose")) is not None:
@@ -124,80 +110,41 @@ def prepare(
         found = reward.at(iteration)(table)
         table = table.replace(**(found if isinstance(found, Mapping) else {"reward": found}))
     for selection in parts.selection:
-        table = table.replace(weight=table.weight * selection.at(iteration)(table))
-    experience = Experience(table, iteration.rows)
-    recompute = proximal or "token_proximal" in parts.reads
-    read = parts.reads.union(*(bound.part.reads for bound in parts.updates))
-    entropy = bool({"entropy", "token_entropy"} & read)
-    _consult(experience, iteration, references, proximal=recompute, entropy=entropy)
-    table = experience.table
-    experience.credit = chain([bound.at(iteration) for bound in parts.advantage], table)
-    experience.trained = learned_from(table, parts.frozen)
-    factors = [table.weight * experience.trained, *(weights.at(iteration)(table) for weights in parts.weights)]
-    experience.weight = combine(factors, table)
-    keep = [True, *("rejection" not in weights.part.uses for weights in parts.weights)]
-    experience.counted = combine(list(compress(factors, keep)), table)
+        table = table.replace(row_weight=table.row_weight * selection.at(iteration)(table))
+    trained = learned_from(table, parts.frozen)
+    plans = {
+        name: plan_passes(
+            map(reader, parts.all),
+            map(reader, parts.updates.get(name, ())),
+            gives=policy.outputs,
+            several_updates=several_updates,
+        )
+        for name, policy in iteration.policies.items()
+    }
+    table = fill_columns(table, iteration, plans, references, trained=trained)
+    table = assign_credit([bound.at(iteration) for bound in parts.advantage], table)
+    table = _weigh(table, parts.weights, iteration, trained)
+    samples = {name: iteration.samples(name) for name in iteration.policies if iteration.acted(name)}
+    experience = Experience(table, list(iteration.rows), samples)
     for bound in parts.all:
         if (learn := bound.can("learn")) is not None:
             experience.learned |= learn(table, iteration)
     return experience
 
 
+def _weigh(table: StepTable, weights: Sequence[Bound], iteration: Iteration, trained: Tensor) -> StepTable:
+    """The table with `weight`, the product of all factors of a token, and `counts`, 1 where it is in denominators."""
+    factors = [table.row_weight * trained, *(part.at(iteration)(table) for part in weights)]
+    masks = [True, *(part.part.writes is None or "counts" in part.part.writes for part in weights)]
+    weight = combine(factors, table)
+    counts = (combine(list(compress(factors, masks)), table) > 0).float()
+    columns = {"weight": weight, "counts": counts}
+    if "value_weight" in table:  # a critic learns from what is selected, whatever the policy's weights are
+        columns["value_weight"] = table["value_weight"] * (table.per_token(table.row_weight * trained) > 0)
+    return table.replace(**columns)
+
+
 def learned_from(table: StepTable, frozen: Callable[[str], bool]) -> Tensor:
     """1 on rows that the updates may read, 0 on those of frozen roles: float32 (rows,)."""
     agents = torch.tensor([0.0 if frozen(str(label)) else 1.0 for label in table.labels("agent")])
     return agents[table["agent"]]
-
-
-def _consult(
-    experience: Experience, iteration: Iteration, references: Mapping[str, Any], *, proximal: bool, entropy: bool
-) -> None:
-    """Ask policies, critics and references about the tokens, without gradient; the answers become columns."""
-    table = experience.table
-    columns: dict[str, Tensor] = {}
-
-    def put(name: str, index: np.ndarray, values: Tensor, size: int) -> None:
-        columns.setdefault(name, torch.full((size,), torch.nan))[torch.from_numpy(index)] = values.cpu()
-
-    for name, policy in iteration.policies.items():
-        if not experience.of(name):
-            continue
-        samples = experience.samples[name] = iteration.samples(name)
-        critic = bool(policy.has_critic)
-        if proximal or critic or entropy:
-            for which in micro_batches(samples.cost, range(len(samples.cost)), budget=iteration.token_budget):
-                with torch.no_grad():
-                    now = policy.forward(samples, which, values=critic, entropy=entropy)
-                index = token_index(samples, which)
-                put("token_proximal", index, now.logprob, table.tokens)
-                if now.value is not None:
-                    put("token_value", index, now.value, table.tokens)
-                if now.entropy is not None:
-                    put("token_entropy", index, now.entropy, table.tokens)
-                if now.end_value is not None:
-                    ends = samples.end_row[which]
-                    put("value_end", ends[ends >= 0], now.end_value.cpu()[torch.from_numpy(ends >= 0)], len(table))
-        if name in references:
-            then = iteration.logprob(references[name], name)
-            put("token_reference", np.flatnonzero(~then.isnan().numpy()), then[~then.isnan()], table.tokens)
-    if "anchored" in table:  # replayed rows that are clipped around what sampled them
-        own = table["anchored"][table.token_row] > 0
-        recomputed = columns.get("token_proximal", torch.full((table.tokens,), torch.nan))
-        columns["token_proximal"] = torch.where(own, table["token_logprob"], recomputed)
-    if "token_value" in columns:
-        first = table["token_count"].cumsum(0) - table["token_count"]
-        columns["value"] = columns["token_value"][first]
-        _end_values(table, columns)
-    if "token_entropy" in columns:
-        total = torch.zeros(len(table)).index_add_(0, table.token_row, columns["token_entropy"].nan_to_num())
-        columns["entropy"] = total / table["token_count"]
-    experience.table = table.replace(**columns) if columns else table
-
-
-def _end_values(table: StepTable, columns: dict[str, Tensor]) -> None:
-    """Who was cut off before being shown anything more stands where it stood: the value of its last token."""
-    if "truncated" not in table:
-        return
-    found = columns.setdefault("value_end", torch.full((len(table),), torch.nan))
-    latest = columns["token_value"][table["token_count"].cumsum(0) - 1]
-    columns["value_end"] = torch.where(table["truncated"] & found.isnan(), latest, found)

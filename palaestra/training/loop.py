@@ -90,10 +90,13 @@ class Trainer:
         seed = derive(self.settings.seed, "parts", self.step)
         iteration = Iteration(policies, self.step, seed, rollout.temperature, training.token_budget)
         iteration.temperatures = self.world.temperatures
-        apart = training.max_staleness + training.lag + training.actor_noise > 0
-        several = apart or any(u.epochs * u.minibatches > 1 for u in self.state.updaters.values())
         strict, references = self.settings.strict, self.state.references
-        return prepare(whole, self.parts, iteration, references, proximal=several, strict=strict)
+        return prepare(whole, self.parts, iteration, references, several_updates=self.several_updates, strict=strict)
+
+    @property
+    def several_updates(self) -> bool:
+        """Whether an iteration makes several updates, or learns from episodes of older weights."""
+        return any(updater.several for updater in self.state.updaters.values())
 
     def update(self, experience: Experience) -> dict[str, float]:
         """Every trainable policy improves; with several, their metrics carry the policy's name."""

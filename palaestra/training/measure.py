@@ -11,6 +11,7 @@ import numpy as np
 from palaestra.data import Step, StopReason, Trajectory
 from palaestra.data.table import token_count
 from palaestra.evaluation.panels import told
+from palaestra.training.credit import signal_metrics
 from palaestra.training.experience import Experience
 from palaestra.training.teamwork import team_metrics
 
@@ -39,9 +40,8 @@ def measure(
     metrics |= {f"stop/{reason}": count / len(played) for reason, count in sorted(stops.items())}
     failures = Counter(t.error.boundary for t in played if t.error)
     metrics |= {f"stop/error/{boundary}": count / len(played) for boundary, count in sorted(failures.items())}
-    assert experience.credit is not None
-    metrics |= experience.credit.signal.metrics()
-    metrics["selection/kept"] = float((experience.table.weight > 0).float().mean())
+    metrics |= signal_metrics(experience.table)
+    metrics["selection/kept"] = float((experience.table.row_weight > 0).float().mean())
     metrics |= _weights(experience)
     metrics |= {f"info/{name}/mean": value for name, value in told(over).items()}
     metrics |= _tools(over) | _calls(played)
@@ -62,9 +62,7 @@ def spent(played: Sequence[Trajectory]) -> tuple[int, int]:
 def _weights(experience: Experience) -> dict[str, float]:
     """Of the tokens that count, also rejected ones: the largest weight, and how many equal ones would average as well,
     as a share of them."""
-    weight = experience.weight
-    assert weight is not None
-    own = weight[(weight if experience.counted is None else experience.counted) > 0].double()
+    own = experience.table["weight"][experience.table["counts"] > 0].double()
     if not bool((own > 0).any()):
         return {}
     return {"weights/max": float(own.max()), "weights/effective": float(own.sum() ** 2 / own.square().sum() / len(own))}

@@ -128,7 +128,11 @@ def _trainer(
     stateful = {place: one.held for place, one in enumerate(strategies) if one.can("state_dict") is not None}
     keepers |= {f"strategy.{place}": keeper(held) for place, held in stateful.items()}
     keepers["supply"] = supply  # comes back last: with its state an asynchronous one begins to play, by the others
-    parts.updates = [part for updater in updaters.values() for part in (updater.loss, *updater.regularizers)]
+    parts.updates = {name: updater.parts for name, updater in updaters.items()}
+    older = settings.training.max_staleness + settings.training.lag + settings.training.actor_noise > 0
+    several = older or any(updater.epochs * updater.minibatches > 1 for updater in updaters.values())
+    for updater in updaters.values():
+        updater.several = several
     others = parts.stateful | {name: held for name, held in keepers.items() if hasattr(held, "state_dict")}
     state = RunState(policies=world.policies, references={}, updaters=updaters, others=others)
     for name, updater in updaters.items():

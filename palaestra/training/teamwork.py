@@ -33,7 +33,7 @@ def team_metrics(played: Sequence[Trajectory], roles: Sequence[str] = ()) -> dic
     acts: dict[str, list[list[Step]]] = {role: [[] for _ in whole] for role in roles}
     for place, trajectory in enumerate(whole):
         for step in trajectory.steps:
-            if step.marks.weight in (None, 1.0):
+            if step.marks.row_weight in (None, 1.0):
                 acts.setdefault(step.agent, [[] for _ in whole])[place].append(step)
     if len(acts) < 2 or not whole:
         return {}

@@ -1,15 +1,19 @@
-"""Updates: one policy, its optimizer, its loss and regularizers.
+"""Updates: one policy improves by its loss, its regularizers and its optimizer.
 
 Mini-batches are cut over all samples with a token that counts, and denominators come from the whole mini-batch, so that
 micro-batches change nothing. Samples that can move nothing are skipped only afterwards, which changes no gradient.
-Knows losses by signature. Knows no method's name.
+
+A loss says in `scope` which unit of tokens it must see whole. Where such a unit fits into one micro-batch, one pass
+evaluates and backpropagates it. Where it does not, the first of two passes evaluates the unit piece by piece without
+gradient, the loss gives its derivative by every output, and the second pass repeats each piece with gradient and
+backpropagates output times derivative. Memory then grows with a piece, not with the unit.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -17,18 +21,28 @@ import torch
 from torch import Tensor
 
 from palaestra.algebra import coefficients, kl_estimate
-from palaestra.data import StepTable, TokenBatch, derive
+from palaestra.columns import is_output, output_of
+from palaestra.data import TokenBatch, derive
 from palaestra.data.batches import micro_batches, mini_batches, token_index
-from palaestra.errors import PalaestraError
+from palaestra.data.tokens import IDS, SCOPES
+from palaestra.errors import InvalidData, PalaestraError
 from palaestra.models.devices import device_of
 from palaestra.training.bound import Bound
 from palaestra.training.experience import Experience
+from palaestra.training.passes import plan_passes, reader
 
-# Options and abilities of a loss for which a trajectory, or a group, must stay in one batch.
-OF_TRAJECTORIES = {"trajectory", "invocation", "sequence", "whole_trajectory"}
-OF_GROUPS = {"group", "whole_group"}
-KNOWN_AS = {"token_logprob", "token_proximal", "token_reference", "token_value"}  # fields under other names
 PATIENCE = 3  # updates in a row whose gradient is not finite
+# What the update itself reads, for skipping samples, for metrics and for losses that do not say what they read.
+COLUMNS = (
+    "advantage",
+    "weight",
+    "counts",
+    "value_target",
+    "value_weight",
+    "logprob_old",
+    "logprob_behavior",
+    "foreign",
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,9 +52,11 @@ class Updater:
     Attributes:
         optimizer: as parts of the slot give it: step, zero, lr, state_dict, load_state_dict.
         how, constant: aggregation of per-token losses.
-        stop_kl: an update that finds the policy farther than this from where the experience came from is the
-            iteration's last; `policy/left_out` counts the others. The distance is `policy/kl`, which is measured here
-            (k3, over the evaluated tokens that count) where the loss does not report it.
+        several: an iteration makes several updates, or learns from episodes of older weights; `x_old` is then a column
+            of its own, else it is the present output without gradient.
+        stop_kl: stop the iteration's updates once the KL from the old policy exceeds it; `policy/left_out` counts the
+            updates that were not made. The KL is `policy/kl`, which is measured here (k3, over the evaluated tokens
+            that count) where the loss does not report it.
         made: optimizer steps of the last iteration.
         agent_gradients: measure the gradient norm of each agent's share of the loss; costs a pass per agent.
     """
@@ -54,6 +70,7 @@ class Updater:
     epochs: int
     minibatches: int
     token_budget: int
+    several: bool = False
     stop_kl: float | None = None
     agent_gradients: bool = False
     agents: Sequence[str] = ()
@@ -61,9 +78,19 @@ class Updater:
     spoiled: int = 0
 
     @property
+    def parts(self) -> tuple[Bound, ...]:
+        """The loss and the regularizers."""
+        return (self.loss, *self.regularizers)
+
+    @property
     def learns_without_advantage(self) -> bool:
         """Whether the loss itself moves tokens that have no advantage; regularizers do not count."""
-        return "every_token" in self.loss.part.uses
+        return self.loss.part.every_token
+
+    @property
+    def scope(self) -> str:
+        """The largest unit that the loss or a regularizer must see whole."""
+        return max((part.scope for part in self.parts), key=SCOPES.index)
 
     def update(self, experience: Experience, *, seed: int) -> dict[str, float]:
         """One iteration's updates. Returns metrics, averaged over mini-batches; empty if nothing can be learned."""
@@ -74,12 +101,10 @@ class Updater:
         batch = self._batch(experience)
         self.agents = [str(label) for label in experience.table.labels("agent")]
         together = _together(samples, batch)
-        # Another policy's critic may have made the column; what counts is whether this policy's tokens are in it.
-        recorded = bool(torch.isfinite(batch.proximal[torch.from_numpy(samples.token_index)]).all())
-        recorded = recorded and "token_proximal" in experience.table
         useful = frozenset(self._useful(samples, batch))
         if not useful:
             return {}
+        self._refuse_missing(batch, torch.from_numpy(samples.token_index))
         counting = self._counting(samples, batch)
         minis = [
             mini
@@ -89,20 +114,21 @@ class Updater:
         totals: dict[str, list[float]] = defaultdict(list)
         for mini in minis:
             draw = derive(seed, name, "draw", self.made)
-            which = _evaluated(mini, useful, together)
-            found = self._step(samples, batch.replace(seed=draw), mini, which, recorded=recorded, together=together)
+            chosen = _evaluated(mini, useful, together)
+            metrics = self._step(samples, batch.replace(seed=draw), mini, chosen, together=together)
             self.made += 1
-            for key, value in found.items():
+            for key, value in metrics.items():
                 totals[key].append(value)
-            if self.stop_kl is not None and found.get("policy/kl", 0.0) > self.stop_kl:
+            if self.stop_kl is not None and metrics.get("policy/kl", 0.0) > self.stop_kl:
                 totals["policy/left_out"] = [float(len(minis) - self.made)]
                 break
         self.optimizer.zero()  # gradients are as large as the weights, and the other policies' turn comes
         return {key: float(np.mean(values)) for key, values in totals.items()}
 
+    # ---- which samples ------------------------------------------------------------------------------------
     def _counting(self, samples: Any, batch: TokenBatch) -> list[int]:
         """Samples with a token that counts for the policy or its critic: what mini-batches are cut over."""
-        return _samples_with((_counted(batch) > 0) | self._judged(batch), samples, batch)
+        return _samples_with((batch["counts"] > 0) | self._judged(batch), samples, batch)
 
     def _useful(self, samples: Any, batch: TokenBatch) -> list[int]:
         """Of these, samples with a token that can move something; none at all if no token has an advantage.
@@ -110,161 +136,184 @@ class Updater:
         A token moves something by its advantage, by its critic's target, or because the loss or a regularizer pulls at
         all tokens. What is rejected (counted, with a weight of 0) moves nothing and is evaluated for its metrics.
         """
-        counted = _counted(batch) > 0
-        pulled = self._wants("every_token") or any(_pulls(part, "policy") for part in self.regularizers)
-        signal = counted if pulled else counted & (batch.advantage != 0)
+        counted = batch["counts"] > 0
+        pulled = any(part.part.every_token for part in self.parts)
+        pulled = pulled or any(_pulls(part, "policy") for part in self.regularizers)
+        signal = counted if pulled else counted & (batch["advantage"] != 0)
         return _samples_with(signal | self._judged(batch), samples, batch)
 
     def _judged(self, batch: TokenBatch) -> Tensor:
         """Tokens whose value a critic of this policy learns: bool (tokens,)."""
         learns = any(_pulls(part, "critic") for part in self.regularizers)
-        if batch.value_weight is None or not learns:
+        if "value_weight" not in batch or not learns:
             return torch.zeros(len(batch), dtype=torch.bool)
-        return batch.value_weight > 0
+        return batch["value_weight"] > 0
 
+    def _refuse_missing(self, batch: TokenBatch, own: Tensor) -> None:
+        """Raises: InvalidData, if an output of the policy that a part reads is NaN on a token that counts."""
+        counted = own[batch["counts"][own] > 0]
+        for part in self.parts:
+            for column in (c for c in part.reads or () if is_output(c) and c in batch):
+                if self._is_now(column):
+                    continue
+                missing = int(batch[column][counted].reshape(len(counted), -1).isnan().any(1).sum())
+                if missing:
+                    raise InvalidData(
+                        where=f"{part.part.slot}: {part.part.name}, policy {self.policy.name}",
+                        what=f"it reads `{column}`, and {missing} of {len(counted)} tokens that count have none.",
+                        remedy="Old probabilities cannot be guessed: leave such rows out by a selection.",
+                    )
+
+    def _is_now(self, column: str) -> bool:
+        """Whether this column is the present output without gradient, where nothing else is recorded."""
+        return not self.several and output_of(column)[1] == "old"
+
+    # ---- batches ------------------------------------------------------------------------------------------
     def _batch(self, experience: Experience) -> TokenBatch:
-        """All tokens of the table as one batch; `take` cuts it."""
-        table, credit = experience.table, experience.credit
-        assert credit is not None and experience.weight is not None
+        """All tokens of the table as one batch, with the columns that loss and regularizers read; `take` cuts it."""
+        table = experience.table
         row = table.token_row
-
-        def column(name: str) -> Tensor | None:
-            return table[name] if name in table else None
-
-        nothing = torch.zeros(table.tokens)
-        proximal = column("token_proximal")
+        names = {name.removesuffix("?") for part in self.parts for name in part.reads or ()} | {*COLUMNS}
+        columns = {name: table.per_token(table[name]) for name in sorted(names - {*IDS}) if name in table}
+        for name in (name for name in names if output_of(name)[1] == "old"):
+            columns.setdefault(name, torch.full((table.tokens,), torch.nan))
         calls = table.key("trajectory", "agent", *(("invocation",) if "invocation" in table else ()))
-        trained = 1.0 if experience.trained is None else experience.trained
-        counts = table.per_token(table.weight * trained) > 0
-        wanted = {self.loss.options.get("ratio"), self.loss.options.get("level")}
-        wanted |= {use for part in (self.loss, *self.regularizers) for use in part.part.uses}
-        whole = {"row", "sequence"}
-        whole |= {"trajectory", "invocation"} if wanted & (OF_TRAJECTORIES | OF_GROUPS) else set()
-        whole |= {"group"} if wanted & OF_GROUPS else set()
         return TokenBatch(
-            advantage=credit.advantage,
-            logprob=nothing,
-            proximal=torch.full_like(nothing, torch.nan) if proximal is None else proximal,
-            weight=experience.weight,
             row=row,
-            sequence=row,
             trajectory=table["trajectory"][row],
             group=table["group"][row],
             agent=table["agent"][row],
             invocation=calls.codes[row],
-            behavior=column("token_logprob"),
-            reference=column("token_reference"),
-            value_old=column("token_value"),
-            value_target=credit.target,
-            value_weight=None if credit.target_weight is None else credit.target_weight * counts,
-            foreign=table["foreign"].float()[row] if "foreign" in table else None,
-            counted=experience.counted,
-            whole=frozenset(whole),
-            more=self._further(table),
+            pair=table["pair"][row].long() if "pair" in table else None,
+            scope=self.scope,
+            **columns,
         )
 
-    def _further(self, table: StepTable) -> dict[str, Tensor]:
-        """Columns that the loss or a regularizer reads and that are no field of a batch, per token."""
-        own = {f.name for f in fields(TokenBatch)} | set(KNOWN_AS)
-        names = {name for part in (self.loss, *self.regularizers) for name in part.part.reads} - own
-        return {name: table.per_token(table[name]) for name in sorted(names) if name in table}
-
     def _step(
-        self,
-        samples: Any,
-        whole: TokenBatch,
-        mini: Sequence[int],
-        which: Sequence[int],
-        *,
-        recorded: bool,
-        together: np.ndarray | None,
+        self, samples: Any, everything: TokenBatch, mini: Sequence[int], chosen: Sequence[int], *, together: Any
     ) -> dict[str, float]:
-        """One optimizer step on one mini-batch, of which the samples `which` are evaluated.
+        """One optimizer step on one mini-batch, of which the samples `chosen` are evaluated.
 
         Coefficients of the loss are those of the whole mini-batch; metrics are means over the evaluated tokens that
         count.
         """
-        budget = self.token_budget
-        everything = micro_batches(samples.cost, mini, budget=budget, together=together)
-        micros = micro_batches(samples.cost, which, budget=budget, together=together)
-        order = [i for micro in everything for i in micro]
-        batch = whole.take(torch.from_numpy(token_index(samples, order)))
-        cuts = _places(samples, order, micros)
-        seen = torch.zeros(len(batch)).index_fill_(0, torch.cat(cuts), 1.0)
-        even = coefficients(batch.replace(counted=_counted(batch) * seen), how="token-mean").float()
-        policy_share = coefficients(batch, how=self.how, constant=self.constant).float() * batch.weight  # type: ignore[arg-type]
-        value_share, value_even = (_share(batch.value_weight, of) for of in (torch.ones_like(seen), seen))
+        budget, cost = self.token_budget, samples.cost
+        order = [i for unit in micro_batches(cost, mini, budget=budget, together=together) for i in unit]
+        units = [order] if self.scope == "minibatch" else micro_batches(cost, chosen, budget=budget, together=together)
+        pieces = [micro_batches(cost, unit, budget=budget) for unit in units]
+        batch = everything.take(torch.from_numpy(token_index(samples, order)))
+        evaluated = torch.zeros(len(batch)).index_fill_(0, _places(samples, order, chosen), 1.0)
+        shares = _Shares(
+            policy=coefficients(batch, how=self.how, constant=self.constant).float() * batch["weight"],  # type: ignore[arg-type]
+            value=_share(batch, torch.ones_like(evaluated)),
+            policy_mean=coefficients(batch.replace(counts=batch["counts"] * evaluated), how="token-mean").float(),
+            value_mean=_share(batch, evaluated),
+        )
         device = device_of(self.policy.module)  # the loss is where the policy's outputs are
-        batch, even, value_even = batch.to(device), even.to(device), value_even.to(device)
-        policy_share, value_share = policy_share.to(device), value_share.to(device)
-        cuts = [cut.to(device) for cut in cuts]
+        batch, shares = batch.to(device), shares.to(device)
+        if any(part.part.frozen_minibatch for part in self.parts):
+            batch = batch.replace(minibatch=batch)
         norms = _AgentNorms(self.policy.module, batch.agent) if self.agent_gradients else None
         metrics: dict[str, float] = defaultdict(float)
         self.optimizer.zero()
-        mini_batch = batch if self._wants("mini_columns") else None
-        if self._wants("mini_batch"):
-            mini_batch = self._now(samples, everything, batch, recorded=recorded)
-        for micro, cut in zip(micros, cuts, strict=True):
-            tokens = self._forward(samples, micro, batch.take(cut), recorded=recorded)
-            tokens = tokens if mini_batch is None else tokens.replace(mini=mini_batch, place=cut)
-            shares = {"policy": policy_share[cut], "value": value_share[cut]}
-            loss = self._loss(tokens, shares, {"policy": even[cut], "value": value_even[cut]}, metrics)
-            if norms is not None:
-                norms.add(tokens, policy_share[cut] * self.loss(tokens)[0])
-            if loss.requires_grad:
-                loss.backward()
-            metrics["loss"] += float(loss.detach())
+        for cut in pieces:
+            places = _places(samples, order, [i for piece in cut for i in piece]).to(device)
+            tokens, own = batch.take(places).replace(minibatch=batch.minibatch), shares.take(places)
+            if len(cut) == 1:
+                self._one_pass(samples, cut[0], tokens, own, metrics, norms)
+            else:
+                self._two_passes(samples, cut, tokens, own, metrics, norms)
         return self._finish(metrics) | ({} if norms is None else norms.metrics(self.agents))
 
-    def _forward(self, samples: Any, micro: Sequence[int], tokens: TokenBatch, *, recorded: bool) -> TokenBatch:
-        wants = {use for regularizer in self.regularizers for use in regularizer.part.uses}
-        now = self.policy.forward(samples, micro, values="critic" in wants, entropy=True)
-        # Without a recorded pass there is a single update, and the old policy is the present one; of replayed tokens
-        # it may be the one that sampled them.
-        before = tokens.proximal
-        proximal = before if recorded else torch.where(before.isfinite(), before, now.logprob.detach())
-        return tokens.replace(logprob=now.logprob, entropy=now.entropy, value=now.value, proximal=proximal)
+    def _one_pass(
+        self,
+        samples: Any,
+        which: Sequence[int],
+        tokens: TokenBatch,
+        shares: _Shares,
+        metrics: dict[str, float],
+        norms: _AgentNorms | None,
+    ) -> None:
+        """Evaluate a unit of the loss and backpropagate it."""
+        tokens = self._with_outputs(tokens, self.policy.forward(samples, which, self._outputs).columns)
+        loss, per_token = self._loss(tokens, shares, metrics)
+        if norms is not None:
+            norms.add(norms.losses(per_token, tokens))
+        if loss.requires_grad:
+            loss.backward()
 
-    def _wants(self, ability: str) -> bool:
-        return any(ability in part.part.uses for part in (self.loss, *self.regularizers))
-
-    def _now(self, samples: Any, micros: Sequence[Sequence[int]], batch: TokenBatch, *, recorded: bool) -> TokenBatch:
-        """The whole mini-batch as the policy sees it now, without gradient: a pass of its own."""
-        columns: dict[str, list[Tensor]] = defaultdict(list)
-        start = 0
-        for micro in micros:
-            length = int(sum(samples.token_start[i + 1] - samples.token_start[i] for i in micro))
+    def _two_passes(
+        self,
+        samples: Any,
+        pieces: Sequence[Sequence[int]],
+        tokens: TokenBatch,
+        shares: _Shares,
+        metrics: dict[str, float],
+        norms: _AgentNorms | None,
+    ) -> None:
+        """Evaluate a unit piece by piece without gradient, then repeat each piece and backpropagate its share."""
+        evaluated: dict[str, list[Tensor]] = defaultdict(list)
+        for piece in pieces:
             with torch.no_grad():
-                cut = torch.arange(start, start + length, device=batch.row.device)
-                tokens = self._forward(samples, micro, batch.take(cut), recorded=recorded)
+                for name, values in self.policy.forward(samples, piece, self._outputs).columns.items():
+                    evaluated[name].append(values)
+        leaves = {name: torch.cat(values).requires_grad_() for name, values in evaluated.items()}
+        loss, per_token = self._loss(self._with_outputs(tokens, leaves), shares, metrics)
+        scalars = {} if norms is None else norms.losses(per_token, tokens)
+        derivatives = _derivatives(loss, leaves, keep=bool(scalars))
+        by_agent = {code: _derivatives(own, leaves, keep=True) for code, own in scalars.items()}
+        start = 0
+        for piece in pieces:
+            length = int(sum(samples.token_start[i + 1] - samples.token_start[i] for i in piece))
+            cut = slice(start, start + length)
             start += length
-            for name in ("logprob", "entropy", "proximal"):
-                columns[name].append(getattr(tokens, name))
-        return batch.replace(**{name: torch.cat(pieces) for name, pieces in columns.items()})
+            if not any(bool(d[cut].any()) for found in (derivatives, *by_agent.values()) for d in found.values()):
+                continue  # nothing in this piece moves
+            outputs = self.policy.forward(samples, piece, self._outputs).columns
+            if norms is not None:
+                norms.add({code: _product(outputs, found, cut) for code, found in by_agent.items()})
+            share = _product(outputs, derivatives, cut)
+            if share.requires_grad:
+                share.backward()
 
-    def _loss(
-        self, tokens: TokenBatch, shares: Mapping[str, Tensor], even: Mapping[str, Tensor], metrics: dict[str, float]
-    ) -> Tensor:
-        """The micro-batch's part of the loss, by `shares`; adds its part of the metrics, by `even`."""
-        values, seen = self.loss(tokens)
-        loss = (shares["policy"] * values).sum()
-        seen = {**seen, **_mismatch(tokens)}
-        if tokens.entropy is not None:
-            seen["policy/entropy"] = tokens.entropy
-        if self.stop_kl is not None and "policy/kl" not in seen:
-            moved = torch.where(_counted(tokens) > 0, tokens.logprob.detach() - tokens.proximal, 0.0)
-            seen["policy/kl"] = kl_estimate(moved, torch.zeros_like(moved))
+    @property
+    def _outputs(self) -> frozenset[str]:
+        """What the policy in training is asked for."""
+        parts = [reader(part) for part in self.parts]
+        return frozenset(plan_passes((), parts, gives=self.policy.outputs, several_updates=self.several).update)
+
+    def _with_outputs(self, tokens: TokenBatch, outputs: Mapping[str, Tensor]) -> TokenBatch:
+        """The tokens with the policy's outputs. An old output that is not recorded is the present one, detached."""
+        now: dict[str, Tensor] = dict(outputs)
+        for name, column in tokens.columns.items():
+            output, of = output_of(name)
+            if of == "old" and output in outputs and not self.several:
+                now[name] = torch.where(column.isfinite(), column, outputs[output].detach())
+        return tokens.replace(**now)
+
+    def _loss(self, tokens: TokenBatch, shares: _Shares, metrics: dict[str, float]) -> tuple[Tensor, Tensor]:
+        """The unit's part of the loss, and the loss's own part per token; adds the unit's part of the metrics."""
+        values, shown = self.loss(_only(tokens, self.loss))
+        per_token = shares.policy * values
+        loss = per_token.sum()
+        shown = {**shown, **_mismatch(tokens)}
+        shown["policy/entropy"] = tokens["entropy"]
+        if self.stop_kl is not None and "policy/kl" not in shown:
+            moved = torch.where(tokens["counts"] > 0, tokens["logprob"].detach() - tokens["logprob_old"], 0.0)
+            shown["policy/kl"] = kl_estimate(moved, torch.zeros_like(moved))
         for regularizer in self.regularizers:
-            kind = "value" if "critic" in regularizer.part.uses else "policy"
-            values, more = regularizer(tokens)
-            loss = loss + (shares[kind] * values).sum()
-            if kind == "value":
-                metrics.update({key: metrics[key] + float((even[kind] * more[key]).sum()) for key in more})
+            values, more = regularizer(_only(tokens, regularizer))
+            if _of_critic(regularizer):
+                loss = loss + (shares.value * values).sum()
+                metrics.update({key: metrics[key] + float((shares.value_mean * more[key]).sum()) for key in more})
             else:
-                seen = {**seen, **more}
-        for key, value in seen.items():
-            metrics[key] += float((even["policy"] * value.detach()).sum())
-        return loss
+                loss = loss + (shares.policy * values).sum()
+                shown = {**shown, **more}
+        for key, value in shown.items():
+            counted = shares.policy_mean > 0
+            metrics[key] += float(torch.where(counted, shares.policy_mean * value.detach(), 0.0).sum())
+        metrics["loss"] += float(loss.detach())
+        return loss, per_token
 
     def _finish(self, metrics: dict[str, float]) -> dict[str, float]:
         rate = self.optimizer.lr
@@ -283,15 +332,85 @@ class Updater:
         return out | {"policy/grad_norm": norm, "policy/lr": rate, "policy/skipped": 0.0 if finite else 1.0}
 
 
+def _only(tokens: TokenBatch, part: Bound) -> TokenBatch:
+    """The batch with the columns that a part reads; all of them, if it does not say."""
+    if part.reads is None:
+        return tokens
+    names = {name.removesuffix("?") for name in part.reads}
+    return tokens.replace(**{name: None for name in tokens.columns if name not in names})
+
+
+def _of_critic(regularizer: Bound) -> bool:
+    """Whether it is the error of a critic, which is averaged over the tokens with a target."""
+    return "value" in (regularizer.reads or ())
+
+
 def _pulls(regularizer: Bound, at: Literal["policy", "critic"]) -> bool:
     """Whether a regularizer moves the policy, or its critic; one whose coefficient is 0 moves nothing."""
-    kind = "critic" if "critic" in regularizer.part.uses else "policy"
+    kind = "critic" if _of_critic(regularizer) else "policy"
     return kind == at and regularizer.options.get("coefficient") != 0
 
 
-def _counted(batch: TokenBatch) -> Tensor:
-    """Positive on tokens that count in denominators."""
-    return batch.weight if batch.counted is None else batch.counted
+def _derivatives(loss: Tensor, leaves: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
+    """Of the loss by every output, zeros where it does not depend on one."""
+    if not loss.requires_grad:
+        return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
+    found = torch.autograd.grad(
+        loss, list(leaves.values()), retain_graph=keep, allow_unused=True, materialize_grads=True
+    )
+    return dict(zip(leaves, found, strict=True))
+
+
+def _product(outputs: Mapping[str, Tensor], derivatives: Mapping[str, Tensor], cut: slice) -> Tensor:
+    """Σ output · derivative: its gradient is the loss's gradient through these tokens."""
+    return torch.stack([(values * derivatives[name][cut]).sum() for name, values in outputs.items()]).sum()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shares:
+    """Coefficients of tokens, each (tokens,): of the losses of policy and critic, and of the means of their metrics."""
+
+    policy: Tensor
+    value: Tensor
+    policy_mean: Tensor
+    value_mean: Tensor
+
+    def take(self, index: Tensor) -> _Shares:
+        return _Shares(
+            policy=self.policy[index],
+            value=self.value[index],
+            policy_mean=self.policy_mean[index],
+            value_mean=self.value_mean[index],
+        )
+
+    def to(self, device: torch.device) -> _Shares:
+        return _Shares(
+            policy=self.policy.to(device),
+            value=self.value.to(device),
+            policy_mean=self.policy_mean.to(device),
+            value_mean=self.value_mean.to(device),
+        )
+
+
+def _share(batch: TokenBatch, evaluated: Tensor) -> Tensor:
+    """Coefficients of the value loss over the tokens that are evaluated."""
+    if "value_weight" not in batch:
+        return torch.zeros_like(evaluated)
+    weight = batch["value_weight"] * evaluated
+    return weight / weight.sum().clamp_min(1e-12)
+
+
+def _mismatch(tokens: TokenBatch) -> dict[str, Tensor]:
+    """How far the engine's log-probabilities are from the trainer's: k3 and the difference's size.
+
+    Under a prompt that the engine did not have they differ by right, and such tokens have none.
+    """
+    if "logprob_behavior" not in tokens:
+        return {}
+    difference = (tokens["logprob_old"] - tokens["logprob_behavior"]).detach()
+    if "foreign" in tokens:
+        difference = torch.where(tokens["foreign"] > 0, 0.0, difference)
+    return {"mismatch/kl": torch.expm1(difference) - difference, "mismatch/abs": difference.abs()}
 
 
 def _samples_with(tokens: Tensor, samples: Any, batch: TokenBatch) -> list[int]:
@@ -315,19 +434,19 @@ def _evaluated(mini: Sequence[int], useful: frozenset[int], together: np.ndarray
     return [i for i in mini if together[i] == together[mini[0]]]
 
 
-def _places(samples: Any, order: Sequence[int], micros: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Where the tokens of each micro-batch stand among those of the samples in `order`: int64."""
+def _places(samples: Any, order: Sequence[int], which: Sequence[int]) -> Tensor:
+    """Where the tokens of these samples stand among those of the samples in `order`: int64."""
     length = np.diff(samples.token_start)
     first = dict(zip(order, np.cumsum([0, *(length[i] for i in order)]).tolist(), strict=False))
-    pieces = [[np.arange(first[i], first[i] + length[i]) for i in micro] for micro in micros]
-    return [torch.from_numpy(np.concatenate(own)) for own in pieces]
+    pieces = [np.arange(first[i], first[i] + length[i]) for i in which]
+    return torch.from_numpy(np.concatenate(pieces) if pieces else np.zeros(0, np.int64))
 
 
 def _unit(batch: TokenBatch) -> Tensor | None:
-    """What must stay in one batch: the group or the trajectory of each token; None: nothing beyond a sample."""
-    if "group" in batch.whole:
+    """What must stay in one mini-batch, by the scope: the ids of each token's unit; None: nothing beyond a sample."""
+    if batch.scope in ("group", "pair"):
         return batch.group
-    return batch.trajectory if "trajectory" in batch.whole else None
+    return batch.trajectory if batch.scope in ("trajectory", "invocation") else None
 
 
 def _together(samples: Any, batch: TokenBatch) -> np.ndarray | None:
@@ -349,14 +468,17 @@ class _AgentNorms:
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         self._sums = {int(code): [torch.zeros_like(p) for p in self._parameters] for code in agent.unique()}
 
-    def add(self, tokens: TokenBatch, loss: Tensor) -> None:
-        """Add one micro-batch's per-token loss."""
-        assert tokens.agent is not None
-        for code, sums in self._sums.items():
-            own = loss[tokens.agent == code].sum()
+    def losses(self, per_token: Tensor, tokens: TokenBatch) -> dict[int, Tensor]:
+        """Each agent's share of the loss of these tokens."""
+        agent = tokens.unit("agent", where="training.agent_gradients")
+        return {code: per_token[agent == code].sum() for code in self._sums}
+
+    def add(self, losses: Mapping[int, Tensor]) -> None:
+        """Add the gradient of each agent's share."""
+        for code, own in losses.items():
             if own.requires_grad:
                 found = torch.autograd.grad(own, self._parameters, retain_graph=True, allow_unused=True)
-                for total, gradient in zip(sums, found, strict=True):
+                for total, gradient in zip(self._sums[code], found, strict=True):
                     if gradient is not None:
                         total += gradient
 
@@ -366,24 +488,3 @@ class _AgentNorms:
             f"policy/agent/{names[code]}/grad_norm": float(torch.sqrt(sum(s.square().sum() for s in sums)))  # type: ignore[arg-type]
             for code, sums in self._sums.items()
         }
-
-
-def _share(value_weight: Tensor | None, seen: Tensor) -> Tensor:
-    """Coefficients of the value loss over the tokens that are `seen`."""
-    if value_weight is None:
-        return torch.zeros_like(seen)
-    own = value_weight * seen
-    return own / own.sum().clamp_min(1e-12)
-
-
-def _mismatch(tokens: TokenBatch) -> dict[str, Tensor]:
-    """How far the engine's log-probabilities are from the trainer's: k3 and the difference's size.
-
-    Under a prompt that the engine did not have they differ by right, and such tokens have none.
-    """
-    if tokens.behavior is None:
-        return {}
-    difference = (tokens.proximal - tokens.behavior).detach()
-    if tokens.foreign is not None:
-        difference = torch.where(tokens.foreign > 0, 0.0, difference)
-    return {"mismatch/kl": torch.expm1(difference) - difference, "mismatch/abs": difference.abs()}

@@ -113,9 +113,9 @@ def _clone(
         for place in np.random.default_rng(derive(seed, epoch)).permutation(len(batches)):
             which = batches[int(place)]
             index = torch.from_numpy(_tokens(samples, which))
-            now = policy.forward(samples, which, values=False, entropy=False)
-            weight = taught[index].to(now.logprob.device)
-            loss = -(weight * now.logprob).sum() / weight.sum().clamp_min(1.0)
+            now = policy.forward(samples, which, ("logprob",))
+            weight = taught[index].to(now["logprob"].device)
+            loss = -(weight * now["logprob"]).sum() / weight.sum().clamp_min(1.0)
             optimizer.zero()
             loss.backward()
             optimizer.step()

@@ -86,7 +86,7 @@ def test_lambda_returns(level: Any, table: StepTable) -> None:  # rule 2
     gamma, lam, inner = 0.9, 0.8, 0.7
     found = lambda_return(table, gamma=gamma, lam=lam, level=level, gamma_in=inner)
     row_of = list(range(len(table))) if level == "row" else table.token_row.tolist()
-    value = table["value" if level == "row" else "token_value"].tolist()
+    value = table["row_value" if level == "row" else "value_old"].tolist()
     for chain in (chains if level == "row" else token_chains)(table, "trajectory", "agent"):
         after = 0.0
         for place in range(len(chain) - 1, -1, -1):
@@ -94,7 +94,7 @@ def test_lambda_returns(level: Any, table: StepTable) -> None:  # rule 2
             ends = place + 1 == len(chain)
             closes = ends or row_of[chain[place + 1]] != row
             discount = gamma if closes or level == "row" else inner
-            end = float(table["value_end"][row]) if bool(table["truncated"][row]) else 0.0
+            end = float(table["bootstrap_value"][row]) if bool(table["truncated"][row]) else 0.0
             following = end if ends else value[chain[place + 1]]
             reward = float(table["reward"][row]) if closes else 0.0
             delta = reward + discount * following - value[unit]
@@ -110,8 +110,10 @@ def test_open_ends(level: Any, table: StepTable) -> None:  # rule 6
     ends = table["terminated"] | table["truncated"]
     opened = ends & (table["trajectory"] % 2 == 0)
     table = table.replace(terminated=table["terminated"] & ~opened, truncated=table["truncated"] & ~opened)
-    own = table["value"] if level == "row" else table["token_value"][table["token_count"].cumsum(0) - 1]
-    cut = table.replace(truncated=table["truncated"] | opened, value_end=torch.where(opened, own, table["value_end"]))
+    own = table["row_value"] if level == "row" else table["value_old"][table["token_count"].cumsum(0) - 1]
+    cut = table.replace(
+        truncated=table["truncated"] | opened, bootstrap_value=torch.where(opened, own, table["bootstrap_value"])
+    )
     found, expected = (lambda_return(t, gamma=0.9, lam=0.8, level=level, open_end="last_value") for t in (table, cut))
     assert torch.equal(found.advantage, expected.advantage) and torch.equal(found.target, expected.target)
     with pytest.raises(InvalidData, match="neither terminated nor truncated"):
@@ -147,7 +149,7 @@ def test_standardize(unit: str, scale: Any, table: StepTable) -> None:  # rule 3
 def test_nothing_is_divided_by_nothing(weight: float) -> None:  # rule 3
     # Two trajectories of one mean, whose rows differ; two rows that weigh no more than one.
     table = StepTable(group=["g"] * 4, trajectory=["a", "a", "b", "b"], agent=["x", "y"] * 2, turn=[0, 1] * 2,
-                      reward=[0.0, 1.0, 0.0, 1.0], weight=[weight] * 4)  # fmt: skip
+                      reward=[0.0, 1.0, 0.0, 1.0], row_weight=[weight] * 4)  # fmt: skip
     key, own = table.key("group"), table.unit("trajectory")
     assert standardize(table["reward"], by=key, unit=own, scale="std").tolist() == [0.0] * 4
     assert standardize(table["reward"], by=key, unit=own, scale="none").tolist() == [-0.5, 0.5, -0.5, 0.5]
@@ -190,7 +192,7 @@ def test_whiten_refuses_one() -> None:  # rule 4
 
 def test_half_weights() -> None:  # rule 5
     table = StepTable(group=[0, 0, 0], trajectory=[0, 1, 2], agent=["x"] * 3, turn=[0] * 3, reward=[1.0, 0.0, 0.0],
-                      weight=[1.0, 0.5, 0.5])  # fmt: skip
+                      row_weight=[1.0, 0.5, 0.5])  # fmt: skip
     assert total_return(table).tolist() == [1.0, 0.0, 0.0]
     assert close(standardize(table["reward"], by=table.key("group")), [0.5, -0.5, -0.5])
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 from hypothesis import given
 
+from palaestra.columns import FROM_OUTPUTS
 from palaestra.data import Action, Marks, Observation, Step, StepTable, Task, Trajectory, rows_of
-from palaestra.data.columns import COMPUTED
 from palaestra.data.trajectory import MARKS, noted
 from palaestra.errors import InvalidData, MissingColumn
 from palaestra.parts.estimators import dr_grpo, grpo, reinforce
@@ -55,10 +55,10 @@ def test_names_may_be_anything_hashable() -> None:  # rule 1
 WRONG = [
     ({"reward": None}, "the column `reward` is required"),
     ({"agent": ["x", "y"]}, "column `agent`"),
-    ({"weight": [1.0, -1.0, 1.0]}, "a weight is negative"),
+    ({"row_weight": [1.0, -1.0, 1.0]}, "a weight is negative"),
     ({"token_count": [1, 0, 1]}, "a row has no response token"),
-    ({"token_entropy": [0.5, 0.5]}, "it has 2 values for 3 tokens"),
-    ({"entropy": [0.5, float("nan"), 0.5]}, "column `entropy`, trajectory a, turn 1"),
+    ({"entropy_old": [0.5, 0.5]}, "it has 2 values for 3 tokens"),
+    ({"row_entropy": [0.5, float("nan"), 0.5]}, "column `row_entropy`, trajectory a, turn 1"),
     ({"duration": [0.5, float("inf"), 0.5]}, "column `duration`"),
     ({"turn": ["a", "b", "c"]}, "column `turn`"),
     ({"trajectory": ["a", "b", "b"]}, "carry different groups"),
@@ -80,7 +80,7 @@ def test_missing_column_names_the_nearest() -> None:  # rule 2
 
 
 def test_not_given_is_allowed_where_it_means_something() -> None:  # rule 2
-    made = table(outcome=[float("nan"), 1.0, 0.0], value=[float("nan")] * 3, token_reference=[float("nan")] * 3)
+    made = table(outcome=[float("nan"), 1.0, 0.0], row_value=[float("nan")] * 3, logprob_reference=[float("nan")] * 3)
     assert made["outcome"].isnan().tolist() == [True, False, False]
 
 
@@ -118,7 +118,7 @@ def test_time(some: StepTable) -> None:  # rule 3
 
 
 def test_padding_stands_aside() -> None:  # rule 4
-    made = table(trajectory=["a", "a", "a"], group=["g"] * 3, turn=[0, 1, 2], weight=[1.0, 0.0, 1.0])
+    made = table(trajectory=["a", "a", "a"], group=["g"] * 3, turn=[0, 1, 2], row_weight=[1.0, 0.0, 1.0])
     order, last = made.timeline("trajectory")
     assert order.tolist() == [0, 2, 1] and last.tolist() == [False, True, True]
     assert reinforce(made, gamma=0.5).tolist() == [1.0, 0.0, 2.0]
@@ -130,14 +130,14 @@ def test_padding_stands_aside() -> None:  # rule 4
 def test_take(some: StepTable) -> None:  # rule 5
     index = shuffled(some, 1)
     taken = some.take(index)
-    for name in ("reward", "turn", "terminated", "value", "token_count"):
+    for name in ("reward", "turn", "terminated", "row_value", "token_count"):
         assert torch.equal(taken[name], some[name][index])
     for name in ("group", "agent", "state_key"):
         assert [taken.labels(name)[c] for c in taken[name]] == [some.labels(name)[c] for c in some[name][index]]
-    pieces = some["token_value"].split(some["token_count"].tolist())
-    assert torch.equal(taken["token_value"], torch.cat([pieces[row] for row in index]))
+    pieces = some["value_old"].split(some["token_count"].tolist())
+    assert torch.equal(taken["value_old"], torch.cat([pieces[row] for row in index]))
     back = taken.take(torch.argsort(index))
-    assert all(torch.equal(back[name], some[name]) for name in ("reward", "token_value", "token_count"))
+    assert all(torch.equal(back[name], some[name]) for name in ("reward", "value_old", "token_count"))
 
 
 def test_replace() -> None:  # rule 5
@@ -181,7 +181,7 @@ def test_from_episodes() -> None:  # rule 6
     assert made.labels("trajectory") == ["g/0", "g/1"]
     assert made["reward"].tolist() == [0.0, 1.0, 0.5] and made["turn"].tolist() == [0, 1, 0]
     assert made["outcome"].isnan().tolist() == [False, False, True]
-    assert made["token_count"].tolist() == [2, 2, 2] and made["token_logprob"].tolist() == [-1.0, -2.0] * 3
+    assert made["token_count"].tolist() == [2, 2, 2] and made["logprob_behavior"].tolist() == [-1.0, -2.0] * 3
     assert [made.labels("next_key")[c] for c in made["next_key"][:1]] == ["s1"] and made["next_key"][1] == -1
     assert made["invalid"].tolist() == [1, 0, 1] and made["terminated"].tolist() == [False, True, True]
     assert [row.start for row in rows_of([two, one])] == [0, 2, 4]
@@ -193,8 +193,8 @@ def test_silent_policies_have_no_logprobs() -> None:  # rule 6
     talking, silent = episode("g", 0, [1.0]), episode("g", 1, [1.0])
     silent.steps[0].action = Action(value=3)
     made = StepTable.from_trajectories([talking, silent])
-    assert made["token_count"].tolist() == [2, 1] and made["token_logprob"].isnan().tolist() == [False, False, True]
-    assert "token_logprob" not in StepTable.from_trajectories([silent])
+    assert made["token_count"].tolist() == [2, 1] and made["logprob_behavior"].isnan().tolist() == [False, False, True]
+    assert "logprob_behavior" not in StepTable.from_trajectories([silent])
     with pytest.raises(InvalidData, match="no step"):
         StepTable.from_trajectories([])
 
@@ -218,7 +218,7 @@ def _two(*, marks: Marks | None = None, **info: Any) -> StepTable:
     return StepTable.from_trajectories([Trajectory(task=Task(env="e", seed=0), group="g", steps=[plain, second])])
 
 
-@pytest.mark.parametrize("name", [*MARKS, *COMPUTED])
+@pytest.mark.parametrize("name", [*MARKS, *FROM_OUTPUTS, "act", "logprob_old", "advantage"])
 def test_info_marks_nothing(name: str) -> None:  # rule 8
     told = _two(**{name: "leaf" if name == "node" else 5.0})
     if name == "node":
@@ -229,8 +229,8 @@ def test_info_marks_nothing(name: str) -> None:  # rule 8
 
 @pytest.mark.parametrize("name", [name for name in MARKS if name != "node"])
 def test_marks_are_columns(name: str) -> None:  # rule 8
-    marked = _two(marks=Marks(**{name: 0.0 if name == "weight" else 1.0}), **{name: 5.0})
-    assert marked[name].tolist() == ([1.0, 0.0] if name == "weight" else [0.0, 1.0])
+    marked = _two(marks=Marks(**{name: 0.0 if name == "row_weight" else 1.0}), **{name: 5.0})
+    assert marked[name].tolist() == ([1.0, 0.0] if name == "row_weight" else [0.0, 1.0])
     assert name not in _two()
 
 
@@ -259,7 +259,7 @@ ROWS = {
 @pytest.mark.parametrize(
     "changed",
     [
-        {"weight": [1.0, 0.0, 1.0, 1.0]},
+        {"row_weight": [1.0, 0.0, 1.0, 1.0]},
         {"turn": [1, 0, 0, 0]},
         {"state_key": ["s", "s", "t", "s"]},
         {"agent": ["x", "x", "x", "x"]},
@@ -291,7 +291,7 @@ def test_other_columns_are_shared() -> None:  # rule 9
 
 
 def test_what_replace_refuses() -> None:  # rule 2
-    first = StepTable(**ROWS, token_logprob=[0.0] * 5)
+    first = StepTable(**ROWS, logprob_behavior=[0.0] * 5)
     with pytest.raises(MissingColumn, match="`reward` is required"):
         first.replace(reward=None)
     with pytest.raises(InvalidData, match="5 values for 6 tokens"):
@@ -299,4 +299,4 @@ def test_what_replace_refuses() -> None:  # rule 2
     with pytest.raises(InvalidData, match="different groups"):
         first.replace(group=["g", "h", "g", "h"])
     with pytest.raises(InvalidData, match="negative"):
-        first.replace(weight=[-1.0, 1, 1, 1])
+        first.replace(row_weight=[-1.0, 1, 1, 1])

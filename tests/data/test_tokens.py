@@ -44,24 +44,24 @@ def nested_mean(batch: TokenBatch, values: torch.Tensor, tokens: list[int], leve
 @quick
 @given(batch=batches())
 def test_means(how: Any, batch: TokenBatch) -> None:  # rule 1
-    kept = (batch.weight > 0).nonzero()[:, 0].tolist()
+    kept = (batch["weight"] > 0).nonzero()[:, 0].tolist()
     if kept:
-        found = float((coefficients(batch, how=how) * batch.advantage).sum())
-        assert found == pytest.approx(nested_mean(batch, batch.advantage, kept, LEVELS[how]))
+        found = float((coefficients(batch, how=how) * batch["advantage"]).sum())
+        assert found == pytest.approx(nested_mean(batch, batch["advantage"], kept, LEVELS[how]))
 
 
 @quick
 @given(batches())
 def test_sums(batch: TokenBatch) -> None:  # rule 1
-    kept = batch.weight > 0
+    kept = batch["weight"] > 0
     n = max(len(set(batch.trajectory[kept].tolist())), 1)
-    total = float(batch.advantage[kept].sum())
+    total = float(batch["advantage"][kept].sum())
     for how, constant, divisor in (
         ("sequence-sum", None, n),
         ("sequence-sum-norm", 7.0, 7),
         ("constant-length", 7.0, 7 * n),
     ):
-        found = (coefficients(batch, how=how, constant=constant) * batch.advantage).sum()
+        found = (coefficients(batch, how=how, constant=constant) * batch["advantage"]).sum()
         assert float(found) == pytest.approx(total / divisor, abs=1e-9)
 
 
@@ -82,9 +82,9 @@ def test_masked(how: Any) -> None:  # rule 2
 @quick
 @given(batch=batches())
 def test_rejected_tokens_count(how: Any, batch: TokenBatch) -> None:  # rule 2
-    rejected = batch.replace(weight=batch.weight * (torch.arange(len(batch)) % 2), counted=batch.weight)
+    rejected = batch.replace(weight=batch["weight"] * (torch.arange(len(batch)) % 2), counts=batch["weight"])
     assert torch.equal(coefficients(rejected, how=how, constant=4.0), coefficients(batch, how=how, constant=4.0))
-    plain = batch.replace(counted=batch.weight)
+    plain = batch.replace(counts=batch["weight"])
     assert torch.equal(coefficients(plain, how=how, constant=4.0), coefficients(batch, how=how, constant=4.0))
 
 
@@ -92,7 +92,7 @@ def test_what_a_mask_does_to_the_mean() -> None:  # rule 2
     batch = filled([[2], [2]], 0).replace(weight=torch.tensor([1.0, 1.0, 1.0, 0.0]).double())
     loss = torch.ones(4).double()
     assert float(aggregate(loss, batch)) == 1.0, "selected: the mean of three"
-    assert float(aggregate(loss, batch.replace(counted=torch.ones(4)))) == 0.75, "rejected: three of four"
+    assert float(aggregate(loss, batch.replace(counts=torch.ones(4)))) == 0.75, "rejected: three of four"
 
 
 @pytest.mark.parametrize("how", MODES)
@@ -102,10 +102,10 @@ def test_cut(how: Any, batch: TokenBatch, cut: int) -> None:  # rule 3
     share = coefficients(batch, how=how, constant=4.0)
     pieces = torch.arange(len(batch)).split(cut)
     sums = [(share[p] * batch.take(p).weight * batch.take(p).advantage).sum() for p in pieces]
-    whole = float((share * batch.weight * batch.advantage).sum())
+    whole = float((share * batch["weight"] * batch["advantage"]).sum())
     assert float(torch.stack(sums).sum()) == pytest.approx(whole, abs=1e-9)
-    if bool((batch.weight > 0).any()):
-        assert float(aggregate(batch.advantage, batch, how=how, constant=4.0)) == pytest.approx(whole, abs=1e-9)
+    if bool((batch["weight"] > 0).any()):
+        assert float(aggregate(batch["advantage"], batch, how=how, constant=4.0)) == pytest.approx(whole, abs=1e-9)
 
 
 @pytest.mark.parametrize("constant", [None, 0.0, -3.0])
@@ -121,24 +121,24 @@ def test_missing() -> None:  # rule 4
     with pytest.raises(MissingColumn, match="`group`"):
         coefficients(batch.replace(group=None), how="group-mean")
     with pytest.raises(MissingColumn, match="my loss"):
-        batch.replace(value=None).need("value", where="my loss")
-    assert len(batch) == 2 and batch.need("value", where="my loss") is batch.value
+        batch.replace(value=None)["value"]
+    assert len(batch) == 2 and batch["value"] is batch["value"]
 
 
 def test_take_keeps_what_is_no_tensor() -> None:
-    batch = filled([[2, 1], [3]], 0).replace(reference=None)
+    batch = filled([[2, 1], [3]], 0).replace(logprob_reference=None)
     taken = batch.take(torch.tensor([4, 0]))
     assert taken.reference is None and taken.whole == batch.whole
-    assert taken.advantage.tolist() == batch.advantage[[4, 0]].tolist()
+    assert taken.advantage.tolist() == batch["advantage"][[4, 0]].tolist()
 
 
 @quick
 @given(batches())
 def test_kl_estimates(batch: TokenBatch) -> None:  # rule 5
-    reference = batch.reference
+    reference = batch["logprob_reference"]
     assert reference is not None
-    k1, k2, k3 = (kl_estimate(batch.logprob, reference, how=how) for how in ("k1", "k2", "k3"))
-    assert torch.allclose(k1, batch.logprob - reference) and torch.allclose(k2, k1.square() / 2)
+    k1, k2, k3 = (kl_estimate(batch["logprob"], reference, how=how) for how in ("k1", "k2", "k3"))
+    assert torch.allclose(k1, batch["logprob"] - reference) and torch.allclose(k2, k1.square() / 2)
     assert bool((k3 >= 0).all()) and torch.allclose(k3, torch.exp(-k1) + k1 - 1)
 
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from palaestra.data import TokenBatch
 
 quick = settings(max_examples=25, deadline=None, derandomize=True)
-WHOLE = frozenset({"row", "sequence", "invocation", "trajectory", "group"})
 
 
 @st.composite
@@ -38,12 +37,11 @@ def filled(rows: list[list[int]], seed: int, *, on_policy: bool = False) -> Toke
     return TokenBatch(
         advantage=normal(),
         logprob=logprob,
-        proximal=logprob.clone() if on_policy else logprob + normal(0.2),
-        behavior=logprob + normal(0.1),
-        reference=logprob + normal(0.3),
+        logprob_old=logprob.clone() if on_policy else logprob + normal(0.2),
+        logprob_behavior=logprob + normal(0.1),
+        logprob_reference=logprob + normal(0.3),
         weight=weight * (1 + torch.rand(tokens, generator=dice, dtype=torch.float64)),
         row=torch.tensor(row),
-        sequence=torch.tensor(row),
         trajectory=torch.tensor(trajectory),
         group=torch.tensor(trajectory) // 2,
         agent=torch.tensor(row) % 2,
@@ -54,35 +52,33 @@ def filled(rows: list[list[int]], seed: int, *, on_policy: bool = False) -> Toke
         value_target=normal(),
         value_weight=(torch.rand(tokens, generator=dice) > 0.3).double(),
         foreign=(torch.tensor(trajectory) % 2).double(),
-        whole=frozenset({"row", "sequence", "invocation", "trajectory", "group"}),
-        more={
-            "outcome": (torch.tensor(trajectory) % 3 % 2).double(),
-            "token_entropy": normal().abs(),
-            "branch": torch.zeros(tokens, dtype=torch.float64),
-            "twin": torch.tensor(trajectory).double(),
-        },
+        counts=(weight > 0).double(),
+        scope="minibatch",
+        outcome=(torch.tensor(trajectory) % 3 % 2).double(),
+        entropy_old=normal().abs(),
+        branch=torch.zeros(tokens, dtype=torch.float64),
+        pair=torch.tensor(trajectory),
     )
 
 
-def batch(trajectory: list[int], group: list[int], *, whole: frozenset[str] = WHOLE, **columns: Any) -> TokenBatch:
+def batch(trajectory: list[int], group: list[int], *, scope: str = "minibatch", **columns: Any) -> TokenBatch:
     """A batch of one token a row, by hand; what is not given is 0."""
     size = len(trajectory)
     numbers = {name: torch.as_tensor(values, dtype=torch.float64) for name, values in columns.items()}
-    more = {name: numbers.pop(name) for name in ("outcome", "branch", "twin") if name in numbers}
-    filled = {name: torch.zeros(size, dtype=torch.float64) for name in ("advantage", "logprob", "proximal")}
+    pair = numbers.pop("pair", None)
+    filled = {name: torch.zeros(size, dtype=torch.float64) for name in ("advantage", "logprob", "logprob_old")}
     return TokenBatch(
-        **{**filled, "weight": torch.ones(size, dtype=torch.float64), **numbers},
         row=torch.arange(size),
-        sequence=torch.tensor(trajectory),
         trajectory=torch.tensor(trajectory),
         group=torch.tensor(group),
-        whole=whole,
-        more=more,
+        pair=None if pair is None else pair.long(),
+        scope=scope,
+        **{**filled, "weight": torch.ones(size, dtype=torch.float64), **numbers},
     )
 
 
 def gradient(loss: Any, given: TokenBatch, **options: Any) -> torch.Tensor:
     """The gradient of a loss's sum by the log-probabilities."""
-    leaf = given.logprob.clone().requires_grad_()
+    leaf = given["logprob"].clone().requires_grad_()
     (found,) = torch.autograd.grad(loss(given.replace(logprob=leaf), **options)[0].sum(), leaf)
     return found

@@ -20,7 +20,7 @@ def table(**columns: Any) -> StepTable:
         "reward": [0.0, 1.0, 0.0, 0.0],
         "process": [1.0, 0.0, 0.0, 0.0],
         "good": [1, 1, 0, 1],
-        "entropy": [0.1, 0.2, 0.3, 0.4],
+        "row_entropy": [0.1, 0.2, 0.3, 0.4],
         "stratum": ["0 calls"] * 4,
         "state_key": ["s", "t", "s", "u"],
         "action_key": ["l", "m", "l", "m"],
@@ -68,8 +68,8 @@ def two_steps(**columns: Any) -> StepTable:
         "turn": [0, 1],
         "reward": [0.0, 1.0],
         "token_count": [2, 2],
-        "token_value": [0.5, 0.6, 0.7, 0.8],
-        "value": [0.4, 0.6],
+        "value_old": [0.5, 0.6, 0.7, 0.8],
+        "row_value": [0.4, 0.6],
         "terminated": [False, True],
     }
     return StepTable(**{**base, **columns})

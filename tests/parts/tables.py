@@ -57,24 +57,24 @@ def _filled(groups: list[list[int]], seed: int, *, one_token: bool, agents: tupl
         "outcome": [won[name] for name in trajectory],
         "state_key": dice.choice(["hall", "door", "yard"], size).tolist(),
         "token_count": count,
-        "value": value,
-        "value_end": dice.integers(-8, 9, size) / 4,
-        "token_value": value if one_token else dice.integers(-8, 9, tokens) / 4,
+        "row_value": value,
+        "bootstrap_value": dice.integers(-8, 9, size) / 4,
+        "value_old": value if one_token else dice.integers(-8, 9, tokens) / 4,
         **_ends(trajectory, agent, str(dice.choice(["terminated", "truncated"]))),
     }
-    for name in ("token_logprob", "token_proximal", "token_reference"):
+    for name in ("logprob_behavior", "logprob_old", "logprob_reference"):
         columns[name] = dice.integers(-8, 0, tokens) / 4
     columns["parent"] = _callers(trajectory, agent)
     columns["invocation"] = [caller or 0 for caller in columns["parent"]]
     columns["process"] = dice.integers(0, 5, size) / 4
     for name, choices in {"action_key": ("go", "take"), "next_key": ("hall", "door")}.items():
         columns[name] = dice.choice(choices, size).tolist()
-    columns["entropy"] = dice.integers(0, 9, size) / 4
+    columns["row_entropy"] = dice.integers(0, 9, size) / 4
     columns["good"] = dice.integers(0, 2, size).astype(float)
     columns["game"] = [f"game {g % 2}" for g, _, _ in places]
     columns["team"] = ["blue" if name == "S" else "red" for name in agent]
     columns["node"] = [f"{g}:{i // 2}:{k}" for g, i, k in places]
-    columns["token_entropy"] = dice.integers(0, 9, tokens) / 4
+    columns["entropy_old"] = dice.integers(0, 9, tokens) / 4
     calls = {name: f"{dice.integers(0, 3)} calls" for name in won}
     columns["stratum"] = [calls[name] for name in trajectory]
     for name in ("format", "executed", "judged"):

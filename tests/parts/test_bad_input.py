@@ -166,7 +166,7 @@ def test_no_state_keys() -> None:  # rule 5
 
 
 def test_no_critic() -> None:  # rule 5
-    for columns in ({}, {"value": [float("nan")] * 4}):
+    for columns in ({}, {"row_value": [float("nan")] * 4}):
         with pytest.raises(MissingColumn, match="no critic has given values") as caught:
             ppo(table(**columns, terminated=[True] * 4))
         assert "grpo, rloo, dr_grpo" in str(caught.value)
@@ -174,28 +174,28 @@ def test_no_critic() -> None:  # rule 5
 
 def test_values_of_wrong_length() -> None:  # rule 5
     with pytest.raises(InvalidData, match="it has 3 values for 4 rows"):
-        table(value=[0.0] * 3)
+        table(row_value=[0.0] * 3)
     with pytest.raises(InvalidData, match="it has 4 values for 8 tokens"):
-        table(token_count=[2] * 4, token_value=[0.0] * 4)
+        table(token_count=[2] * 4, value_old=[0.0] * 4)
 
 
 def test_an_episode_without_end() -> None:  # rule 5
-    values = {"value": [0.0] * 4}
+    values = {"row_value": [0.0] * 4}
     with pytest.raises(MissingColumn, match="neither `terminated` nor `truncated`"):
         ppo(table(**values))
     with pytest.raises(InvalidData, match="row 3, turn 0"):
         ppo(table(**values, terminated=[True, True, True, False]))
-    with pytest.raises(MissingColumn, match="value_end"):
+    with pytest.raises(MissingColumn, match="bootstrap_value"):
         ppo(table(**values, terminated=[True, True, True, False], truncated=[False, False, False, True]))
 
 
 def test_a_value_is_missing_inside_an_episode() -> None:  # rule 5
     with pytest.raises(InvalidData, match="not finite inside one"):
-        ppo(table(trajectory=[1, 2, 3, 3], turn=[0, 0, 0, 1], value=[0, 0, 0, float("nan")], terminated=[True] * 4))
+        ppo(table(trajectory=[1, 2, 3, 3], turn=[0, 0, 0, 1], row_value=[0, 0, 0, float("nan")], terminated=[True] * 4))
 
 
 def test_agents_without_a_critic_are_left_out() -> None:
-    mixed = table(agent=["x", "y", "x", "y"], value=[0.5, float("nan"), 0.5, float("nan")], terminated=[True] * 4)
+    mixed = table(agent=["x", "y", "x", "y"], row_value=[0.5, float("nan"), 0.5, float("nan")], terminated=[True] * 4)
     estimate = ppo(mixed, whiten=False)
     assert close(estimate.advantage, [0.5, 0.0, 1.5, 0.0])
     assert estimate.target.isnan().tolist() == [False, True, False, True]
@@ -203,10 +203,10 @@ def test_agents_without_a_critic_are_left_out() -> None:
 
 
 def test_no_reference() -> None:  # rule 5
-    with pytest.raises(MissingColumn, match="token_reference") as caught:
+    with pytest.raises(MissingColumn, match="logprob_reference") as caught:
         reinforce_plus_plus(table(), beta=0.1)
     assert "reference: start" in str(caught.value)
-    half = table(token_logprob=[-1.0] * 4, token_reference=[-1.0, -1.0, -1.0, float("nan")])
+    half = table(logprob_behavior=[-1.0] * 4, logprob_reference=[-1.0, -1.0, -1.0, float("nan")])
     with pytest.raises(InvalidData, match="not finite"):
         reinforce_plus_plus(half, beta=0.1)
 

@@ -59,7 +59,7 @@ def test_act_of_one_agent(table: StepTable) -> None:  # rule 2
 
 def test_guests_do_not_disturb_acts() -> None:  # rule 1
     columns: dict[str, Any] = {"group": ["g"] * 4, "trajectory": ["a"] * 4, "reward": [0.0] * 4, "turn": range(4)}
-    table = StepTable(agent=["x", "guest", "x", "guest"], weight=[1, 0, 1, 0], **columns)
+    table = StepTable(agent=["x", "guest", "x", "guest"], row_weight=[1, 0, 1, 0], **columns)
     assert table.act.tolist() == [0, 0, 1, 1]
 
 

@@ -71,7 +71,7 @@ def test_4_padding(unit: str, table: StepTable, seed: int) -> None:
     padded = marked.take(torch.arange(len(table)).repeat_interleave(2))
     first = torch.arange(len(padded)) % 2 == 0
     padded = padded.replace(
-        weight=first.float(), invalid=torch.where(first, padded["invalid"], 1.0), reward=padded["reward"]
+        row_weight=first.float(), invalid=torch.where(first, padded["invalid"], 1.0), reward=padded["reward"]
     )
     found = dr_mas(padded, unit=unit, penalty=0.5)
     assert close(found[first], dr_mas(marked, unit=unit, penalty=0.5))

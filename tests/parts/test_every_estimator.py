@@ -102,15 +102,15 @@ def _spoils(table: StepTable) -> Tensor:
 
 
 def _by_row(table: StepTable) -> Tensor:
-    return torch.arange(len(table)).float() * (table.weight > 0)
+    return torch.arange(len(table)).float() * (table.row_weight > 0)
 
 
 def _pads(table: StepTable) -> Tensor:
-    return (total_return(table) - table["reward"].mean()) * (table.weight > 0)
+    return (total_return(table) - table["reward"].mean()) * (table.row_weight > 0)
 
 
 def _never_zero(table: StepTable) -> Tensor:
-    return (reward_to_go(table, gamma=1.0) + 1) * (table.weight > 0)
+    return (reward_to_go(table, gamma=1.0) + 1) * (table.row_weight > 0)
 
 
 _never_zero.part = advantages.grpo.part  # type: ignore[attr-defined]  # claims to compare peers

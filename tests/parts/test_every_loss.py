@@ -77,10 +77,10 @@ def test_aggregations(loss: Any, how: Aggregation) -> None:  # rule 3
 @pytest.mark.parametrize(("loss", "options"), EVERY)
 def test_another_device(loss: Any, options: dict[str, Any], uses_mini: bool) -> None:  # rule 5
     batch = filled([[2, 1], [3], [1, 1, 2], [2, 2]], 7)
-    batch = batch.replace(mini=batch, place=torch.arange(len(batch))) if uses_mini else batch
+    batch = batch.replace(minibatch=batch) if uses_mini else batch
 
     def found(device: str) -> list[Tensor]:
-        leaves = [getattr(batch, name).detach().clone().requires_grad_() for name in ("logprob", "entropy", "value")]
+        leaves = [batch[name].detach().clone().requires_grad_() for name in ("logprob", "entropy", "value")]
         cut = batch.replace(**dict(zip(("logprob", "entropy", "value"), leaves, strict=True)))
         values, metrics = loss(cut.to(torch.device(device)), **options)
         assert all(one.device.type == torch.device(device).type for one in (values, *metrics.values()))
@@ -94,7 +94,7 @@ def test_another_device(loss: Any, options: dict[str, Any], uses_mini: bool) -> 
 
 
 def _plain(batch: TokenBatch) -> Tensor:
-    return -batch.advantage * torch.where(batch.weight > 0, batch.logprob, 0.0)
+    return -batch["advantage"] * torch.where(batch["weight"] > 0, batch["logprob"], 0.0)
 
 
 class _NoGradient(torch.autograd.Function):
@@ -111,12 +111,12 @@ class _NoGradient(torch.autograd.Function):
 
 BROKEN: dict[str, tuple[str, Callable[[TokenBatch], Any]]] = {
     "scalar": ("1", lambda b: (_plain(b).sum(), {})),
-    "metric with gradient": ("1", lambda b: (_plain(b), {"m": b.logprob})),
+    "metric with gradient": ("1", lambda b: (_plain(b), {"m": b["logprob"]})),
     "infinite": ("1", lambda b: (_plain(b) / 0, {})),
-    "infinite gradient": ("2", lambda b: (_plain(b) + (b.logprob - b.logprob.detach()).abs().sqrt(), {})),
-    "bias": ("3", lambda b: (-(b.advantage + 1) * torch.where(b.weight > 0, b.logprob, 0.0), {})),
-    "masked tokens leak": ("4", lambda b: (_plain(b) * (1 + b.logprob.detach().mean()), {})),
-    "own denominator": ("5", lambda b: (_plain(b) / (b.weight > 0).sum(), {})),
+    "infinite gradient": ("2", lambda b: (_plain(b) + (b["logprob"] - b["logprob"].detach()).abs().sqrt(), {})),
+    "bias": ("3", lambda b: (-(b["advantage"] + 1) * torch.where(b["weight"] > 0, b["logprob"], 0.0), {})),
+    "masked tokens leak": ("4", lambda b: (_plain(b) * (1 + b["logprob"].detach().mean()), {})),
+    "own denominator": ("5", lambda b: (_plain(b) / (b["weight"] > 0).sum(), {})),
     "wrong gradient": ("6", lambda b: (_NoGradient.apply(_plain(b)), {})),
 }
 

@@ -28,8 +28,8 @@ def test_order_and_padding_change_nothing(table: StepTable) -> None:  # rule 1
         twice = table.take(torch.cat([torch.arange(size), torch.arange(size)]))
         weight = (torch.arange(2 * size) < size).float()
         wild = twice.replace(
-            weight=weight,
-            entropy=torch.where(weight > 0, twice["entropy"], 99.0),
+            row_weight=weight,
+            row_entropy=torch.where(weight > 0, twice["row_entropy"], 99.0),
             reward=torch.where(weight > 0, twice["reward"], 99.0),
         )
         assert torch.equal(part(wild)[:size], first)
@@ -37,7 +37,7 @@ def test_order_and_padding_change_nothing(table: StepTable) -> None:  # rule 1
 
 def test_what_is_refused() -> None:  # rule 2
     table = StepTable.from_trajectories([episode(0.0)])
-    with pytest.raises(MissingColumn, match="entropy"):
+    with pytest.raises(MissingColumn, match="row_entropy"):
         uncertain_steps(table)
     for quantile in (-0.1, 1.0):
         with pytest.raises(RecipeError, match="quantile"):

@@ -26,9 +26,9 @@ def test_without_flag_or_bound(batch: TokenBatch) -> None:  # rule 1
 @quick
 @given(batch=batches())
 def test_wider_for_foreign_rows_only(batch: TokenBatch) -> None:  # rule 2
-    assert batch.foreign is not None
+    assert batch["foreign"] is not None
     plain, wide = ppo_clip(batch, high=0.05)[0], ppo_clip(batch, high=0.05, high_foreign=0.6)[0]
-    own = batch.foreign == 0
+    own = batch["foreign"] == 0
     assert torch.equal(plain[own], wide[own]) and bool((wide <= plain).all())
     check_loss(lambda b: ppo_clip(b, high=0.05, high_foreign=0.6), batch)
 
@@ -41,9 +41,9 @@ def test_bounds() -> None:  # rule 3
 @quick
 @given(batch=batches(on_policy=True))
 def test_the_first_gradient_of_loop(batch: TokenBatch) -> None:  # rule 4
-    leaf = batch.logprob.clone().requires_grad_()
+    leaf = batch["logprob"].clone().requires_grad_()
     loss = ppo_clip(batch.replace(logprob=leaf), form="multiplicative", low=0.1, high=0.1)[0]
     loss.sum().backward()
     assert leaf.grad is not None
-    counts = batch.weight > 0
-    assert torch.allclose(leaf.grad[counts], -batch.advantage[counts])
+    counts = batch["weight"] > 0
+    assert torch.allclose(leaf.grad[counts], -batch["advantage"][counts])

@@ -49,7 +49,7 @@ def test_seats_sum_to_zero(table: StepTable) -> None:  # rule 1
 def test_it_is_a_difference_to_a_value(chain: tuple[str, ...], table: StepTable) -> None:  # rule 2
     key = table.key("game", "agent")
     value = segment_mean(reward_to_go(table, gamma=1.0, by=chain), by=key)[key.codes]
-    judged = table.replace(value=value, terminated=[True] * len(table), truncated=None, value_end=None)
+    judged = table.replace(row_value=value, terminated=[True] * len(table), truncated=None, bootstrap_value=None)
     found = ppo(judged, gamma=1.0, lam=1.0, whiten=False, chain=chain)
     peers = torch.bincount(key.codes, minlength=key.size)[key.codes] > 1
     assert close(mars(table, chain=chain), torch.where(peers, found.advantage, 0.0))

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import math
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from palaestra.algebra import Estimate, aggregate
+from palaestra.algebra import Credit, aggregate
 from palaestra.data import StepTable, TokenBatch
 from palaestra.data.iteration import Iteration
 from tests.golden_cases import golden_documents
@@ -29,25 +28,23 @@ CASES = [
     for place, case in enumerate(document.get("cases", []))
     if case["slot"] in KNOWN
 ]
-UNITS = ("row", "invocation", "trajectory", "group", "agent")
+UNITS = ("row", "invocation", "trajectory", "group", "agent", "pair")
 IDS = [f"{name}-{place}-{case['part']}" for name, place, case, _ in CASES]
 
 
 def batch_of(columns: dict[str, list[Any]]) -> TokenBatch:
-    """A token batch from the columns of a case; `ratio` stands for logprob = log(ratio) and proximal = 0."""
+    """A token batch from the columns of a case; `ratio` stands for logprob = log(ratio) and logprob_old = 0."""
     size = len(next(iter(columns.values())))
     numbers = {name: torch.tensor(values, dtype=torch.float64) for name, values in columns.items()}
     units = {name: numbers.pop(name).long() for name in UNITS if name in numbers}
     numbers.pop("loss", None)
     if "ratio" in numbers:
         numbers["logprob"] = numbers.pop("ratio").log()
-    filled = {name: torch.zeros(size, dtype=torch.float64) for name in ("advantage", "logprob", "proximal")}
+    filled = {name: torch.zeros(size, dtype=torch.float64) for name in ("advantage", "logprob", "logprob_old")}
     filled["weight"] = torch.ones(size, dtype=torch.float64)
-    places = {name: torch.zeros(size, dtype=torch.int64) for name in ("row", "sequence", "trajectory")}
-    own = {field.name for field in dataclasses.fields(TokenBatch)}
-    more = {name: numbers.pop(name) for name in [*numbers] if name not in own}
-    whole = frozenset({"row", "sequence", "invocation", "trajectory", "group"})
-    return TokenBatch(**{**filled, **places, **numbers, **units}, whole=whole, more=more)
+    filled["value_weight"] = numbers.get("weight", filled["weight"])
+    places = {name: torch.zeros(size, dtype=torch.int64) for name in ("row", "trajectory")}
+    return TokenBatch(**{**places, **units}, scope="minibatch", **{**filled, **numbers})
 
 
 def method_of(case: dict[str, Any]) -> Tensor:
@@ -57,14 +54,14 @@ def method_of(case: dict[str, Any]) -> Tensor:
     return found
 
 
-def on_table(case: dict[str, Any], columns: dict[str, Any]) -> Tensor | Estimate:
+def on_table(case: dict[str, Any], columns: dict[str, Any]) -> Tensor | Credit:
     table = StepTable(**{**columns, **case.get("columns", {})})
     data = [torch.tensor(case["advantage"])] if "advantage" in case else []
     part, options = target(case["slot"], case["part"]), case.get("options", {})
     if inspect.isclass(part):  # holds state: made once, then called with a look at iteration `step`
         iteration = Iteration({}, case.get("step", 0), seed=0, temperature=1.0, token_budget=64)
         part, data, options = part(**options), [*data, iteration], {}
-    found: Tensor | Estimate = part(table, *data, **options)
+    found: Tensor | Credit = part(table, *data, **options)
     return found
 
 
@@ -76,7 +73,7 @@ def stepped(case: dict[str, Any]) -> Tensor:
     return parameter.detach()
 
 
-def result(case: dict[str, Any], columns: dict[str, Any]) -> Tensor | Estimate:
+def result(case: dict[str, Any], columns: dict[str, Any]) -> Tensor | Credit:
     match case["slot"]:
         case "loss" | "regularizer":  # rule 2
             part = target(case["slot"], case["part"])
@@ -97,7 +94,7 @@ def result(case: dict[str, Any], columns: dict[str, Any]) -> Tensor | Estimate:
 def test_hand_derived_numbers(file: str, place: int, case: dict[str, Any], columns: dict[str, Any]) -> None:
     found = result(case, columns)
     expected = case["expected"]
-    if isinstance(found, Estimate):
+    if isinstance(found, Credit):
         pairs = [(found.advantage, expected["advantage"]), (found.target, expected["target"])]
     else:
         pairs = [(found, expected)]

@@ -24,7 +24,7 @@ WIDE = {"low": 0.2, "high": 0.2}
 
 
 def gradient(loss: Any, batch: TokenBatch, **options: Any) -> torch.Tensor:
-    leaf = batch.logprob.clone().requires_grad_()
+    leaf = batch["logprob"].clone().requires_grad_()
     aggregate(loss(batch.replace(logprob=leaf), **options)[0], batch, how="sequence-mean").backward()
     assert leaf.grad is not None
     return leaf.grad
@@ -33,8 +33,8 @@ def gradient(loss: Any, batch: TokenBatch, **options: Any) -> torch.Tensor:
 def even(batch: TokenBatch) -> TokenBatch:
     """One advantage per trajectory and nothing masked, as group estimators give it."""
     key = Key(*compact(batch.trajectory))
-    advantage = segment_mean(batch.advantage, by=key)[key.codes]
-    return batch.replace(advantage=advantage, weight=torch.ones_like(batch.weight))
+    advantage = segment_mean(batch["advantage"], by=key)[key.codes]
+    return batch.replace(advantage=advantage, weight=torch.ones_like(batch["weight"]))
 
 
 @pytest.mark.parametrize("form", ["unit", "token"])
@@ -50,7 +50,7 @@ def test_tokens_are_the_clipped_surrogate(form: Any, batch: TokenBatch) -> None:
 @given(batch=batches(one_token=True))
 def test_one_token_a_unit(form: Any, batch: TokenBatch) -> None:  # rule 1
     assert torch.equal(gspo(batch, level="turn", gradient=form, **WIDE)[0], ppo_clip(batch)[0])
-    alone, kept = batch.replace(trajectory=torch.arange(len(batch))), batch.weight > 0
+    alone, kept = batch.replace(trajectory=torch.arange(len(batch))), batch["weight"] > 0
     assert torch.equal(gspo(alone, gradient=form, advantage_unit="unit", **WIDE)[0][kept], ppo_clip(alone)[0][kept])
 
 
@@ -58,7 +58,7 @@ def test_one_token_a_unit(form: Any, batch: TokenBatch) -> None:  # rule 1
 def test_gradient_of_a_token(form: Any) -> None:  # rule 2
     batch = filled([[3], [1, 1]], 0).replace(
         logprob=torch.tensor([0.5, 0.4, 0.3, 0.5, 0.5]).double().log(),
-        proximal=torch.tensor([0.4, 0.4, 0.4, 0.5, 0.5]).double().log(),
+        logprob_old=torch.tensor([0.4, 0.4, 0.4, 0.5, 0.5]).double().log(),
         advantage=torch.tensor([2.0, 2.0, 2.0, -1.0, -1.0]).double(),
         weight=torch.ones(5).double(),
     )
@@ -96,14 +96,14 @@ def test_whole_responses_are_clipped(batch: TokenBatch) -> None:  # rule 4
 def test_spread_falls_with_length(length: int) -> None:  # rule 5
     batch = even(filled([[length]] * 2000, 1))
     noise = 0.2 * torch.randn(len(batch), generator=torch.Generator().manual_seed(0)).double()
-    metrics = gspo(batch.replace(proximal=batch.logprob - noise))[1]
+    metrics = gspo(batch.replace(logprob_old=batch["logprob"] - noise))[1]
     shrunk = float(metrics["policy/token_spread"].mean() / metrics["policy/spread"].mean())
     assert shrunk == pytest.approx(length, rel=0.15)
 
 
 def test_empty_responses_are_skipped() -> None:  # rule 6
     batch = filled([[2], [2]], 3).replace(weight=torch.tensor([0.0, 0.0, 1.0, 1.0]).double())
-    spoiled = batch.replace(proximal=torch.where(batch.weight > 0, batch.proximal, math.nan))
+    spoiled = batch.replace(logprob_old=torch.where(batch["weight"] > 0, batch["logprob_old"], math.nan))
     for form in ("unit", "token"):
         found = gradient(gspo, spoiled, gradient=form)
         assert bool(found.isfinite().all()) and found[:2].tolist() == [0.0, 0.0]
@@ -122,7 +122,7 @@ def test_refusals() -> None:  # rule 7
 
 def test_far_ratios_stay_finite() -> None:  # rule 7
     batch = even(filled([[2], [2]], 0))
-    far = batch.replace(logprob=torch.full((4,), -200.0).double(), proximal=torch.full((4,), -1.0).double())
-    for one in (far, far.replace(logprob=far.proximal, proximal=far.logprob)):
+    far = batch.replace(logprob=torch.full((4,), -200.0).double(), logprob_old=torch.full((4,), -1.0).double())
+    for one in (far, far.replace(logprob=far.proximal, logprob_old=far.logprob)):
         assert bool(gspo(one)[0].isfinite().all())
         assert float(gspo(one)[1]["policy/ratio"].max()) <= math.exp(10) * 1.001

@@ -72,8 +72,8 @@ def test_without_shared_states(table: StepTable, scale: Any) -> None:  # rule 3
 @quick
 @given(table=tables(agents=("solo",)))
 def test_temporal_differences(level: Any, table: StepTable) -> None:  # rule 4
-    table = table.replace(value_end=None, truncated=None, terminated=_ends(table))
-    value = table["value"] if level == "row" else table["token_value"]
+    table = table.replace(bootstrap_value=None, truncated=None, terminated=_ends(table))
+    value = table["row_value"] if level == "row" else table["value_old"]
     to_go = reward_to_go(table, gamma=0.5, level=level)
     full = ppo(table, level=level, gamma=0.5, lam=1.0, whiten=False)
     assert close(full.advantage, to_go - value)

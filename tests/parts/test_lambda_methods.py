@@ -20,7 +20,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palaestra.algebra import Estimate
+from palaestra.algebra import Credit
 from palaestra.data import StepTable
 from palaestra.errors import InvalidData, MissingColumn, RecipeError
 from palaestra.parts.critics import CriticWarmup, ppo, ppo_max
@@ -42,7 +42,7 @@ def without_kl(estimator: Any) -> dict[str, float]:
     return {"kl_coefficient": 0.0} if estimator is ppo_max else {}
 
 
-def equal(one: Estimate, other: Estimate) -> bool:
+def equal(one: Credit, other: Credit) -> bool:
     return all(torch.equal(a.nan_to_num(9.0), b.nan_to_num(9.0)) for a, b in zip(one, other, strict=True))
 
 
@@ -61,7 +61,7 @@ def test_one_token_a_row(whiten: bool, table: StepTable) -> None:  # rule 1
             plain = ppo(table, level="row", **{**switches, "whiten": False}).advantage[judged].double()
             ratio = torch.sqrt(plain.var() + 1e-8) / (plain.std() + 1e-8)
             assert close(found.advantage, rows.advantage * ratio)
-            found = Estimate(rows.advantage, found.target)
+            found = Credit(rows.advantage, found.target)
         assert equal(found, rows), estimator.part.name
 
 
@@ -85,8 +85,8 @@ def test_inside_a_step(estimator: Any, table: StepTable, seed: int) -> None:  # 
     tokens = chain([estimator], table).advantage
     assert all(float(own.max() - own.min()) == 0.0 for own in tokens.split(table["token_count"].tolist()))
     dice = torch.Generator().manual_seed(seed)
-    moved = [own[torch.randperm(len(own), generator=dice)] for own in _of_rows(table, "token_value")]
-    assert equal(estimator(table.replace(token_value=torch.cat(moved))), found)
+    moved = [own[torch.randperm(len(own), generator=dice)] for own in _of_rows(table, "value_old")]
+    assert equal(estimator(table.replace(value_old=torch.cat(moved))), found)
 
 
 def _of_rows(table: StepTable, name: str) -> list[torch.Tensor]:
@@ -108,7 +108,7 @@ def test_what_is_whitened(table: StepTable) -> None:  # rule 4
 @quick
 @given(table=tables())
 def test_a_policy_that_is_its_reference_pays_nothing(table: StepTable) -> None:  # rule 5
-    table = table.replace(token_reference=table["token_proximal"])
+    table = table.replace(logprob_reference=table["logprob_old"])
     free = ppo_max(table, kl_coefficient=0.0)
     assert equal(ppo_max(table, kl_coefficient=0.5), free)
     bounded = ppo_max(table, kl_coefficient=0.0, clip=0.5)
@@ -116,20 +116,20 @@ def test_a_policy_that_is_its_reference_pays_nothing(table: StepTable) -> None: 
 
 
 def test_the_penalty_is_a_token_reward() -> None:  # rule 5
-    logprobs = {"token_proximal": [-1.0] * 4, "token_reference": [-1.5, -1.0, -1.0, -0.5]}
+    logprobs = {"logprob_old": [-1.0] * 4, "logprob_reference": [-1.5, -1.0, -1.0, -0.5]}
     paid = ppo_max(two_steps(**logprobs), kl_coefficient=0.2, lam=1.0, whiten=False).target
     assert close(paid, [1.0, 1.1, 1.1, 1.1])  # −.1 on the first token, 0.1 on the last
-    sampled = {"token_logprob": [-1.0] * 4, "token_reference": logprobs["token_reference"]}
+    sampled = {"logprob_behavior": [-1.0] * 4, "logprob_reference": logprobs["logprob_reference"]}
     assert close(ppo_max(two_steps(**sampled), kl_coefficient=0.2, lam=1.0, whiten=False).target, paid)
 
 
 # ---- refusals ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("estimator", EVERY, ids=lambda e: e.part.name)
 def test_no_critic(estimator: Any) -> None:  # rule 6
-    silent = two_steps(value=None, token_value=None, token_logprob=[-1.0] * 4, token_reference=[-1.0] * 4)
+    silent = two_steps(row_value=None, value_old=None, logprob_behavior=[-1.0] * 4, logprob_reference=[-1.0] * 4)
     with pytest.raises(MissingColumn, match="no critic has given values"):
         estimator(silent)
-    endless = two_steps(terminated=[False, False], token_logprob=[-1.0] * 4, token_reference=[-1.0] * 4)
+    endless = two_steps(terminated=[False, False], logprob_behavior=[-1.0] * 4, logprob_reference=[-1.0] * 4)
     with pytest.raises(InvalidData, match="neither terminated nor truncated"):
         estimator(endless)
     for key in ("gamma", "lam"):
@@ -139,25 +139,25 @@ def test_no_critic(estimator: Any) -> None:  # rule 6
 
 def test_values_of_the_wrong_unit() -> None:  # rule 6
     with pytest.raises(InvalidData, match="it has 2 values for 4 tokens"):
-        two_steps(token_value=[0.4, 0.6])
+        two_steps(value_old=[0.4, 0.6])
     with pytest.raises(InvalidData, match="it has 4 values for 2 rows"):
-        two_steps(value=[0.5, 0.6, 0.7, 0.8])
+        two_steps(row_value=[0.5, 0.6, 0.7, 0.8])
     with pytest.raises(InvalidData, match="a row has no response token"):
         two_steps(token_count=[4, 0])
     with pytest.raises(InvalidData, match="not finite inside one"):  # padding inside an action has no value
-        poad(two_steps(token_value=[0.5, float("nan"), 0.7, 0.8]))
+        poad(two_steps(value_old=[0.5, float("nan"), 0.7, 0.8]))
 
 
 def test_no_reference() -> None:  # rule 6
-    with pytest.raises(MissingColumn, match="token_reference") as caught:
+    with pytest.raises(MissingColumn, match="logprob_reference") as caught:
         ppo_max(two_steps())
     assert "reference: start" in str(caught.value)
-    half = two_steps(token_logprob=[-1.0] * 4, token_reference=[-1.0, -1.0, -1.0, float("nan")])
+    half = two_steps(logprob_behavior=[-1.0] * 4, logprob_reference=[-1.0, -1.0, -1.0, float("nan")])
     with pytest.raises(InvalidData, match="1 tokens have a log-probability that is not finite") as found:
         ppo_max(half)
     assert "same vocabulary" in str(found.value)
     with pytest.raises(InvalidData, match="it has 3 values for 4 tokens"):
-        two_steps(token_reference=[-1.0] * 3)
+        two_steps(logprob_reference=[-1.0] * 3)
 
 
 # ---- the rest ---------------------------------------------------------------------------------------------
@@ -166,8 +166,8 @@ def test_agents_without_a_critic(estimator: Any) -> None:  # rule 7
     nan = float("nan")
     mixed = StepTable(
         group=["g"] * 4, trajectory=[1, 1, 2, 2], agent=["x", "y"] * 2, turn=[0, 1, 0, 1], reward=[1.0, 5.0, 0.0, 5.0],
-        value=[0.5, nan, 0.5, nan], token_value=[0.5, nan, 0.5, nan], terminated=[True] * 4,
-        token_logprob=[-1.0, nan, -1.0, nan], token_reference=[-1.0, nan, -1.0, nan],
+        row_value=[0.5, nan, 0.5, nan], value_old=[0.5, nan, 0.5, nan], terminated=[True] * 4,
+        logprob_behavior=[-1.0, nan, -1.0, nan], logprob_reference=[-1.0, nan, -1.0, nan],
     )  # fmt: skip
     found = estimator(mixed)
     assert close(found.advantage, [0.7071, 0.0, -0.7071, 0.0])
@@ -180,8 +180,8 @@ def test_a_million_rows(estimator: Any) -> None:  # rule 8
     row = torch.arange(rows)
     table = StepTable(
         group=row // 80, trajectory=row // 10, agent=torch.zeros(rows, dtype=torch.int64), turn=row % 10,
-        reward=torch.ones(rows), value=torch.zeros(rows), token_value=torch.zeros(rows), terminated=row % 10 == 9,
-        token_logprob=torch.full((rows,), -1.0), token_reference=torch.full((rows,), -2.0),
+        reward=torch.ones(rows), row_value=torch.zeros(rows), value_old=torch.zeros(rows), terminated=row % 10 == 9,
+        logprob_behavior=torch.full((rows,), -1.0), logprob_reference=torch.full((rows,), -2.0),
     )  # fmt: skip
     best = float("inf")
     for _ in range(3):

@@ -127,7 +127,7 @@ def test_4_mars_is_gae(table: StepTable) -> None:
     role = table.key("game", "agent")
     mean = segment_mean(to_go, by=role)[role.codes]
     ended = table.replace(
-        value=mean.float(), terminated=(table["terminated"] | table["truncated"]).tolist(), truncated=None
+        row_value=mean.float(), terminated=(table["terminated"] | table["truncated"]).tolist(), truncated=None
     )
     expected = lambda_return(ended, gamma=1.0, lam=1.0).advantage
     peers = segment_count(by=role)[role.codes] > 1
@@ -199,7 +199,7 @@ def test_8_empg_only_centers(table: StepTable) -> None:
     single = table.key("group").size == 1
     if single:  # statistics over rows have a mean of 0 already
         assert close(empg(table, rows, gain=0.0, bonus=0.0), rows)
-    level = table.replace(entropy=[0.5] * len(table))
+    level = table.replace(row_entropy=[0.5] * len(table))
     assert close(empg(level, base, bonus=0.0), base.double() - base.double().mean())
 
 

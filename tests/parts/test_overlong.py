@@ -59,8 +59,8 @@ def test_order_and_padding(table: StepTable) -> None:  # rule 4
     found, order = overlong(table, **options), shuffled(table, 3)
     for name, values in overlong(table.take(order), **options).items():
         assert torch.equal(values, found[name][order])
-    assert bool((found["overlong"][table.weight == 0] == 0).all())
-    counts = table.weight > 0
+    assert bool((found["overlong"][table.row_weight == 0] == 0).all())
+    counts = table.row_weight > 0
     added = total_return(table.replace(**found)) - total_return(table)
     assert bool((added[counts] >= -1 - 1e-5).all())
 

@@ -75,7 +75,7 @@ def test_targets_of_tokens(golden: Any) -> None:  # rule 3
 
 def test_agents_without_critic_have_no_target() -> None:  # rule 3
     table = StepTable(group=["g"] * 3, trajectory=["a"] * 3, agent=["x", "y", "x"], turn=[0, 1, 2],
-                      reward=[0, 0, 1], value=[0.5, float("nan"), 0.5], terminated=[False, True, True],
+                      reward=[0, 0, 1], row_value=[0.5, float("nan"), 0.5], terminated=[False, True, True],
                       token_count=[2, 1, 1])  # fmt: skip
     credit = chain([ppo], table)
     assert credit.target_weight.tolist() == [1.0, 0.0, 0.0, 1.0]
@@ -123,7 +123,7 @@ def test_no_signal() -> None:  # rule 4
     table = StepTable(group=["g"] * 3, trajectory=[0, 1, 2], agent=["x"] * 3, turn=[0] * 3, reward=[0.1] * 3)
     for parts in ([grpo], [gigpo_by_turn], [reinforce_plus_plus], [grpo, whiten]):
         assert chain(parts, table).signal.empty
-    padded = table.replace(reward=torch.tensor([0.0, 1.0, 0.5]), weight=torch.zeros(3))
+    padded = table.replace(reward=torch.tensor([0.0, 1.0, 0.5]), row_weight=torch.zeros(3))
     assert report(torch.zeros(3), padded).empty
 
 

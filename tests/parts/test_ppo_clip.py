@@ -22,7 +22,7 @@ from tests.parts.batches import batches, filled, quick
 
 
 def gradient(loss: Any, batch: TokenBatch, **options: Any) -> torch.Tensor:
-    leaf = batch.logprob.clone().requires_grad_()
+    leaf = batch["logprob"].clone().requires_grad_()
     aggregate(loss(batch.replace(logprob=leaf), **options)[0], batch).backward()
     assert leaf.grad is not None
     return leaf.grad
@@ -32,7 +32,7 @@ def even(batch: TokenBatch) -> TokenBatch:
     """One advantage and one weight per trajectory, as group estimators give them; nothing masked."""
     key = Key(*compact(batch.trajectory))
     return batch.replace(
-        advantage=segment_mean(batch.advantage, by=key)[key.codes], weight=torch.ones_like(batch.weight)
+        advantage=segment_mean(batch["advantage"], by=key)[key.codes], weight=torch.ones_like(batch["weight"])
     )
 
 
@@ -54,7 +54,7 @@ def test_ratio_one_is_reinforce_with_any_weight(batch: TokenBatch) -> None:  # r
 @given(batches(one_token=True))
 def test_a_token_is_a_turn(batch: TokenBatch) -> None:  # rule 2
     token, turn = ppo_clip(batch), ppo_clip(batch, ratio="turn")
-    kept = batch.weight > 0
+    kept = batch["weight"] > 0
     torch.testing.assert_close(token[0][kept], turn[0][kept])
     torch.testing.assert_close(token[1]["policy/clip_fraction"][kept], turn[1]["policy/clip_fraction"][kept])
 
@@ -103,17 +103,17 @@ def test_clipped_values_need_the_old_ones() -> None:
 
 def test_extreme_ratios_stay_finite() -> None:
     batch = filled([[2], [2]], 0)
-    far = batch.replace(logprob=torch.full((4,), -200.0).double(), proximal=torch.full((4,), -1.0).double())
-    for one in (far, far.replace(logprob=far.proximal, proximal=far.logprob)):
+    far = batch.replace(logprob=torch.full((4,), -200.0).double(), logprob_old=torch.full((4,), -1.0).double())
+    for one in (far, far.replace(logprob=far.proximal, logprob_old=far.logprob)):
         assert bool(ppo_clip(one)[0].isfinite().all())
 
 
 @quick
 @given(batch=batches())
 def test_the_cap_of_the_reference_kl(batch: TokenBatch) -> None:  # rule 6
-    gaps = torch.linspace(-120.0, 120.0, len(batch.logprob), dtype=torch.float64)
+    gaps = torch.linspace(-120.0, 120.0, len(batch["logprob"]), dtype=torch.float64)
     for dtype in (torch.float32, torch.float64):
-        far = batch.replace(reference=(batch.logprob + gaps).to(dtype), logprob=batch.logprob.to(dtype))
+        far = batch.replace(logprob_reference=(batch["logprob"] + gaps).to(dtype), logprob=batch["logprob"].to(dtype))
         plain, capped = kl(far, coefficient=1.0)[0], kl(far, coefficient=1.0, cap=10.0)[0]
         below = plain <= 10
         assert torch.equal(capped[below], plain[below]) and bool((capped[~below] == 10).all())

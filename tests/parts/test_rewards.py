@@ -39,7 +39,7 @@ def test_return_is_the_outcome(table: StepTable) -> None:  # rule 1
 
 
 def test_padding_gets_nothing() -> None:  # rule 2
-    table = StepTable(**TEAM, weight=[0.0, 1.0, 1.0, 1.0])
+    table = StepTable(**TEAM, row_weight=[0.0, 1.0, 1.0, 1.0])
     assert outcome(table).tolist() == [0.0, 1.0, 0.0, 0.5]
 
 

@@ -30,7 +30,7 @@ def test_groups_that_differ_stay(table: StepTable) -> None:  # rule 1
 @quick
 @given(tables())
 def test_no_silent_group_remains(table: StepTable) -> None:  # rule 2
-    kept = table.replace(weight=constant_groups(table, column="return").float())
+    kept = table.replace(row_weight=constant_groups(table, column="return").float())
     if bool((kept.weight > 0).any()):
         spread = segment_range(grpo(kept), by=kept.key("group"))
         assert bool((spread[kept["group"]][kept.weight > 0] > 0).all())
@@ -40,9 +40,9 @@ def test_no_silent_group_remains(table: StepTable) -> None:  # rule 2
 
 def test_padding_does_not_count() -> None:  # rule 3
     table = StepTable(group=["g"] * 3, trajectory=[0, 1, 2], agent=["x"] * 3, turn=[0] * 3, reward=[0.0] * 3,
-                      outcome=[1.0, 1.0, 0.0], weight=[1.0, 1.0, 0.0])  # fmt: skip
+                      outcome=[1.0, 1.0, 0.0], row_weight=[1.0, 1.0, 0.0])  # fmt: skip
     assert constant_groups(table).tolist() == [False] * 3
-    assert constant_groups(table.replace(weight=torch.ones(3))).tolist() == [True] * 3
+    assert constant_groups(table.replace(row_weight=torch.ones(3))).tolist() == [True] * 3
 
 
 def test_unknown_column() -> None:  # rule 4

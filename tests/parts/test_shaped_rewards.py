@@ -27,10 +27,10 @@ def climbing(**columns: Any) -> StepTable:
 
 
 def test_padding() -> None:  # rule 1
-    padded = {"weight": [1.0, 1.0, 0.0]}
+    padded = {"row_weight": [1.0, 1.0, 0.0]}
     assert renorm(judged([0.5, 0.5], 1.0, process=[0.5, NAN, 9.0], **padded)).tolist() == [0.5, 0.5, 0.0]
     scale = RunningScale()
     assert close(scale(answers(1, 3, 99, **padded), at()), [0.7071, 2.1213, 0.0])
     assert scale.count == 2
     weights = [1.0, 1.0, 1.0, 0.0, 1.0, 1.0]
-    assert DenseThenSparse()(climbing(weight=weights), at()).tolist() == [1.0, -0.5, 3.0, 0.0, 0.0, 1.0]
+    assert DenseThenSparse()(climbing(row_weight=weights), at()).tolist() == [1.0, -0.5, 3.0, 0.0, 0.0, 1.0]

@@ -95,5 +95,5 @@ def test_padding_and_order(name: str, table: StepTable, seed: int) -> None:  # r
     extra = len(padded) - len(table)
     weight = torch.ones(len(padded))
     weight[:extra] = 0
-    found = part(padded.replace(weight=weight, reward=torch.where(weight > 0, padded["reward"], 1e3)))
+    found = part(padded.replace(row_weight=weight, reward=torch.where(weight > 0, padded["reward"], 1e3)))
     assert close(found[extra:], plain) and not found[:extra].any()

@@ -84,7 +84,7 @@ def test_parts_add_up(table: StepTable) -> None:  # rule 2
 def test_padding_does_not_count(table: StepTable) -> None:  # rule 2
     table = told(table)
     weight = torch.cat([torch.ones(len(table)), torch.zeros(len(table))])
-    twice = table.take(torch.arange(len(table)).repeat(2)).replace(weight=weight)
+    twice = table.take(torch.arange(len(table)).repeat(2)).replace(row_weight=weight)
     twice = twice.replace(tool_call=torch.where(weight > 0, twice["tool_call"], -7.0))
     for part in (tool_use, function_calls, tool_bonus, tool_penalties, milestones):
         found, base = part(twice), part(table)

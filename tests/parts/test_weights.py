@@ -25,7 +25,7 @@ LEVELS = ("token", "sequence", "geometric")
 @quick
 @given(table=tables())
 def test_equal_policies(level: Any, table: StepTable) -> None:  # rule 1
-    same = table.replace(token_logprob=table["token_proximal"])
+    same = table.replace(logprob_behavior=table["logprob_old"])
     for mode in ("truncate", "mask"):
         assert bool((truncated_importance(same, level=level, mode=mode) == 1).all())
 
@@ -60,23 +60,23 @@ def table(**columns: Any) -> StepTable:
 
 
 def test_tokens_of_others() -> None:  # rule 5
-    mixed = table(token_logprob=[-1.0, torch.nan], token_proximal=[-2.0, torch.nan])
+    mixed = table(logprob_behavior=[-1.0, torch.nan], logprob_old=[-2.0, torch.nan])
     assert truncated_importance(mixed).tolist() == [pytest.approx(0.3679, abs=1e-4), 1.0]
     with pytest.raises(InvalidData, match="lacks the log-probability"):
-        truncated_importance(table(token_logprob=[-1.0, torch.nan], token_proximal=[-2.0, -1.0]))
+        truncated_importance(table(logprob_behavior=[-1.0, torch.nan], logprob_old=[-2.0, -1.0]))
 
 
 def test_bad_input() -> None:  # rule 5
-    with pytest.raises(MissingColumn, match="token_logprob"):
-        truncated_importance(table(token_proximal=[-1.0, -1.0]))
+    with pytest.raises(MissingColumn, match="logprob_behavior"):
+        truncated_importance(table(logprob_old=[-1.0, -1.0]))
     with pytest.raises(InvalidData, match="positive"):
-        truncated_importance(table(token_logprob=[0.5, -1.0], token_proximal=[-1.0, -1.0]))
-    both = table(token_logprob=[-1.0, -1.0], token_proximal=[-1.0, -1.0])
+        truncated_importance(table(logprob_behavior=[0.5, -1.0], logprob_old=[-1.0, -1.0]))
+    both = table(logprob_behavior=[-1.0, -1.0], logprob_old=[-1.0, -1.0])
     with pytest.raises(RecipeError, match="cap"):
         truncated_importance(both, cap=0.0)
     with pytest.raises(RecipeError, match="lower bound 3 is above `cap: 2`"):
         truncated_importance(both, mode="mask", low=3.0)
-    far = table(token_logprob=[-900.0, -1.0], token_proximal=[-1.0, -900.0])
+    far = table(logprob_behavior=[-900.0, -1.0], logprob_old=[-1.0, -900.0])
     assert truncated_importance(far, level="sequence").tolist() == [2.0, 0.0]
 
 

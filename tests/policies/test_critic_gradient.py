@@ -41,9 +41,9 @@ def samples() -> Sequences:
 
 def value_loss(of: LanguagePolicy) -> dict[str, float]:
     """Size of the value loss's gradient in the model and in the value head."""
-    now = of.forward(samples(), [0, 1], values=True, entropy=False)
-    assert now.value is not None and now.end_value is not None
-    (now.value.square().sum() + now.end_value[0] ** 2).backward()
+    now = of.forward(samples(), [0, 1], ("logprob", "value", "bootstrap_value"))
+    assert now["value"] is not None and now.bootstrap_value is not None
+    (now["value"].square().sum() + now.bootstrap_value[0] ** 2).backward()
     sizes = {}
     for name in ("model", "value"):
         gradients = [p.grad for p in of.module[name].parameters() if p.grad is not None]
@@ -63,7 +63,7 @@ def test_the_value_loss_stops_before_the_model() -> None:  # rule 2
 
 def test_the_policy_is_the_same() -> None:  # rule 3
     one, other = (policy(critic_gradient=switch) for switch in (True, False))
-    found = [p.forward(samples(), [0, 1], values=True, entropy=False) for p in (one, other)]
+    found = [p.forward(samples(), [0, 1], ("logprob", "value", "bootstrap_value")) for p in (one, other)]
     assert torch.equal(found[0].logprob, found[1].logprob) and found[1].logprob.requires_grad
     assert torch.equal(found[0].value, found[1].value)
 

@@ -142,11 +142,11 @@ def test_5_training_reads_what_acting_recorded(body: str, legal: list | None) ->
     logprobs = torch.tensor([float(step.action.logprobs[0]) for step in steps])
     entropies = torch.tensor([float(step.action.entropy[0]) for step in steps])
     tolerance = 1e-6 if body == "mlp" else 1e-5  # a fused pass over time rounds differently
-    torch.testing.assert_close(now.logprob, logprobs, atol=tolerance, rtol=tolerance)
-    torch.testing.assert_close(now.entropy, entropies, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(now["logprob"], logprobs, atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(now["entropy"], entropies, atol=1e-5, rtol=1e-5)
     assert sorted(samples.token_index) == list(range(35))
     assert len(samples.cost) == (35 if body == "mlp" else 4)
-    now.logprob.sum().backward()
+    now["logprob"].sum().backward()
     assert all(bool(torch.isfinite(p.grad).all()) for p in policy.module.parameters() if p.grad is not None)
 
 
@@ -158,10 +158,10 @@ def test_6_value_after_a_cut(body: str) -> None:
     samples, now = everything(policy, rows)
     (sample,) = np.flatnonzero(samples.end_row >= 0)
     assert samples.end_row[sample] == 6  # the last row of the second episode
-    assert torch.isfinite(now.end_value).nonzero().tolist() == [[sample]]
+    assert torch.isfinite(now.bootstrap_value).nonzero().tolist() == [[sample]]
     seen = np.stack([step.observation.vector for step in trajectories[1].steps] + [vectors(5, seed=1)[-1]])
     _, values = policy.module.read(torch.from_numpy(seen), torch.tensor([5]), values=True)
-    torch.testing.assert_close(now.end_value[sample], values[-1])
+    torch.testing.assert_close(now.bootstrap_value[sample], values[-1])
     assert int(samples.cost.sum()) == 8
 
 
@@ -171,11 +171,11 @@ def test_7_order_of_which(body: str) -> None:
     rows = rows_of(play(policy, [3, 4, 2], cut=(0,)))
     samples, whole = everything(policy, rows)
     for which in ([2, 0, 1], [1], [0, 2]):
-        cut = policy.forward(samples, which, values=True, entropy=False)
+        cut = policy.forward(samples, which, ("logprob", "value", "bootstrap_value"))
         tokens = np.concatenate([np.arange(*samples.token_start[i : i + 2]) for i in which])
-        torch.testing.assert_close(cut.logprob, whole.logprob[tokens])
-        torch.testing.assert_close(cut.value, whole.value[tokens])
-        torch.testing.assert_close(cut.end_value, whole.end_value[which], equal_nan=True)
+        torch.testing.assert_close(cut["logprob"], whole.logprob[tokens])
+        torch.testing.assert_close(cut["value"], whole["value"][tokens])
+        torch.testing.assert_close(cut.bootstrap_value, whole.bootstrap_value[which], equal_nan=True)
         assert cut.entropy is None
     bare = make(body, critic=False)
     assert everything(bare, rows)[1].value is None and not bare.has_critic
@@ -215,7 +215,7 @@ def test_10_files(body: str, tmp_path: Path) -> None:
     loaded = NetworkPolicy("other", setting, model=str(tmp_path / "a"))
     assert loaded.architecture() == policy.architecture()
     np.testing.assert_array_equal(
-        policy.act_batch(vectors(9), range(9)).logprob, loaded.act_batch(vectors(9), range(9)).logprob
+        policy.act_batch(vectors(9), range(9))["logprob"], loaded.act_batch(vectors(9), range(9))["logprob"]
     )
     with pytest.raises(CheckpointError, match="reads 4 numbers and knows 3 actions"):
         NetworkPolicy("other", Setting(seed=0, vector_size=5, action_count=ACTIONS), model=str(tmp_path / "a"))

@@ -69,8 +69,8 @@ def test_2_training_finds_the_same_log_probabilities(talker: LanguagePolicy) -> 
     assert [a.tokens.tolist() for a in answers] == [a.tokens.tolist() for a in again]
     row.step.action = answers[3]
     samples = talker.collate(rows_of([episode]), temperature=0.7)
-    now = talker.forward(samples, [0], values=False, entropy=False)
-    np.testing.assert_allclose(now.logprob.detach().numpy(), answers[3].logprobs, atol=1e-4)
+    now = talker.forward(samples, [0], ("logprob",))
+    np.testing.assert_allclose(now["logprob"].detach().numpy(), answers[3].logprobs, atol=1e-4)
 
 
 def test_3_length_and_sessions(talker: LanguagePolicy) -> None:

@@ -204,7 +204,7 @@ def test_3_rows_and_weights(runner: Any) -> None:
     played, _ = arena.run(strategy, 1)
     table = StepTable.from_trajectories(played)
     steps = [step for one in sorted(played, key=lambda t: (t.group, t.sample)) for step in one.steps]
-    assert table.weight.tolist() == [float(step.policy == "main") for step in steps]
+    assert table.row_weight.tolist() == [float(step.policy == "main") for step in steps]
     assert {(step.policy, step.action.value) for step in steps} == {("main", 2), ("main@0", 0)}
 
 

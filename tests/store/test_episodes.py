@@ -80,7 +80,7 @@ steps = st.builds(
     prompt=int32s,
     segment=st.integers(0, 2),
     marks=st.builds(
-        Marks, weight=st.none() | st.just(0.0), twin=st.none() | st.floats(0, 9), node=st.none() | st.text()
+        Marks, row_weight=st.none() | st.just(0.0), pair=st.none() | st.floats(0, 9), node=st.none() | st.text()
     ),
     invocation=st.integers(0, 2),
     parent=st.none() | st.integers(0, 2),

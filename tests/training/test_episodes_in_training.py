@@ -57,7 +57,7 @@ class Told(EchoEnvironment):
 '''
 OLD_POLICY = {"training": {"epochs": 2, "iterations": 3, "lag": 1}, "loss": {"ppo_clip": {"high_foreign": 0.0}}}
 Result = tuple[bytes, list[dict[str, float]]]
-STEERED = ("weight", "foreign", "fresh", "copied", "anchored", "replayed", "value", "entropy", "token_value")
+STEERED = ("row_weight", "foreign", "fresh", "copied", "anchored", "replayed", "row_value", "row_entropy", "value_old")
 
 
 @pytest.fixture(scope="module")

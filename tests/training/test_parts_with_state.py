@@ -191,7 +191,7 @@ def test_8_strict_refuses_repeated_rows() -> None:
     table = StepTable(**columns, turn=[0, 0, 0], reward=[1, 1, 0])
     with pytest.raises(InvalidData, match="1 rows repeat an act"):
         table.refuse_duplicates()
-    table.replace(weight=[0.5, 0.5, 1.0]).refuse_duplicates()
+    table.replace(row_weight=[0.5, 0.5, 1.0]).refuse_duplicates()
 
 
 def test_8_groups_hold_one_task() -> None:

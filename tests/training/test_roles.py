@@ -208,7 +208,7 @@ def test_6_silence() -> None:
 def test_7_metrics() -> None:
     task = Task(env="echo", seed=0)
     one = Trajectory(task=task, group="g", steps=[act("a", 0, 2), act("a", 1, 1, invalid=1.0), act("b", 2)])
-    two = Trajectory(task=task, group="g", sample=1, steps=[act("a", 0), act("old", 1, 5, weight=0.0)])
+    two = Trajectory(task=task, group="g", sample=1, steps=[act("a", 0), act("old", 1, 5, row_weight=0.0)])
     one.returns, two.returns = {"a": 1.0, "b": 0.5}, {"a": 0.0}
     found = team_metrics([one, two], ("c",))
     assert {name: found[f"agent/a/{name}"] for name in ("calls/mean", "active", "tokens/mean", "reward/mean")} == {

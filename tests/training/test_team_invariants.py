@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from torch import Tensor
 
-from palaestra.algebra import Estimate
+from palaestra.algebra import Credit
 from palaestra.data import Action, Observation, Step, StepTable, Task, Trajectory
 from palaestra.parts.estimators import dr_mas, grpo, rloo
 from palaestra.parts.optimizers import AdamW
@@ -88,8 +88,8 @@ def gradients(monkeypatch: pytest.MonkeyPatch) -> list[list[Tensor]]:
     return seen
 
 
-def numbers(found: Tensor | Estimate) -> Tensor:
-    return found.advantage if isinstance(found, Estimate) else found
+def numbers(found: Tensor | Credit) -> Tensor:
+    return found.advantage if isinstance(found, Credit) else found
 
 
 def weights(folder: Path, step: int, policy: str) -> dict[str, Tensor]:

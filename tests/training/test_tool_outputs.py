@@ -69,7 +69,7 @@ def test_observations_have_no_gradient(
     for trajectory in played:
         samples = policy.collate(rows_of([trajectory]), temperature=1.0)
         assert len(samples.cost) == 1, "all turns stand in one sequence"
-        policy.forward(samples, [0], values=False, entropy=False).logprob.sum().backward()
+        policy.forward(samples, [0], ("logprob",))["logprob"].sum().backward()
         ids, sampled = masks(trajectory)
         gradient = hidden[-1].grad
         assert gradient is not None and int((~sampled).sum()) > int(sampled.sum())
@@ -81,7 +81,7 @@ def test_it_is_the_masked_sum(policy: LanguagePolicy, played: list[Trajectory]) 
     trajectory = played[0]
     samples = policy.collate(rows_of([trajectory]), temperature=1.0)
     policy.module.zero_grad()
-    policy.forward(samples, [0], values=False, entropy=False).logprob.sum().backward()
+    policy.forward(samples, [0], ("logprob",))["logprob"].sum().backward()
     found = [p.grad.clone() for p in policy.module.parameters() if p.grad is not None]
     ids, sampled = masks(trajectory)
     policy.module.zero_grad()

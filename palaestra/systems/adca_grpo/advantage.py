@@ -67,7 +67,7 @@ def adca_grpo(
         the outcome once per remaining step); a weight of `good_in_failure` is 0.2 (theirs: 0.2 in the code, −0.2
         in the configuration).
     """
-    counts = table.weight > 0
+    counts = table.row_weight > 0
     good = _flags(table, counts)
     whole, peers = table.key("trajectory"), table.key(*by)
     own = Key(whole.codes, whole.size, (), counts.double())

@@ -41,7 +41,7 @@ class StepJudge:
         self._threshold, self._noise = threshold, noise
 
     def __call__(self, table: StepTable, iteration: Iteration) -> dict[str, Tensor]:
-        quality, counts = table["process"], table.weight > 0
+        quality, counts = table["process"], table.row_weight > 0
         missing = (~quality.isfinite() & counts).nonzero()
         if len(missing):
             raise InvalidData(

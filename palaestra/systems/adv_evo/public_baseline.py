@@ -136,7 +136,7 @@ def _check_membership(table: StepTable, codes: Int[Tensor, " rows"], teams: list
 
     Raises: InvalidData.
     """
-    agents, counts = table.labels("agent"), table.weight > 0
+    agents, counts = table.labels("agent"), table.row_weight > 0
     agent, team = table["agent"][counts], codes[counts]
     nameless = torch.unique(agent[team < 0]).tolist()
     if nameless:

@@ -23,8 +23,10 @@ WHERE = "loss: preference"
 @register(
     "loss",
     "preference",
-    reads=("outcome",),
-    uses=("reference", "group", "whole_group", "every_token"),
+    reads=("logprob", "logprob_reference", "outcome", "weight"),
+    uses=("reference", "group"),
+    scope="group",
+    every_token=True,
     source="arXiv 2305.18290; on episodes of agents 2506.11425",
 )
 def preference(
@@ -50,11 +52,11 @@ def preference(
     Raises: MissingColumn, without reference or outcome; InvalidData, for an episode without outcome; ContractError, if
         a group is cut by the batch.
     """
-    counts = batch.weight > 0
+    counts = batch["weight"] > 0
     own, groups = unit_key(batch, "trajectory", where=WHERE), unit_key(batch, "group", where=WHERE)
-    reference, outcome = batch.need("reference", where=WHERE), batch.need("outcome", where=WHERE)
+    reference, outcome = batch["logprob_reference"], batch["outcome"]
     _refuse_missing(outcome, counts)
-    gain = torch.where(counts, batch.logprob - torch.where(counts, reference, 0.0), 0.0)
+    gain = torch.where(counts, batch["logprob"] - torch.where(counts, reference, 0.0), 0.0)
     total = gain.new_zeros(own.size).index_add(0, own.codes, gain)
     score = outcome.new_zeros(own.size)
     group = torch.zeros(own.size, dtype=torch.int64, device=outcome.device)

@@ -32,7 +32,7 @@ def test_the_gradient_of_a_pair() -> None:  # rule 1
 def test_nothing_to_prefer() -> None:  # rule 2
     for outcome in ([1, 1, 1], [0, 0, 0]):
         assert not gradient(preference, pair(outcome=outcome)).any()
-    alone = batch([0, 1], [0, 1], logprob=[-1, -1], reference=[-1, -1], outcome=[1, 0])
+    alone = batch([0, 1], [0, 1], logprob=[-1, -1], logprob_reference=[-1, -1], outcome=[1, 0])
     assert not gradient(preference, alone).any() and not preference(alone)[0].any()
     masked = pair(weight=[1, 1, 0])
     assert not gradient(preference, masked).any()
@@ -42,7 +42,7 @@ def test_bad_pairs() -> None:  # rule 3
     with pytest.raises(InvalidData, match="1 of 3 tokens belong to episodes without an outcome"):
         preference(pair(outcome=[1, 1, float("nan")]))
     with pytest.raises(MissingColumn, match="`reference`"):
-        preference(pair().replace(reference=None))
+        preference(pair().replace(logprob_reference=None))
     with pytest.raises(ContractError, match="a part of a group only"):
         preference(pair(whole=WHOLE - {"group"}))
     with pytest.raises(RecipeError, match="cannot take `beta: 0"):

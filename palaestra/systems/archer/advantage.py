@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from palaestra.algebra import Estimate
+from palaestra.algebra import Credit
 from palaestra.data import Action, Row, StepTable, Trajectory, derive
 from palaestra.data.iteration import Iteration
 from palaestra.data.protocols import Setting
@@ -129,11 +129,11 @@ class Archer:
                 replayed += [one_step(d, a, number=first + i) for i, (d, a) in enumerate(zip(drawn, said, strict=True))]
         return replayed or trajectories
 
-    def __call__(self, table: StepTable, iteration: Iteration) -> Float[Tensor, " rows"] | Estimate:
+    def __call__(self, table: StepTable, iteration: Iteration) -> Float[Tensor, " rows"] | Credit:
         """A of each row's utterance; 0 while the critic warms up, on padding, and where other policies acted."""
         found = torch.zeros(len(table))
         for name, critic in self.critics.items() if not self.warming else ():
-            own = [row for row in iteration.rows if row.step.policy == name and table.weight[row.index] > 0]
+            own = [row for row in iteration.rows if row.step.policy == name and table.row_weight[row.index] > 0]
             for start in range(0, len(own), JUDGED_TOGETHER):
                 some = own[start : start + JUDGED_TOGETHER]
                 found[[row.index for row in some]] = self.advantage(*critic.judge(some)).cpu()
@@ -143,17 +143,17 @@ class Archer:
         """The smaller Q less the smaller V."""
         return q.amin(0) - v.amin(0)
 
-    def _above_baseline(self, found: Tensor, table: StepTable) -> Estimate:
-        if "token_value" not in table:
+    def _above_baseline(self, found: Tensor, table: StepTable) -> Credit:
+        if "value_old" not in table:
             raise MissingColumn(
                 where="advantage: archer, token_baseline",
                 what="no policy has given values of its tokens.",
                 remedy="Give the policy a critic (language: value_head=true), or set `token_baseline: false`.",
             )
-        baseline, row = table["token_value"], table.token_row
-        judged = baseline.isfinite() & (table.weight[row] > 0) & (not self.warming)
+        baseline, row = table["value_old"], table.token_row
+        judged = baseline.isfinite() & (table.row_weight[row] > 0) & (not self.warming)
         credit = found[row]
-        return Estimate(torch.where(judged, credit - baseline, credit), torch.where(judged, credit, torch.nan))
+        return Credit(torch.where(judged, credit - baseline, credit), torch.where(judged, credit, torch.nan))
 
     def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
         """What the critic's updates of this iteration said; they were made before the advantages."""

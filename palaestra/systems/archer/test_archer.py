@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 import torch
 
-from palaestra.algebra import Estimate
+from palaestra.algebra import Credit
 from palaestra.data import Action, Observation, Step, StepTable, Task, TokenBatch, Trajectory, rows_of
 from palaestra.data.iteration import Iteration
 from palaestra.data.protocols import Setting
@@ -134,13 +134,13 @@ def test_3_the_policy_gradient_stays_out_of_the_critic() -> None:
     assert not advantage.requires_grad
     for weight in archer.critics["main"].online.parameters():
         weight.grad = None
-    now = acting.forward(seen.samples("main"), range(len(table)), values=False, entropy=False)
+    now = acting.forward(seen.samples("main"), range(len(table)), ("logprob",))
     row = torch.arange(len(table))
     batch = TokenBatch(
         advantage=advantage,
-        logprob=now.logprob,
-        proximal=now.logprob.detach(),
-        weight=table.weight,
+        logprob=now["logprob"],
+        proximal=now["logprob"].detach(),
+        weight=table.row_weight,
         row=row,
         sequence=row,
         trajectory=row,
@@ -157,7 +157,7 @@ def test_4_the_update_sees_replayed_situations() -> None:
     table, _ = experience(archer, at(0, acting), chains())
     assert len(archer.critics["main"].buffer) == len(table) == 16
     assert {name.partition("-")[0] for name in table.labels("group")} == {"replay"}
-    assert bool((table["reward"] == 0).all()) and bool(torch.isfinite(table["token_logprob"]).all())
+    assert bool((table["reward"] == 0).all()) and bool(torch.isfinite(table["logprob_behavior"]).all())
     after = archer.critics["main"].online.parameters()
     assert not all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
     metrics = archer.learn(table, at())
@@ -213,7 +213,7 @@ def test_6_padding_and_other_policies() -> None:
     table, _ = experience(archer, seen, played)
     weight = torch.ones(len(table))
     weight[:3] = 0
-    advantage = archer(table.replace(weight=weight), seen)
+    advantage = archer(table.replace(row_weight=weight), seen)
     assert not bool(advantage[:3].any()) and not bool(advantage[-2:].any())
     assert bool(advantage[3:-2].all())
 
@@ -226,13 +226,13 @@ def test_7_token_baselines() -> None:
     archer.token_baseline = True
     values = torch.linspace(-1, 1, table.tokens)
     values[0] = torch.nan
-    found = archer(table.replace(token_value=values), seen)
-    assert isinstance(found, Estimate)
+    found = archer(table.replace(value_old=values), seen)
+    assert isinstance(found, Credit)
     torch.testing.assert_close(found.advantage[1:], plain[1:] - values[1:])
     torch.testing.assert_close(found.target[1:], plain[1:])
     assert found.advantage[0] == plain[0] and bool(found.target[0].isnan())
     archer.warming = True
-    found = archer(table.replace(token_value=values), seen)
+    found = archer(table.replace(value_old=values), seen)
     assert not bool(found.advantage.any()) and bool(found.target.isnan().all())
     with pytest.raises(MissingColumn, match="no policy has given values"):
         archer(table, seen)

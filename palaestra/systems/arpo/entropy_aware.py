@@ -14,7 +14,7 @@ from palaestra.errors import InvalidData
 from palaestra.registry import NonNegative, register
 
 
-@register("advantage", "entropy_aware", reads=("token_entropy",), source="arXiv 2510.14545, public code")
+@register("advantage", "entropy_aware", reads=("entropy_old",), source="arXiv 2510.14545, public code")
 def entropy_aware(
     table: StepTable, advantage: Float[Tensor, " units"], *, gain: NonNegative = 0.2
 ) -> Float[Tensor, " tokens"]:
@@ -24,7 +24,7 @@ def entropy_aware(
         A' = A · max(1 + gain · z, 0)
 
     Args:
-        table: column token_entropy (tokens,): of the distribution that the token was drawn from, as the policy has
+        table: column entropy_old (tokens,): of the distribution that the token was drawn from, as the policy has
             it before the update. It carries no gradient. NaN where the policy is not one that learns.
         advantage: (rows,) or (tokens,).
         gain: ≥ 0. Higher: uncertain tokens count more and sure ones less; 0 leaves A. Usual: 0.2.
@@ -34,8 +34,8 @@ def entropy_aware(
     Differs from the authors' code: a factor is never below 0, which would turn praise into blame.
     """
     spread = table.per_token(advantage)
-    counts = table.weight[table.token_row] > 0
-    entropy = table["token_entropy"].double()
+    counts = table.row_weight[table.token_row] > 0
+    entropy = table["entropy_old"].double()
     known = counts & ~entropy.isnan()
     _refuse_negative(entropy, known)
     factor = torch.ones_like(entropy)
@@ -51,7 +51,7 @@ def _refuse_negative(entropy: Tensor, known: Tensor) -> None:
     if bool(negative.any()):
         token = int(negative.nonzero()[0, 0])
         raise InvalidData(
-            where=f"column `token_entropy`, token {token}",
+            where=f"column `entropy_old`, token {token}",
             what=f"an entropy is negative: {float(entropy[token]):.4g}.",
             remedy="Give the entropy of the distribution over tokens, not a log-probability.",
         )

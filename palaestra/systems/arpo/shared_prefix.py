@@ -44,11 +44,11 @@ def shared_prefix(
         return torch.where(_counts(table, advantage), advantage, 0.0).float()
     _refuse_unequal(table, node)
     if len(advantage) == len(table):
-        return _mean(advantage, node.codes, table.weight)
+        return _mean(advantage, node.codes, table.row_weight)
     start = table["token_count"].cumsum(0) - table["token_count"]
     place = torch.arange(table.tokens) - start[table.token_row]
     token = node.codes[table.token_row] * (int(place.max()) + 1) + place
-    return _mean(advantage, token, table.weight[table.token_row])
+    return _mean(advantage, token, table.row_weight[table.token_row])
 
 
 def _mean(advantage: Tensor, codes: Tensor, weight: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ def _mean(advantage: Tensor, codes: Tensor, weight: Tensor) -> Tensor:
 
 
 def _counts(table: StepTable, advantage: Tensor) -> Tensor:
-    counts = table.weight > 0
+    counts = table.row_weight > 0
     return counts if len(advantage) == len(table) else counts[table.token_row]
 
 

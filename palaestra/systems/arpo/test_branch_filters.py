@@ -96,9 +96,9 @@ def test_no_gain_and_no_difference(table: StepTable, seed: int) -> None:  # rule
     advantage = grpo(table)
     entropy = torch.rand(table.tokens, generator=torch.Generator().manual_seed(seed))
     assert torch.equal(
-        entropy_aware(table.replace(token_entropy=entropy), advantage, gain=0.0), advantage[table.token_row]
+        entropy_aware(table.replace(entropy_old=entropy), advantage, gain=0.0), advantage[table.token_row]
     )
-    equal = table.replace(token_entropy=torch.full((table.tokens,), 0.25))
+    equal = table.replace(entropy_old=torch.full((table.tokens,), 0.25))
     assert torch.equal(entropy_aware(equal, advantage), advantage[table.token_row])
 
 
@@ -107,18 +107,18 @@ def test_no_gain_and_no_difference(table: StepTable, seed: int) -> None:  # rule
 def test_no_sign_turns(table: StepTable, gain: float, seed: int) -> None:  # rule 5
     advantage = grpo(table)[table.token_row]
     entropy = torch.rand(table.tokens, generator=torch.Generator().manual_seed(seed))
-    found = entropy_aware(table.replace(token_entropy=entropy), advantage, gain=gain)
+    found = entropy_aware(table.replace(entropy_old=entropy), advantage, gain=gain)
     assert bool((found * advantage >= 0).all())
     entropy[0] = torch.nan
-    assert entropy_aware(table.replace(token_entropy=entropy), advantage, gain=gain)[0] == advantage[0]
+    assert entropy_aware(table.replace(entropy_old=entropy), advantage, gain=gain)[0] == advantage[0]
 
 
 def test_entropy_refusals() -> None:  # rule 5
     table = tree()
-    negative = table.replace(token_entropy=[0.5] * 19 + [-0.25])
+    negative = table.replace(entropy_old=[0.5] * 19 + [-0.25])
     with pytest.raises(InvalidData, match=r"(?s)token 19.*an entropy is negative: -0.25"):
         entropy_aware(negative, grpo(table))
-    with pytest.raises(MissingColumn, match="token_entropy"):
+    with pytest.raises(MissingColumn, match="entropy_old"):
         entropy_aware(table, grpo(table))
     with pytest.raises(RecipeError, match="gain"):
         entropy_aware(negative, grpo(table), gain=-1.0)

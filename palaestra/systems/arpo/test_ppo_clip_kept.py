@@ -18,7 +18,7 @@ from tests.parts.batches import batches, filled, quick
 
 
 def gradient(part: object, batch: TokenBatch, **options: float) -> tuple[Tensor, Tensor]:
-    logprob = batch.logprob.clone().requires_grad_()
+    logprob = batch["logprob"].clone().requires_grad_()
     loss = part(batch.replace(logprob=logprob), **options)[0]  # type: ignore[operator]
     loss.sum().backward()
     assert logprob.grad is not None
@@ -41,7 +41,7 @@ def test_the_gradient_of_the_bound() -> None:  # rule 2
     batch = filled([[3], [2]], 0)
     ratio = torch.tensor([1.6, 1.6, 0.6, 1.1, 0.6], dtype=torch.float64)
     advantage = torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0], dtype=torch.float64)
-    batch = batch.replace(logprob=ratio.log(), proximal=torch.zeros(5), advantage=advantage, weight=torch.ones(5))
+    batch = batch.replace(logprob=ratio.log(), logprob_old=torch.zeros(5), advantage=advantage, weight=torch.ones(5))
     loss, found = gradient(ppo_clip_kept, batch)
     assert loss.tolist() == pytest.approx([-1.28, 1.6, -0.6, -1.1, 0.8])
     assert found.tolist() == pytest.approx([-1.28, 1.6, -0.6, -1.1, 0.0])
@@ -56,10 +56,10 @@ def test_the_gradient_of_the_bound() -> None:  # rule 2
 def test_no_good_token_learns_nothing(batch: TokenBatch) -> None:  # rule 3
     batch = batch.replace(weight=torch.ones(len(batch)))
     _, found = gradient(ppo_clip_kept, batch)
-    assert bool((found[batch.advantage > 0] != 0).all())
+    assert bool((found[batch["advantage"] > 0] != 0).all())
     assert not ppo_clip_kept(batch)[1]["policy/zero_gradient_positive"].any()
     idle = ppo_clip_kept(batch, keep=0.0)[1]["policy/zero_gradient_positive"]
-    assert torch.equal(idle > 0, (batch.advantage > 0) & (gradient(ppo_clip, batch, high=0.28)[1] == 0))
+    assert torch.equal(idle > 0, (batch["advantage"] > 0) & (gradient(ppo_clip, batch, high=0.28)[1] == 0))
 
 
 @pytest.mark.parametrize("options", [{"low": 1.0}, {"high": -0.1}, {"keep": 1.5}])

@@ -68,7 +68,7 @@ def bnpo(
     total = torch.zeros(len(table), dtype=torch.float64)
     for name in rewards:
         result = (_result(table, name).double() - minimum) / (maximum - minimum)
-        _refuse_outside(name, result, table.weight > 0, minimum, maximum)
+        _refuse_outside(name, result, table.row_weight > 0, minimum, maximum)
         total += _one(result, table, shape=shape, floor=floor, by=by)
     return (total / len(rewards)).float()
 
@@ -92,15 +92,15 @@ def _result(table: StepTable, name: str) -> Float[Tensor, " rows"]:
     if name == "outcome":
         return table["outcome"]
     whole = table.key("trajectory")
-    counts = Key(whole.codes, whole.size, (), (table.weight > 0).double())
-    return segment_sum(torch.where(table.weight > 0, table[name], 0.0), by=counts)[whole.codes]
+    counts = Key(whole.codes, whole.size, (), (table.row_weight > 0).double())
+    return segment_sum(torch.where(table.row_weight > 0, table[name], 0.0), by=counts)[whole.codes]
 
 
 def _members(result: Tensor, key: Key, table: StepTable) -> tuple[Key, Tensor]:
     """Trajectories in their sets, each once, and their results; those without a row that weighs do not count."""
     pair = key & table.key("trajectory")
     sets = torch.zeros(pair.size, dtype=torch.int64).index_copy_(0, pair.codes, key.codes)
-    counts = Key(pair.codes, pair.size, (), (table.weight > 0).double())
+    counts = Key(pair.codes, pair.size, (), (table.row_weight > 0).double())
     present = (segment_count(by=counts) > 0).double()
     return Key(sets, key.size, (), present), segment_mean(torch.where(counts.weights > 0, result, 0.0), by=counts)
 

@@ -102,7 +102,7 @@ def test_5_lone_trajectories_and_padding() -> None:
     alone = groups(*MIXED, [1], [0])
     assert torch.equal(bnpo(alone)[:16], bnpo(table))
     assert bnpo(alone)[16:].tolist() == [0, 0]
-    padded = groups(*MIXED, [900, -900], weight=[1.0] * 16 + [0.0] * 2)
+    padded = groups(*MIXED, [900, -900], row_weight=[1.0] * 16 + [0.0] * 2)
     assert torch.equal(bnpo(padded)[:16], bnpo(table)) and bnpo(padded)[16:].tolist() == [0, 0]
 
 

@@ -85,7 +85,7 @@ class Canon:
         self.last = self.weight(table, iteration.number)
         key = table.key(*self.by)
         pair = key & table.key("trajectory")
-        counts = Key(pair.codes, pair.size, (), (table.weight > 0).double())
+        counts = Key(pair.codes, pair.size, (), (table.row_weight > 0).double())
         group = torch.zeros(pair.size, dtype=torch.int64).index_copy_(0, pair.codes, key.codes)
         present = segment_count(by=counts) > 0
         returns = segment_mean(total_return(table), by=counts)
@@ -102,7 +102,7 @@ class Canon:
                 remedy="Sample at least 2 trajectories a task (`rollout.group`).",
             )
         credit = torch.where(size[group] > 1, credit, 0.0)[pair.codes]
-        return torch.where(table.weight > 0, credit, 0.0).float()
+        return torch.where(table.row_weight > 0, credit, 0.0).float()
 
     def weight(self, table: StepTable, step: int) -> float:
         """mu of this iteration."""
@@ -142,7 +142,7 @@ class Canon:
         if self.metric == "random":
             draws = uniform_per_unit(table, ("trajectory",), seed=seed, purpose="canon")
             return torch.zeros(counts.size, dtype=torch.float64).index_copy_(0, counts.codes, draws)
-        entropy = torch.where(counts.weights > 0, table["entropy"], 0.0).double() * table["token_count"]
+        entropy = torch.where(counts.weights > 0, table["row_entropy"], 0.0).double() * table["token_count"]
         return ((segment_sum(entropy, by=counts) / tokens.clamp_min(1)) * 2**20).round()
 
     def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
@@ -167,7 +167,7 @@ def _by_name(table: StepTable, counts: Key) -> Int[Tensor, " n"]:
 def _accuracy(table: StepTable) -> float:
     """Mean outcome of the trajectories, each once."""
     whole = table.key("trajectory")
-    counts = Key(whole.codes, whole.size, (), (table.weight > 0).double())
+    counts = Key(whole.codes, whole.size, (), (table.row_weight > 0).double())
     present = segment_count(by=counts) > 0
     found = segment_mean(torch.where(counts.weights > 0, table["outcome"], 0.0), by=counts)[present]
     if not bool(((found >= 0) & (found <= 1)).all()):

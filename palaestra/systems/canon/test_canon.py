@@ -51,7 +51,7 @@ def answers(results: list[Any], entropy: list[Any], **columns: Any) -> StepTable
         "agent": ["x"] * len(names),
         "turn": [0] * len(names),
         "reward": results,
-        "entropy": entropy,
+        "row_entropy": entropy,
     }
     return StepTable(**{**base, **columns})
 
@@ -108,7 +108,7 @@ def test_4_ties() -> None:
 def test_5_lone_trajectories_and_padding() -> None:
     table = answers([1, 0, 5], [0.1, 0.2, 0.3], group=["g", "g", "h"])
     assert canon(table).tolist() == [0.5, -0.5, 0]
-    padded = answers([1, 0, 900], [0.1, 0.2, float(0)], weight=[1.0, 1.0, 0.0])
+    padded = answers([1, 0, 900], [0.1, 0.2, float(0)], row_weight=[1.0, 1.0, 0.0])
     assert canon(padded).tolist() == [0.5, -0.5, 0]
 
 
@@ -178,8 +178,8 @@ def test_9_a_long_trajectory_is_drawn_once() -> None:
 def test_10_refusals() -> None:
     table = answers([1, 0], [0.2, 0.1])
     with pytest.raises(MissingColumn, match="no column `entropy`"):
-        canon(table.replace(entropy=None))
-    assert canon(table.replace(entropy=None), metric="length").tolist() == [0.5, -0.5]
+        canon(table.replace(row_entropy=None))
+    assert canon(table.replace(row_entropy=None), metric="length").tolist() == [0.5, -0.5]
     with pytest.raises(InvalidData, match="no group has two trajectories"):
         canon(answers([1, 0], [0.2, 0.1], group=["g", "h"]))
     for wrong in ({"mu": 1.5}, {"mu": -0.1}, {"alpha": 1.1}, {"metric": "mood"}, {"low": 2}):

@@ -24,19 +24,24 @@ High = Annotated[float, pydantic.Field(gt=-1)]
 LARGEST = 20.0  # of a log-ratio's size: exp(20) is far beyond any bound and still finite
 
 
-@register("loss", "cispo", source="arXiv 2506.13585; clamp of the log-ratio: public code")
+@register(
+    "loss",
+    "cispo",
+    reads=("advantage", "logprob", "logprob_old", "weight"),
+    source="arXiv 2506.13585; clamp of the log-ratio: public code",
+)
 def cispo(
     batch: TokenBatch, *, high: High = 2.0, low: NonNegative | None = None
 ) -> tuple[Float[Tensor, " tokens"], dict[str, Tensor]]:
-    """−w A logprob per token, w the ratio to the proximal policy, clipped and without gradient.
+    """−w A logprob per token, w the ratio to the old policy, clipped and without gradient.
 
-        w_u = stop( clip(ρ_u, 1 − low, 1 + high) )          ρ_u = exp(logprob_u − proximal_u)
+        w_u = stop( clip(ρ_u, 1 − low, 1 + high) )          ρ_u = exp(logprob_u − logprob_old_u)
 
     REINFORCE with a truncated importance weight which is renewed at every update: at ρ = 1 it is `reinforce`. Where
     the clipped surrogate stops, as on a rare token that has become likelier, this one goes on with a bounded weight.
 
     Args:
-        batch: columns advantage, logprob, proximal, weight, each (tokens,).
+        batch: columns advantage, logprob, logprob_old, weight, each (tokens,).
         high: > −1. Higher: less bias, more variance from tokens that became likelier. Usual: 0.2–7; it takes the
             place of a clip range and is searched for.
         low: ≥ 0; from 1 on it bounds nothing. Lower: tokens that became rare keep pulling. None: no lower bound, as
@@ -44,12 +49,12 @@ def cispo(
 
     Returns: loss (tokens,) and, per token, policy/clip_fraction (tokens without gradient: none), policy/weight_clipped
         (tokens with a bounded weight), policy/surrogate (−w A; the loss itself compares with no other loss),
-        policy/kl (k3 to the proximal policy) and policy/ratio.
+        policy/kl (k3 to the old policy) and policy/ratio.
     Raises: InvalidData, for a log-probability that is not finite.
     """
-    counts = batch.weight > 0
-    logprob = torch.where(counts, batch.logprob, 0.0)
-    difference = torch.where(counts, batch.logprob.detach() - batch.proximal, 0.0)
+    counts = batch["weight"] > 0
+    logprob = torch.where(counts, batch["logprob"], 0.0)
+    difference = torch.where(counts, batch["logprob"].detach() - batch["logprob_old"], 0.0)
     if not bool(difference.isfinite().all()):
         raise InvalidData(
             where="loss: cispo",
@@ -60,10 +65,10 @@ def cispo(
     ratio = torch.exp(difference.clamp(-LARGEST, LARGEST))
     weight = ratio.clamp(min=None if low is None else 1 - low, max=1 + high)
     metrics = {
-        "policy/clip_fraction": (weight == 0) & (batch.advantage != 0),
+        "policy/clip_fraction": (weight == 0) & (batch["advantage"] != 0),
         "policy/weight_clipped": weight != ratio,
-        "policy/surrogate": -weight * batch.advantage,
-        "policy/kl": torch.where(counts, kl_estimate(batch.logprob.detach(), batch.proximal), 0.0),
+        "policy/surrogate": -weight * batch["advantage"],
+        "policy/kl": torch.where(counts, kl_estimate(batch["logprob"].detach(), batch["logprob_old"]), 0.0),
         "policy/ratio": ratio,
     }
-    return -weight * batch.advantage * logprob, {name: value.to(logprob.dtype) for name, value in metrics.items()}
+    return -weight * batch["advantage"] * logprob, {name: value.to(logprob.dtype) for name, value in metrics.items()}

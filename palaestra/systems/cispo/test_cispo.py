@@ -20,7 +20,7 @@ from tests.parts.batches import batches, filled, quick
 
 
 def gradient(loss: Any, batch: TokenBatch, **options: Any) -> torch.Tensor:
-    leaf = batch.logprob.clone().requires_grad_()
+    leaf = batch["logprob"].clone().requires_grad_()
     loss(batch.replace(logprob=leaf), **options)[0].sum().backward()
     assert leaf.grad is not None
     return leaf.grad
@@ -29,7 +29,7 @@ def gradient(loss: Any, batch: TokenBatch, **options: Any) -> torch.Tensor:
 @quick
 @given(batches(on_policy=True))
 def test_ratio_one_is_reinforce(batch: TokenBatch) -> None:  # rule 1
-    kept = batch.weight > 0
+    kept = batch["weight"] > 0
     assert torch.equal(cispo(batch)[0][kept], reinforce(batch)[0][kept])
     assert torch.equal(gradient(cispo, batch)[kept], gradient(reinforce, batch)[kept])
 
@@ -37,16 +37,16 @@ def test_ratio_one_is_reinforce(batch: TokenBatch) -> None:  # rule 1
 @quick
 @given(batches())
 def test_no_gradient_through_the_weight(batch: TokenBatch) -> None:  # rule 2
-    kept = batch.weight > 0
-    ratio = torch.exp(batch.logprob - batch.proximal)
-    wanted = torch.where(kept, -ratio.clamp(max=1.1) * batch.advantage, 0.0)
+    kept = batch["weight"] > 0
+    ratio = torch.exp(batch["logprob"] - batch["logprob_old"])
+    wanted = torch.where(kept, -ratio.clamp(max=1.1) * batch["advantage"], 0.0)
     torch.testing.assert_close(gradient(cispo, batch, high=0.1), wanted)
 
 
 @quick
 @given(batches())
 def test_every_token_keeps_its_gradient(batch: TokenBatch) -> None:  # rule 3
-    kept = (batch.weight > 0) & (batch.advantage != 0)
+    kept = (batch["weight"] > 0) & (batch["advantage"] != 0)
     metrics = cispo(batch, high=0.05)[1]
     assert bool((gradient(cispo, batch, high=0.05)[kept] != 0).all())
     assert bool((metrics["policy/clip_fraction"] == 0).all())
@@ -55,7 +55,7 @@ def test_every_token_keeps_its_gradient(batch: TokenBatch) -> None:  # rule 3
 def test_rare_tokens_go_on_growing() -> None:  # rule 3
     batch = filled([[2]], 0).replace(
         logprob=torch.tensor([0.15, 0.6]).double().log(),
-        proximal=torch.tensor([0.05, 0.55]).double().log(),
+        logprob_old=torch.tensor([0.05, 0.55]).double().log(),
         advantage=torch.ones(2).double(),
         weight=torch.ones(2).double(),
     )
@@ -69,21 +69,21 @@ def test_rare_tokens_go_on_growing() -> None:  # rule 3
 def test_bounds() -> None:  # rule 4
     batch = filled([[3]], 0).replace(
         logprob=torch.tensor([0.02, 0.5, 0.9]).double().log(),
-        proximal=torch.tensor([0.5, 0.5, 0.1]).double().log(),
+        logprob_old=torch.tensor([0.5, 0.5, 0.1]).double().log(),
         advantage=-torch.ones(3).double(),
         weight=torch.ones(3).double(),
     )
     assert gradient(cispo, batch).tolist() == pytest.approx([0.04, 1.0, 3.0])
     assert gradient(cispo, batch, low=1.5).tolist() == pytest.approx([0.04, 1.0, 3.0]), "bounds nothing"
     assert gradient(cispo, batch, low=0.3, high=0.0).tolist() == pytest.approx([0.7, 1.0, 1.0])
-    far = batch.replace(logprob=torch.full((3,), -1.0).double(), proximal=torch.full((3,), -900.0).double())
+    far = batch.replace(logprob=torch.full((3,), -1.0).double(), logprob_old=torch.full((3,), -900.0).double())
     assert bool(cispo(far, high=1e30)[0].isfinite().all())
 
 
 def test_refusals() -> None:  # rule 5
     batch = filled([[2, 1], [3]], 1).replace(weight=torch.ones(6).double())
     with pytest.raises(InvalidData, match="6 of 6 tokens have a log-probability that is not finite"):
-        cispo(batch.replace(proximal=torch.full((6,), math.nan).double()))
+        cispo(batch.replace(logprob_old=torch.full((6,), math.nan).double()))
     for wrong in ({"high": -1.0}, {"high": -2.0}, {"low": -0.1}):
         with pytest.raises(RecipeError, match=next(iter(wrong))):
             cispo(batch, **wrong)

@@ -62,7 +62,7 @@ def counterfactual(
     >>> [round(r, 4) for r in counterfactual(table).tolist()]
     [0.1667, 0.1667, -0.3333]
     """
-    counts, returns = table.weight > 0, total_return(table).double()
+    counts, returns = table.row_weight > 0, total_return(table).double()
     if against == "replay":
         credit = _replayed(table, counts, returns)
     else:

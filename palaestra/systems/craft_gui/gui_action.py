@@ -87,7 +87,7 @@ class GuiAction:
         self._means = torch.zeros(3, dtype=torch.float64)
 
     def __call__(self, table: StepTable, iteration: Iteration) -> dict[str, Tensor]:
-        counts = table.weight > 0
+        counts = table.row_weight > 0
         found = torch.tensor([self._parts_of(row, table) for row in iteration.rows], dtype=torch.float64).reshape(-1, 3)
         self._means = found[counts].mean(0) if bool(counts.any()) else torch.zeros(3, dtype=torch.float64)
         worth = found @ self._parts

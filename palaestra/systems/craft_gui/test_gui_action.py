@@ -37,7 +37,7 @@ def episode(steps, sample=0, reward=0.0):
 def judged(trajectories, weight=None, **options):
     table = StepTable.from_trajectories(trajectories)
     if weight is not None:
-        table = table.replace(weight=torch.tensor(weight))
+        table = table.replace(row_weight=torch.tensor(weight))
     seen = Iteration({}, 0, seed=0, temperature=1.0, token_budget=64, rows=rows_of(trajectories))
     part = GuiAction(**options)
     return part(table, seen), part.learn(table, seen), table

@@ -23,15 +23,15 @@ def test_quantiles_are_those_of_numpy(table: StepTable) -> None:  # rule 1
         weight = uncertain_steps(table, quantile=quantile)
         for group in set(table["group"].tolist()):
             own = table["group"] == group
-            bound = np.quantile(table["entropy"][own].double().numpy(), quantile)
-            assert weight[own].tolist() == (table["entropy"][own].double().numpy() >= bound - 1e-12).tolist()
+            bound = np.quantile(table["row_entropy"][own].double().numpy(), quantile)
+            assert weight[own].tolist() == (table["row_entropy"][own].double().numpy() >= bound - 1e-12).tolist()
     assert bool((uncertain_steps(table, quantile=0.0) == 1).all())  # rule 2
 
 
 @quick
 @given(tables())
 def test_neutral_curation_is_grpo(table: StepTable) -> None:  # rule 3
-    same = table.replace(token_proximal=table["token_logprob"])
+    same = table.replace(logprob_old=table["logprob_behavior"])
     factors = [uncertain_steps(same, quantile=0.0), truncated_importance(same, cap=1e9)]
     assert bool((combine(factors, same) == 1).all())
     assert bool(ReplaySuccess()(same, at(0)).all())

@@ -20,7 +20,7 @@ from palaestra.registry import Columns, register
 Quantile = Annotated[float, pydantic.Field(ge=0, lt=1)]
 
 
-@register("weights", "uncertain_steps", reads=("entropy",), source="arXiv 2509.23866")
+@register("weights", "uncertain_steps", reads=("entropy",), writes=("weight", "counts"), source="arXiv 2509.23866")
 def uncertain_steps(table: StepTable, *, quantile: Quantile = 0.2, by: Columns = ("group",)) -> Float[Tensor, " rows"]:
     """w = 1 on steps whose entropy is at least the group's quantile, else 0.
 
@@ -35,7 +35,7 @@ def uncertain_steps(table: StepTable, *, quantile: Quantile = 0.2, by: Columns =
     Returns: float32 (rows,); 0 on padding, unless all is kept.
     Raises: MissingColumn, without entropies.
     """
-    entropy, counts = table["entropy"].double(), table.weight > 0
+    entropy, counts = table["row_entropy"].double(), table.row_weight > 0
     if quantile == 0:
         return torch.ones(len(table))
     key = table.key(*by)

@@ -59,7 +59,7 @@ def _refuse_unedited(table: StepTable) -> None:
     if "segment" not in table:
         return
     order, last = table.timeline("trajectory", "agent")
-    segment, weight = table["segment"][order], table.weight[order]
+    segment, weight = table["segment"][order], table.row_weight[order]
     follows = ~last[:-1] & (weight[1:] > 0) & (weight[:-1] > 0)
     new = follows & (segment[1:] != segment[:-1])
     pruned = table["pruned"][order] if "pruned" in table else torch.zeros(len(table))

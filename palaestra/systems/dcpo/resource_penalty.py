@@ -30,10 +30,10 @@ def resource_penalty(table: StepTable, *, penalty: NonNegative = 0.1) -> Float[T
     if "truncated" not in table:
         return table["reward"]
     key = table.key("trajectory")
-    struck = (table["truncated"] & (table.weight > 0)).double()
+    struck = (table["truncated"] & (table.row_weight > 0)).double()
     cut = torch.zeros(key.size, dtype=torch.float64).index_add_(0, key.codes, struck)[key.codes] > 0
     order, last = table.timeline("trajectory")
     ends = torch.zeros(len(table), dtype=torch.bool)
     ends[order[last]] = True
-    price = torch.where(ends & (table.weight > 0), -penalty, 0.0)
+    price = torch.where(ends & (table.row_weight > 0), -penalty, 0.0)
     return torch.where(cut, price, table["reward"]).float()

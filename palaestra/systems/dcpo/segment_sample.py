@@ -19,7 +19,7 @@ from palaestra.data.keys import compact
 from palaestra.registry import Columns, PositiveInt, register
 
 
-@register("weights", "segment_sample", source="arXiv 2510.12635")
+@register("weights", "segment_sample", writes=("weight", "counts"), source="arXiv 2510.12635")
 class SegmentSample:
     """1 on the rows of chosen segments, 0 on others; another choice in each iteration.
 
@@ -39,7 +39,7 @@ class SegmentSample:
 
     def __call__(self, table: StepTable, iteration: Iteration) -> Float[Tensor, " rows"]:
         draw = torch.Generator().manual_seed(derive(iteration.seed, "segment_sample", iteration.number))
-        peers, counts = table.key(*self._by), table.weight > 0
+        peers, counts = table.key(*self._by), table.row_weight > 0
         names = ("trajectory", "agent", "segment") if "segment" in table else ("trajectory", "agent")
         kept = _drawn(table.key("trajectory"), peers, counts, self._trajectories, draw)
         return _drawn(table.key(*names), peers, kept, self._segments, draw).float()

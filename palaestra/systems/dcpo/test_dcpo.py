@@ -65,7 +65,7 @@ def test_a_segment_follows_a_memory_action(pruned):  # rule 3
 
 def test_padding_starts_no_segment():  # rule 3
     weight = [1, 1, 0, 1, 1, 1, 1, 1, 1]
-    dcpo(edited(pruned=[0, 0, 0, 0, 0, 2, 0, 2, 0], weight=weight))
+    dcpo(edited(pruned=[0, 0, 0, 0, 0, 2, 0, 2, 0], row_weight=weight))
 
 
 def test_a_segment_has_generated_tokens():  # rule 3
@@ -84,7 +84,7 @@ def test_limits_cost_a_tenth_in_all():  # rule 4
 
 def test_padding_costs_nothing():  # rule 4
     truncated = [False, False, True, False, False, False, False, False, False]
-    table = edited(truncated=truncated, weight=[1, 1, 0, 1, 1, 1, 1, 1, 1])
+    table = edited(truncated=truncated, row_weight=[1, 1, 0, 1, 1, 1, 1, 1, 1])
     assert torch.equal(resource_penalty(table), table["reward"])
 
 
@@ -142,7 +142,7 @@ def test_every_segment_is_drawn_as_often_as_others():  # rule 5
 
 
 def test_padding_is_not_drawn():  # rule 5
-    table = many(groups=1, trajectories=2).replace(weight=[1.0] * 8 + [0.0] * 8)
+    table = many(groups=1, trajectories=2).replace(row_weight=[1.0] * 8 + [0.0] * 8)
     kept = SegmentSample(segments=4, trajectories=1)(table, at())
     assert kept.tolist() == [1.0] * 8 + [0.0] * 8
 
@@ -159,7 +159,7 @@ def batch_of(advantage, logprob, rows, trajectories, weight):
         advantage=advantage[tokens].double(),
         logprob=logprob,
         proximal=logprob.detach(),
-        weight=weight,
+        row_weight=weight,
         row=tokens,
         sequence=tokens,
         trajectory=trajectories[tokens],

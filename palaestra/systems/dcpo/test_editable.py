@@ -242,10 +242,10 @@ def recomputed(policy, trajectories):
     rows = rows_of(trajectories)
     samples = policy.collate(rows, temperature=1.0)
     with torch.no_grad():
-        now = policy.forward(samples, range(len(samples.cost)), values=False, entropy=False)
+        now = policy.forward(samples, range(len(samples.cost)), ("logprob",))
     index = token_index(samples, range(len(samples.cost)))
     then = np.concatenate([row.step.action.logprobs for row in rows])
-    return now.logprob.numpy(), then[index], samples
+    return now["logprob"].numpy(), then[index], samples
 
 
 def test_ratios_are_one_under_the_own_context():  # rule 6

@@ -63,10 +63,10 @@ def descendant_return(
     Args:
         reward: (rows,) in place of the reward column.
     """
-    rewards = (table["reward"] if reward is None else reward).double() * (table.weight > 0)
+    rewards = (table["reward"] if reward is None else reward).double() * (table.row_weight > 0)
     single = len(readings.reader) < 2 or bool((readings.reader[1:] != readings.reader[:-1]).all())
     total = (_forest if single else _network)(rewards, readings, gamma)
-    return torch.where(table.weight > 0, total, 0.0).float()
+    return torch.where(table.row_weight > 0, total, 0.0).float()
 
 
 def _forest(rewards: Tensor, readings: Readings, gamma: float) -> Float[Tensor, " rows"]:
@@ -156,7 +156,7 @@ class _Places:
     def __init__(self, table: StepTable, where: str) -> None:
         self._table, self._where = table, where
         self._span = int(table["turn"].max()) + 2 if len(table) else 1
-        key, padding = table["trajectory"] * self._span + table["turn"], table.weight == 0
+        key, padding = table["trajectory"] * self._span + table["turn"], table.row_weight == 0
         self._order = torch.argsort(2 * key + padding, stable=True)
         self._key = key[self._order]
         self.acts = ~padding

@@ -23,7 +23,7 @@ from palaestra.registry import Fraction, Positive, register
 SLACK = 1e-6  # what float32 sums of rewards may leave outside of [0, 1]
 
 
-@register("weights", "difficulty", uses=("group",), source="arXiv 2508.04416")
+@register("weights", "difficulty", writes=("weight", "counts"), uses=("group",), source="arXiv 2508.04416")
 class Difficulty:
     """The weight of DGRPO: how hard the family is, times how hard the task is.
 
@@ -72,7 +72,7 @@ class Difficulty:
         self.means: dict[str, float] = {}
 
     def __call__(self, table: StepTable, iteration: Iteration) -> Float[Tensor, " rows"]:
-        result, counts = self._result(table), table.weight > 0
+        result, counts = self._result(table), table.row_weight > 0
         whole, key = table.key("trajectory"), table.key("group")
         rows = Key(whole.codes, whole.size, (), counts.double())
         present = (segment_count(by=rows) > 0).double()
@@ -100,7 +100,7 @@ class Difficulty:
             self.means[name] = self.momentum * self.means.get(name, mean) + (1 - self.momentum) * mean
 
     def _result(self, table: StepTable) -> Float[Tensor, " rows"]:
-        result, counts = total_return(table) if self.column == "return" else table[self.column], table.weight > 0
+        result, counts = total_return(table) if self.column == "return" else table[self.column], table.row_weight > 0
         bad = (counts & ~((result >= -SLACK) & (result <= 1 + SLACK))).nonzero()  # NaN is outside too
         if len(bad):
             row = int(bad[0, 0])

@@ -90,7 +90,7 @@ def test_4_order_and_padding(table: StepTable, seed: int) -> None:
     doubled = table.take(torch.arange(len(table)).repeat(2))
     ghost = torch.arange(len(doubled)) >= len(table)
     wild = torch.where(ghost, torch.nan, doubled["outcome"])
-    padded = Difficulty(column="outcome")(doubled.replace(weight=(~ghost).float(), outcome=wild), at())
+    padded = Difficulty(column="outcome")(doubled.replace(row_weight=(~ghost).float(), outcome=wild), at())
     assert torch.equal(padded, torch.cat([found, torch.ones(len(table))]))
 
 

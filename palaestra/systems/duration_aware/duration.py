@@ -16,7 +16,7 @@ from palaestra.errors import InvalidData, MissingColumn
 from palaestra.registry import Positive, register
 
 
-@register("weights", "duration", source="arXiv 2509.01684")
+@register("weights", "duration", writes=("weight", "counts"), source="arXiv 2509.01684")
 def duration(
     table: StepTable,
     *,
@@ -49,7 +49,7 @@ def duration(
             what=f"the table has no column `{column}`.",
             remedy='Let the environment tell `info["duration"] = {agent: 3.0}` of each act, or set column=seconds.',
         )
-    took, counts = table[column].double(), table.weight > 0
+    took, counts = table[column].double(), table.row_weight > 0
     if limit is not None and "truncated" in table:
         took = torch.where(table["truncated"] & ~(took > 0), limit, took)
     wrong = counts & ~((took > 0) & took.isfinite())

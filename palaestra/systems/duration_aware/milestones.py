@@ -54,6 +54,6 @@ def milestones(
         remedy="Set `most` to how many there are.",
     )
     partial = (base + each * count.double()).float()
-    failed = (valid == 0) & (table.weight > 0)
+    failed = (valid == 0) & (table.row_weight > 0)
     reward = torch.where(failed, partial, table["reward"])
     return {"reward": reward, "milestone_reward": torch.where(failed, partial - base, 0.0).float()}

@@ -30,7 +30,7 @@ def test_the_mean_is_one(table: StepTable) -> None:  # rule 1
     assert float(weight.mean()) == pytest.approx(1.0, abs=1e-5)
     assert torch.allclose(duration(table.take(order)), weight[order], rtol=1e-6)
     counts = (torch.arange(len(table)) > 0).float()
-    padded = duration(table.replace(weight=counts, duration=torch.where(counts > 0, table["duration"], 0.0)))
+    padded = duration(table.replace(row_weight=counts, duration=torch.where(counts > 0, table["duration"], 0.0)))
     assert float(padded[0]) == 0.0
     rest: Tensor = table["duration"][1:]
     assert torch.allclose(padded[1:], rest / rest.mean() if len(rest) else rest)

@@ -51,7 +51,7 @@ def entity_credit(
     Returns: "reward" (rows,): R on the last row of each trajectory, 0 on others; "entity_credit" (rows,): ĝ.
     Raises: MissingColumn, without shares or outcomes; InvalidData, where one of them is missing or outside [0, 1].
     """
-    counts, whole = table.weight > 0, table.key("trajectory")
+    counts, whole = table.row_weight > 0, table.key("trajectory")
     own = Key(whole.codes, whole.size, (), counts.double())
     share = _largest(_checked(table, column, counts), whole, counts)
     solved = _largest(_checked(table, "outcome", counts), whole, counts) >= 1

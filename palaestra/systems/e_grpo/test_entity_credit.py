@@ -109,7 +109,7 @@ def test_6_order_and_padding(table: StepTable, seed: int) -> None:
     size = len(table)
     doubled = table.take(torch.arange(size).repeat(2))
     ghost = torch.arange(2 * size) >= size
-    padded = doubled.replace(weight=(~ghost).float(), entities=torch.where(ghost, 9.0, doubled["entities"]))
+    padded = doubled.replace(row_weight=(~ghost).float(), entities=torch.where(ghost, 9.0, doubled["entities"]))
     assert torch.equal(entity_credit(padded)["reward"], torch.cat([found, torch.zeros(size)]))
 
 

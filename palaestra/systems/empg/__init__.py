@@ -52,7 +52,7 @@ def empg(
     Raises: MissingColumn, without entropies; InvalidData, for a negative one or if no row weighs anything.
     Differs from a public re-implementation: entropies are scaled over steps, not over tokens and their padding.
     """
-    counts = table.weight > 0
+    counts = table.row_weight > 0
     entropy = _checked(table, counts)
     low, high = entropy[counts].aminmax()
     level = torch.where(counts, (entropy - low) / (high - low + SMALL), 0.0)
@@ -69,7 +69,7 @@ def empg(
 
 
 def _checked(table: StepTable, counts: Tensor) -> Tensor:
-    entropy = table["entropy"].double()
+    entropy = table["row_entropy"].double()
     if not bool(counts.any()):
         raise InvalidData(where="advantage: empg", what="every row has weight 0, so there is nothing to scale.")
     negative = (entropy < 0) & counts

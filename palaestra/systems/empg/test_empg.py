@@ -21,7 +21,7 @@ from tests.parts.tables import close, quick, tables
 def test_empg_factors(some: StepTable) -> None:  # rule 1
     ones = torch.ones(len(some))
     assert abs(float(empg(some, ones, bonus=0.0).double().mean())) < 1e-6, "the mean over rows is taken off"
-    flat = some.replace(entropy=torch.full((len(some),), 0.7))
+    flat = some.replace(row_entropy=torch.full((len(some),), 0.7))
     base = grpo(some)
     assert close(empg(flat, base, bonus=0.0), base.double() - base.double().mean())
 
@@ -35,25 +35,25 @@ def test_empg_without_effect(some: StepTable) -> None:  # rule 2
 
 
 def test_empg_rewards_a_clear_next_step() -> None:  # rule 1
-    sure = empg(table(entropy=[0.5, 0.0, 0.5, 1.0]), torch.zeros(4), bonus=0.1)
+    sure = empg(table(row_entropy=[0.5, 0.0, 0.5, 1.0]), torch.zeros(4), bonus=0.1)
     assert sure[0] > sure[2] > sure[1] and sure[1] == sure[3], "last rows get none"
 
 
 def test_empg_carries_no_gradient() -> None:  # rule 3
     entropy = torch.tensor([0.1, 0.2, 0.3, 0.4], requires_grad=True)
-    assert not empg(table(entropy=entropy), torch.ones(4)).requires_grad
+    assert not empg(table(row_entropy=entropy), torch.ones(4)).requires_grad
 
 
 def test_empg_bad_input() -> None:  # rule 3
-    with pytest.raises(MissingColumn, match="entropy"):
-        empg(table(entropy=None), torch.ones(4))
+    with pytest.raises(MissingColumn, match="row_entropy"):
+        empg(table(row_entropy=None), torch.ones(4))
     with pytest.raises(InvalidData, match="not finite"):
-        table(entropy=[0.1, float("nan"), 0.1, 0.1])
+        table(row_entropy=[0.1, float("nan"), 0.1, 0.1])
     with pytest.raises(InvalidData, match=r"an entropy is negative: -0\.5") as caught:
-        empg(table(entropy=[0.1, -0.5, 0.1, 0.1]), torch.ones(4))
+        empg(table(row_entropy=[0.1, -0.5, 0.1, 0.1]), torch.ones(4))
     assert "row 1" in str(caught.value) and "not a log-probability" in str(caught.value)
     with pytest.raises(InvalidData, match="every row has weight 0"):
-        empg(table(weight=[0.0] * 4), torch.ones(4))
+        empg(table(row_weight=[0.0] * 4), torch.ones(4))
     for key in ("gain", "clarity", "bonus"):
         with pytest.raises(RecipeError, match=f"cannot take `{key}: "):
             empg(table(), torch.ones(4), **{key: -0.1})

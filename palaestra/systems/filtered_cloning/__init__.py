@@ -32,7 +32,7 @@ def filtered(table: StepTable, *, threshold: float = 0.5) -> Float[Tensor, " row
     Returns: float32 (rows,).
     Raises: InvalidData, if a row that counts has no outcome.
     """
-    counts = table.weight > 0
+    counts = table.row_weight > 0
     if bool(table["outcome"][counts].isnan().any()):
         raise InvalidData(
             where="column `outcome`",

@@ -87,7 +87,7 @@ def _refuse_unjudged(table: StepTable) -> None:
     """A missing outcome among others is a judge's failure; where nothing is judged, rewards are all there is."""
     if "outcome" not in table:
         return
-    missing = table["outcome"].isnan() & (table.weight > 0)
+    missing = table["outcome"].isnan() & (table.row_weight > 0)
     if bool(missing.any()) and not bool(table["outcome"].isnan().all()):
         row = int(missing.nonzero()[0])
         raise InvalidData(

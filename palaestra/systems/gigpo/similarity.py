@@ -44,7 +44,7 @@ def similar_texts(table: StepTable, *, by: tuple[str, ...], threshold: float) ->
         )
     openings: dict[int, list[int]] = defaultdict(list)  # set → texts that opened a cluster
     joined: dict[tuple[int, int], int] = {}  # set and text → the text that opened its cluster
-    weight = table.weight.tolist()
+    weight = table.row_weight.tolist()
     for row in _in_time(table):
         place = (sets[row], texts[row])
         if place not in joined and texts[row] >= 0 and weight[row] > 0:

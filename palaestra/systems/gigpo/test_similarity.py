@@ -46,7 +46,7 @@ def test_sets_missing_texts_and_padding() -> None:  # rule 3
     apart = table(["aaaa", "aaaa"], group=["g", "h"], trajectory=["a", "b"])
     assert clusters(apart) == [{0}, {1}]
     assert clusters(table(["aaaa", None, None, "aaaa"])) == [{0, 3}, {1}, {2}]
-    padded = table(["aaab", "aaaa", "aabb"], weight=[0.0, 1.0, 1.0])
+    padded = table(["aaab", "aaaa", "aabb"], row_weight=[0.0, 1.0, 1.0])
     assert clusters(padded, threshold=0.5) == [{0}, {1, 2}], "padding opens no cluster"
     with pytest.raises(InvalidData, match="it holds 1"):
         similar_texts(table([1, 2]), by=("group",), threshold=0.5)

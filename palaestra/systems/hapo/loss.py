@@ -23,7 +23,13 @@ Dual = Annotated[float, pydantic.Field(gt=1)]
 LARGEST = 20.0  # of a log-ratio's size: exp(20) is far outside any clip and still finite
 
 
-@register("loss", "hapo", reads=("token_entropy",), uses=("mini_columns",), source="arXiv 2509.16591")
+@register(
+    "loss",
+    "hapo",
+    reads=("advantage", "entropy_old", "logprob", "logprob_old", "weight"),
+    frozen_minibatch=True,
+    source="arXiv 2509.16591",
+)
 def hapo(
     batch: TokenBatch,
     *,
@@ -46,7 +52,7 @@ def hapo(
     moved goes on moving, and may become likelier faster. The ratio is a token's own, since its bounds are.
 
     Args:
-        batch: columns advantage, logprob, proximal, weight and token_entropy, of the policy before the update, each
+        batch: columns advantage, logprob, logprob_old, weight and entropy_old, of the policy before the update, each
             (tokens,).
         low, high: as in `ppo_clip`, at h = 0. dual: where A' < 0, the loss is at most −dual · A'; None: no bound.
         quantile: of the log-entropies, where h is 0. Higher: fewer tokens count as uncertain. Usual: 0.5–0.8.
@@ -55,7 +61,7 @@ def hapo(
         released_sign: h = |h|, as in code released with the method: no token ever counts as certain.
 
     Returns: loss (tokens,) and, per token, policy/clip_fraction (…_high, …_low), policy/kl (k3 to the
-        proximal policy), policy/ratio and policy/entropy_signal.
+        old policy), policy/ratio and policy/entropy_signal.
     Raises: RecipeError, if low · (1 + clip) reaches 1; MissingColumn, without entropies; InvalidData, for one that is
         negative.
     Differs from the authors' code: h is signed, as the text describes it; there tokens below the pivot get |h|, so
@@ -67,16 +73,16 @@ def hapo(
             what=f"the lower bound 1 − {low:g} · (1 + {clip:g}) of a certain token's ratio is not positive.",
             remedy="Lower `low` or `clip`, so that low · (1 + clip) stays below 1.",
         )
-    counts = batch.weight > 0
+    counts = batch["weight"] > 0
     signal = _signal(batch, counts, quantile, released_sign)
     floor = 1 - low * (1 - clip * signal.clamp(max=0.0))
     ceiling = 1 + high * (1 + clip * signal.clamp(min=0.0))
-    rho = torch.exp(torch.where(counts, batch.logprob - batch.proximal, 0.0).clamp(-LARGEST, LARGEST))
+    rho = torch.exp(torch.where(counts, batch["logprob"] - batch["logprob_old"], 0.0).clamp(-LARGEST, LARGEST))
     floor, ceiling = floor.to(rho.dtype), ceiling.to(rho.dtype)
     inside = (rho > 1 - (1 - floor) / 2) & (rho < 1 + (ceiling - 1) / 2)
     moved = torch.where(inside, signal <= 0, signal > 0)
     factor = torch.where(moved, 1 + redistribution * signal, 1.0).to(rho.dtype)
-    advantage = batch.advantage * factor
+    advantage = batch["advantage"] * factor
     loss = -torch.minimum(rho * advantage, torch.minimum(rho, ceiling).clamp(min=floor) * advantage)
     if dual is not None:
         loss = torch.where(advantage < 0, torch.minimum(loss, -dual * advantage), loss)
@@ -85,7 +91,7 @@ def hapo(
         "policy/clip_fraction": (risen | fallen),
         "policy/clip_fraction_high": risen,
         "policy/clip_fraction_low": fallen,
-        "policy/kl": torch.where(counts, kl_estimate(batch.logprob.detach(), batch.proximal), 0.0),
+        "policy/kl": torch.where(counts, kl_estimate(batch["logprob"].detach(), batch["logprob_old"]), 0.0),
         "policy/ratio": rho,
         "policy/entropy_signal": signal,
     }
@@ -94,8 +100,8 @@ def hapo(
 
 def _signal(batch: TokenBatch, counts: Tensor, quantile: float, released_sign: bool) -> Tensor:
     """h of this cut's tokens, measured over the mini-batch it was cut from: float64 (tokens,), 0 on masked ones."""
-    whole = batch if batch.mini is None else batch.mini
-    measured = whole.need("token_entropy", where="loss: hapo")
-    scale = entropy_scale(measured, quantile=quantile, counts=whole.weight > 0)
-    own = torch.where(counts, batch.need("token_entropy", where="loss: hapo"), 0.0)
+    minibatch = batch if batch.minibatch is None else batch.minibatch
+    measured = minibatch["entropy_old"]
+    scale = entropy_scale(measured, quantile=quantile, counts=minibatch["weight"] > 0)
+    own = torch.where(counts, batch["entropy_old"], 0.0)
     return torch.where(counts, scale.signal(own, released_sign=released_sign), 0.0)

@@ -23,19 +23,19 @@ BATCH = filled([[2, 1], [3], [1, 1, 2], [2, 2]], 7)
 
 
 def with_entropy(batch: TokenBatch, entropy: torch.Tensor) -> TokenBatch:
-    return batch.replace(more={**batch.more, "token_entropy": entropy})
+    return batch.replace(more={**batch.more, "entropy_old": entropy})
 
 
 @quick
 @given(batches())
 def test_neutral(batch: TokenBatch) -> None:  # rule 1
-    one, other = batch.logprob.clone().requires_grad_(), batch.logprob.clone().requires_grad_()
+    one, other = batch["logprob"].clone().requires_grad_(), batch["logprob"].clone().requires_grad_()
     found = hapo(batch.replace(logprob=one), redistribution=0, clip=0, high=0.28)
     expected = ppo_clip(batch.replace(logprob=other), high=0.28, dual=10.0)
     assert torch.equal(found[0], expected[0])
     assert all(torch.equal(found[1][name], value) for name, value in expected[1].items())
-    (batch.weight * found[0]).sum().backward()
-    (batch.weight * expected[0]).sum().backward()
+    (batch["weight"] * found[0]).sum().backward()
+    (batch["weight"] * expected[0]).sum().backward()
     assert torch.equal(one.grad, other.grad)
 
 
@@ -53,8 +53,8 @@ def test_cuts() -> None:  # rule 3
 
 
 def test_masked_tokens() -> None:  # rule 4
-    entropy = torch.where(BATCH.weight > 0, BATCH.more["token_entropy"], torch.nan)
-    counted = BATCH.weight > 0
+    entropy = torch.where(BATCH["weight"] > 0, BATCH["entropy_old"], torch.nan)
+    counted = BATCH["weight"] > 0
     assert torch.equal(hapo(with_entropy(BATCH, entropy))[0][counted], hapo(BATCH)[0][counted])
     assert bool(hapo(with_entropy(BATCH, entropy))[0].isfinite().all())
 
@@ -63,7 +63,7 @@ def test_bad_input() -> None:  # rule 5
     with pytest.raises(RecipeError, match=r"1 − 0.5 · \(1 \+ 1\) of a certain token's ratio is not positive"):
         hapo(BATCH, low=0.5)
     hapo(BATCH, low=0.5, clip=0.5)
-    with pytest.raises(MissingColumn, match="token_entropy"):
+    with pytest.raises(MissingColumn, match="entropy_old"):
         hapo(BATCH.replace(more={}))
     with pytest.raises(InvalidData, match="an entropy is -1; it must be a number ≥ 0"):
         hapo(with_entropy(BATCH, -torch.ones(len(BATCH))))

@@ -56,7 +56,7 @@ def foresight(
     Raises: MissingColumn, without nodes or a column of worth; InvalidData, if the planner has no row or a row without
         node, or if one node has different states.
     """
-    counts, planned = table.weight > 0, torch.zeros(len(table), dtype=torch.bool)
+    counts, planned = table.row_weight > 0, torch.zeros(len(table), dtype=torch.bool)
     if planner in table.labels("agent"):
         planned = table["agent"] == table.labels("agent").index(planner)
     node = table.key(*by)
@@ -83,7 +83,7 @@ def foresight(
 
 
 def _check_nodes(table: StepTable, node: Key, planned: Bool[Tensor, " rows"], planner: str) -> None:
-    if not bool(planned.any()) and bool((table.weight > 0).any()):
+    if not bool(planned.any()) and bool((table.row_weight > 0).any()):
         raise InvalidData(
             where="advantage: foresight",
             what=f"no row is by agent `{planner}`; there are {', '.join(map(str, table.labels('agent')))}.",

@@ -25,7 +25,12 @@ Low = Annotated[float, pydantic.Field(ge=0, lt=1)]
 
 
 @register(
-    "loss", "dual_branch", reads=("branch", "twin"), uses=("whole_group", "every_token"), source="arXiv 2512.01763"
+    "loss",
+    "dual_branch",
+    reads=("advantage", "branch", "logprob", "logprob_old", "pair", "weight"),
+    scope="group",
+    every_token=True,
+    source="arXiv 2512.01763",
 )
 def dual_branch(
     batch: TokenBatch,
@@ -45,7 +50,7 @@ def dual_branch(
     twins for all it is half of the published sum L_c + L_u + alignment.
 
     Args:
-        batch: columns advantage, logprob, proximal, weight, row, group, and branch (0 or 1) and twin (equal for a
+        batch: columns advantage, logprob, logprob_old, weight, row, group, and branch (0 or 1) and pair (equal for a
             trajectory and its twin, inside a group), each (tokens,); whole groups.
         low, high: of the clip. Usual: 0.2.
         uncompressed: ≥ 0. Higher: more of the update is made under the whole history. 0: twins only guide. Usual: 1.
@@ -53,28 +58,28 @@ def dual_branch(
             authors' 10 · 0.01).
 
     Returns: loss (tokens,) and, per token, policy/clip_fraction, policy/kl, policy/ratio and policy/branch_kl.
-    Raises: MissingColumn, without branch or twin; ContractError, if a group is cut by the batch or a twin has other
+    Raises: MissingColumn, without branch or pair; ContractError, if a group is cut by the batch or a twin has other
         tokens.
     Differs from the authors' code: tokens are dropped at the input; the KL to the reference is the regularizer `kl`.
     """
-    whole = batch.need("branch", where=WHERE) > 0
-    counts, advantage = batch.weight > 0, batch.advantage
-    rho = torch.exp(torch.where(counts, batch.logprob - batch.proximal, 0.0).clamp(-LARGEST, LARGEST))
+    whole = batch["branch"] > 0
+    counts, advantage = batch["weight"] > 0, batch["advantage"]
+    rho = torch.exp(torch.where(counts, batch["logprob"] - batch["logprob_old"], 0.0).clamp(-LARGEST, LARGEST))
     clipped = torch.minimum(rho, torch.full_like(rho, 1 + high)).clamp(min=1 - low)
     loss = -torch.minimum(rho * advantage, clipped * advantage)
     metrics = {
         "policy/clip_fraction": ((advantage > 0) & (rho > 1 + high)) | ((advantage < 0) & (rho < 1 - low)),
-        "policy/kl": torch.where(counts, kl_estimate(batch.logprob.detach(), batch.proximal), 0.0),
+        "policy/kl": torch.where(counts, kl_estimate(batch["logprob"].detach(), batch["logprob_old"]), 0.0),
         "policy/ratio": rho,
     }
     drift = torch.zeros_like(rho)
     if bool(whole.any()):
-        one = torch.exp(torch.where(counts, batch.logprob - batch.logprob.detach(), 0.0))
+        one = torch.exp(torch.where(counts, batch["logprob"] - batch["logprob"].detach(), 0.0))
         loss = torch.where(whole, -uncompressed * one * advantage, loss)
         own, other = twins(batch, whole)
         both = counts[own] & counts[other]
-        theirs = torch.where(both, batch.logprob[other].detach(), 0.0)
-        ours = torch.where(both, batch.logprob[own], 0.0)
+        theirs = torch.where(both, batch["logprob"][other].detach(), 0.0)
+        ours = torch.where(both, batch["logprob"][own], 0.0)
         drift = drift.index_put((own,), kl_estimate(ours, theirs))
         loss = loss + alignment * drift
         metrics = {name: torch.where(whole, float(name == "policy/ratio"), value) for name, value in metrics.items()}
@@ -88,8 +93,8 @@ def twins(batch: TokenBatch, whole: Tensor) -> tuple[Int[Tensor, " pairs"], Int[
     Raises: ContractError, if a group is cut, or a twin is alone or has another number of tokens.
     """
     group = unit_key(batch, "group", where=WHERE).codes
-    twin, size = compact(batch.need("twin", where=WHERE))
-    pair, pairs = compact(group * size + twin)
+    number, size = compact(batch.unit("pair", where=WHERE))
+    pair, pairs = compact(group * size + number)
     order = torch.argsort(batch.row, stable=True)  # rows stand in the order of turns, tokens in that of a row
     order = order[torch.argsort(pair[order], stable=True)]
     counted = torch.zeros(2, pairs, dtype=torch.int64, device=pair.device).index_put(

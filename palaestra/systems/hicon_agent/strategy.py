@@ -35,7 +35,7 @@ class DualBranch:
     """
 
     called_per = "group"
-    provides = frozenset({"branch", "twin", "foreign"})  # columns that tables have with it
+    provides = frozenset({"branch", "pair", "foreign"})  # columns that tables have with it
 
     async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]:
         """What was played, then the twins."""
@@ -48,7 +48,7 @@ class DualBranch:
         twins, cost = [], np.zeros(2)
         for one in played:
             for step in one.steps:
-                step.mark(branch=0.0, twin=float(one.sample))
+                step.mark(branch=0.0, pair=float(one.sample))
             twin = _twin(one, opened)
             if twin is not None:
                 twin.sample += size[one.group]

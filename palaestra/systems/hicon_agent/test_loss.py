@@ -15,7 +15,7 @@ from palaestra.data import TokenBatch
 from palaestra.errors import ContractError, MissingColumn, RecipeError
 from palaestra.parts.losses import ppo_clip
 from palaestra.systems.hicon_agent.loss import dual_branch
-from tests.parts.batches import WHOLE, batch, batches, gradient, quick
+from tests.parts.batches import batch, batches, gradient, quick
 
 
 @quick
@@ -32,7 +32,7 @@ def twins(**changes: Any) -> TokenBatch:
         "proximal": [-1.1, -1.9, -0.7, -0.1, -0.2, -0.3],
         "advantage": [1.0, 1.0, -0.5, 1.0, 1.0, -0.5],
         "branch": [0, 0, 0, 1, 1, 1],
-        "twin": [0, 0, 1, 0, 0, 1],
+        "pair": [0, 0, 1, 0, 0, 1],
     }
     return batch([0, 0, 1, 2, 2, 3], [0] * 6, **{**columns, **changes})
 
@@ -40,7 +40,7 @@ def twins(**changes: Any) -> TokenBatch:
 def test_twins_have_the_gradient_of_reinforce() -> None:  # rule 2
     found = gradient(dual_branch, twins(), uncompressed=0.5)
     assert torch.allclose(found[3:], -0.5 * twins().advantage[3:])
-    other = gradient(dual_branch, twins(proximal=[-1.1, -1.9, -0.7, -9, -9, -9]), uncompressed=0.5)
+    other = gradient(dual_branch, twins(logprob_old=[-1.1, -1.9, -0.7, -9, -9, -9]), uncompressed=0.5)
     assert torch.equal(found, other)
     assert torch.equal(dual_branch(twins(), uncompressed=0.0, alignment=0.0)[0][:3], ppo_clip(twins())[0][:3])
 
@@ -64,7 +64,7 @@ def test_order_and_cuts() -> None:  # rule 4
         [0, 0, 1, 1],
         logprob=[-1, -2, -3, -1.0],
         branch=[0, 1, 0, 1],
-        twin=[0, 0, 0, 0],
+        pair=[0, 0, 0, 0],
         advantage=[1.0] * 4,
     )
     cut = [dual_branch(both.take(torch.tensor(part)))[0] for part in ([0, 1], [2, 3])]
@@ -73,10 +73,10 @@ def test_order_and_cuts() -> None:  # rule 4
 
 def test_bad_twins() -> None:  # rule 5
     with pytest.raises(ContractError, match="2 of 2 twins do not have the tokens"):
-        dual_branch(twins(twin=[0, 0, 1, 0, 1, 1]))
+        dual_branch(twins(pair=[0, 0, 1, 0, 1, 1]))
     with pytest.raises(ContractError, match="a part of a group only"):
-        dual_branch(twins(whole=WHOLE - {"group"}))
+        dual_branch(twins(scope="trajectory"))
     with pytest.raises(MissingColumn, match="`branch`"):
-        dual_branch(twins().replace(more={}))
+        dual_branch(twins().replace(branch=None))
     with pytest.raises(RecipeError, match="cannot take `alignment: -1"):
         dual_branch(twins(), alignment=-1.0)

@@ -37,7 +37,7 @@ def test_twins(tiny: Any) -> None:  # rule 1
             assert one.prompt_of(then).tolist() == past + seen  # all past actions and the present observation
             past += then.action.tokens.tolist()
             assert (then.marks.branch, now.marks.branch, now.marks.foreign) == (0.0, 1.0, 1.0)
-            assert then.marks.twin == now.marks.twin == one.sample
+            assert then.marks.pair == now.marks.pair == one.sample
     assert len(field.played) == 4
     StepTable.from_trajectories(found)
 

@@ -66,7 +66,7 @@ def hrpo(
         zero_variance=zero_variance,
         need_peers=True,
     )
-    counts, score = table.weight > 0, table["process"].nan_to_num()
+    counts, score = table.row_weight > 0, table["process"].nan_to_num()
     if action:
         one = table.key(*action)
         score = segment_sum(score, by=Key(one.codes, one.size, one.names, counts.double()))[one.codes]

@@ -16,14 +16,19 @@ from palaestra.registry import Positive, register
 
 
 @register(
-    "loss", "squared_objective", uses=("whole_trajectory", "every_token"), source="arXiv 2507.20534; arXiv 2501.12599"
+    "loss",
+    "squared_objective",
+    reads=("advantage", "logprob", "logprob_old", "weight"),
+    scope="trajectory",
+    every_token=True,
+    source="arXiv 2507.20534; arXiv 2501.12599",
 )
 def squared_objective(
     batch: TokenBatch, *, temperature: Positive = 0.1
 ) -> tuple[Float[Tensor, " tokens"], dict[str, Tensor]]:
     """(A_i − temperature · log ρ_i)² of a trajectory, spread evenly over its tokens.
 
-        log ρ_i = Σ over the trajectory's tokens of (logprob − proximal)
+        log ρ_i = Σ over the trajectory's tokens of (logprob − logprob_old)
         gradient of the mean over N trajectories: −2/N · temperature · (A_i − temperature · log ρ_i) · Σ ∇ logprob
 
     A policy gradient with A_i = R_i − the group's mean (`dr_grpo`), and a pull back to the old policy which grows with
@@ -31,24 +36,24 @@ def squared_objective(
     clipped. Aggregate with sequence-sum: the mean over trajectories.
 
     Args:
-        batch: columns advantage, logprob, proximal, weight, trajectory, each (tokens,). The advantage of a trajectory
-            is the mean over its tokens that count.
+        batch: columns advantage, logprob, logprob_old, weight, trajectory, each (tokens,). The advantage of a
+            trajectory is the mean over its tokens that count.
         temperature: > 0, the price of leaving the old policy. Higher: smaller steps. The gradient carries it as a
             factor, so that the learning rate must be larger where it is small. Usual: 0.1–1.
 
-    Returns: loss (tokens,) and, per token, policy/log_ratio of its trajectory and policy/kl (k3 to the proximal
+    Returns: loss (tokens,) and, per token, policy/log_ratio of its trajectory and policy/kl (k3 to the old
         policy).
     Raises: ContractError, if a trajectory is cut by the batch.
     """
-    counts = batch.weight > 0
+    counts = batch["weight"] > 0
     key = unit_key(batch, "trajectory", where="loss: squared_objective")
-    size = segment_count(by=key).clamp_min(1.0).to(batch.logprob.dtype)
-    log_ratio = _sum(torch.where(counts, batch.logprob - batch.proximal, 0.0), key.codes, key.size)
-    advantage = _sum(torch.where(counts, batch.advantage, 0.0), key.codes, key.size) / size
+    size = segment_count(by=key).clamp_min(1.0).to(batch["logprob"].dtype)
+    log_ratio = _sum(torch.where(counts, batch["logprob"] - batch["logprob_old"], 0.0), key.codes, key.size)
+    advantage = _sum(torch.where(counts, batch["advantage"], 0.0), key.codes, key.size) / size
     square = (advantage - temperature * log_ratio).square()
     metrics = {
         "policy/log_ratio": log_ratio[key.codes].detach(),
-        "policy/kl": torch.where(counts, kl_estimate(batch.logprob.detach(), batch.proximal), 0.0),
+        "policy/kl": torch.where(counts, kl_estimate(batch["logprob"].detach(), batch["logprob_old"]), 0.0),
     }
     return (square / size)[key.codes], metrics
 

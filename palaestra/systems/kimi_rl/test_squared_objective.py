@@ -27,7 +27,7 @@ def batch_of(logprob: Tensor, advantage: list[float], trajectory: list[int]) -> 
     return TokenBatch(
         advantage=torch.tensor(advantage, dtype=torch.float64),
         logprob=logprob,
-        proximal=torch.zeros(len(codes), dtype=torch.float64),
+        logprob_old=torch.zeros(len(codes), dtype=torch.float64),
         weight=torch.ones(len(codes), dtype=torch.float64),
         row=torch.arange(len(codes)),
         sequence=codes,
@@ -54,10 +54,10 @@ def test_policy_gradient(batch: TokenBatch) -> None:  # rule 2
     level = torch.zeros(4, dtype=torch.float64).index_copy(
         0, torch.arange(4), torch.tensor([1.0, -0.5, 0.25, 2.0]).double()
     )
-    batch = batch.replace(advantage=level[batch.trajectory], weight=(batch.weight > 0).double())
+    batch = batch.replace(advantage=level[batch.trajectory], weight=(batch["weight"] > 0).double())
 
     def gradient(loss: object, **options: float) -> Tensor:
-        logprob = batch.logprob.clone().requires_grad_()
+        logprob = batch["logprob"].clone().requires_grad_()
         here = batch.replace(logprob=logprob)
         aggregate(loss(here, **options)[0], here, how="sequence-sum").backward()  # type: ignore[operator]
         assert logprob.grad is not None

@@ -46,7 +46,7 @@ def test_kinds() -> None:  # rule 2
 
 
 def test_padding() -> None:  # rule 3
-    padded = three(weight=[1, 0, 1, 1])
+    padded = three(row_weight=[1, 0, 1, 1])
     assert token_budget(padded, budget=5)["token_budget"].tolist() == [0.0, 0.0, 0.0, -1.0]
 
 

@@ -47,7 +47,7 @@ def token_budget(
             what="neither `budget` nor `budgets` is set, so that nothing could be passed.",
             remedy="Give `budget: 200`, or `budgets: {short: 50, long: 200}` by kind of task.",
         )
-    counts, key = table.weight > 0, table.key("trajectory")
+    counts, key = table.row_weight > 0, table.key("trajectory")
     length = segment_sum(table["token_count"], by=Key(key.codes, key.size, (), counts.double()))[key.codes]
     passed = length > _budget(table, budget, budgets, by)
     order, last = table.timeline("trajectory")

@@ -62,7 +62,7 @@ def loop(
     )
     if scale == "std":
         own = table.key(*by, "trajectory")
-        counts = (table.weight > 0).double()
+        counts = (table.row_weight > 0).double()
         once = counts / segment_count(by=Key(own.codes, own.size, (), counts))[own.codes].clamp_min(1.0)
         deviation = segment_std(returns, by=Key(key.codes, key.size, (), once), ddof=0)[key.codes]
         advantage = (advantage / deviation.clamp_min(FLOOR)).float()
@@ -70,10 +70,10 @@ def loop(
 
 
 def _refuse_mismatch(table: StepTable, largest: float) -> None:
-    if "token_logprob" not in table or "token_proximal" not in table:
+    if "logprob_behavior" not in table or "logprob_old" not in table:
         return
-    gap = (table["token_logprob"].double() - table["token_proximal"]).abs()
-    gap = gap[gap.isfinite() & (table.weight > 0)[table.token_row]]
+    gap = (table["logprob_behavior"].double() - table["logprob_old"]).abs()
+    gap = gap[gap.isfinite() & (table.row_weight > 0)[table.token_row]]
     if len(gap) and float(gap.mean()) > largest:
         raise InvalidData(
             where="advantage: loop",

@@ -42,7 +42,7 @@ def test_loop_counts_trajectories_once() -> None:  # rule 1
 def test_loop_bad_input() -> None:  # rule 3
     with pytest.raises(InvalidData, match="no peer set has two members"):
         loop(table(trajectory=["a"] * 4, turn=range(4)))
-    apart = table(token_logprob=[-1.0] * 4, token_proximal=[-1.0, -1.0, -1.0, -5.0])
+    apart = table(logprob_behavior=[-1.0] * 4, logprob_old=[-1.0, -1.0, -1.0, -5.0])
     with pytest.raises(InvalidData, match="differ by 1 nats a token") as caught:
         loop(apart, largest_gap=0.1)
     assert "at most 0.1 are allowed" in str(caught.value) and "same weights" in str(caught.value)

@@ -64,7 +64,7 @@ def m_grpo(
     [1.0, -0.174, -1.0, 1.567, -1.219]
     """
     found = calls_of(table, main=main, where="advantage: m_grpo")
-    counts = table.weight > 0
+    counts = table.row_weight > 0
     own = (counts & found.main).double()
     returns = segment_sum(table["reward"], by=_weighed(table.key("trajectory"), own))[table["trajectory"]]
     rollouts = standardize(

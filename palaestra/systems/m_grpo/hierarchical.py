@@ -48,7 +48,7 @@ def hierarchical(
         InvalidData, for a trajectory without outcome (the reward of a call needs the main result), for a format
         that is neither 0 nor 1, or for a call without a parent.
     """
-    counts = table.weight > 0
+    counts = table.row_weight > 0
     called = calls_of(table, main=main, where=WHERE)
     correct, form = _judged(table, counts), _format(table, counts)
     out = torch.zeros(len(table), dtype=torch.float64)

@@ -37,7 +37,7 @@ def test_one_reward_on_the_last_row() -> None:  # rule 2
     assert close(hierarchical(judged()), expected)
     order = shuffled(judged(), 3)
     assert close(hierarchical(judged().take(order)), torch.tensor(expected)[order])
-    cut = judged(weight=[1, 1, 0, 1, 1, 1, 1, 1])  # the row with the judgment is dropped
+    cut = judged(row_weight=[1, 1, 0, 1, 1, 1, 1, 1])  # the row with the judgment is dropped
     assert close(hierarchical(cut), [1, 0.5, 0, 0, 0.5, 0.1, 0, 0.6])
     assert close(hierarchical(judged(expert=None), sub_expert=0)[1:5], [0, 0.5, 0, 0.5])
 

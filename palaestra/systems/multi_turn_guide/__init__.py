@@ -40,7 +40,7 @@ def dense_normalized(table: StepTable, *, maximum: PositiveInt | None = None, co
     Differs from the authors' code: step rewards of another size than 1 count as 1, so that a win is worth 1 in
     every game.
     """
-    counts = table.weight > 0
+    counts = table.row_weight > 0
     most = _most(table, counts, maximum)
     outcome = table["outcome"].double()
     if bool(outcome[counts].isnan().any()):

@@ -31,7 +31,7 @@ def test_wins_are_worth_one():  # rule 1
     assert dense_normalized(game([0.25, -1, 0.5], 1.0), maximum=9).tolist() == [0.5, 0, 0.5]
     other = game([0.0, 0.0], 0.0, progress=[1.0, 1.0])
     assert dense_normalized(other, maximum=4, column="progress").tolist() == [0.25, 0.25]
-    padded = game([1, 1, 1], 1.0, weight=[1.0, 1.0, 0.0])
+    padded = game([1, 1, 1], 1.0, row_weight=[1.0, 1.0, 0.0])
     assert dense_normalized(padded, maximum=3).tolist() == [0.5, 0.5, 0]
 
 

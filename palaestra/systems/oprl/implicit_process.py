@@ -23,7 +23,7 @@ from palaestra.registry import Positive, PositiveInt, register
 Over = Literal["sum", "mean"]
 
 
-@register("reward", "implicit_process", reads=("token_logprob",), uses=("group",), source="arXiv 2509.19199")
+@register("reward", "implicit_process", reads=("logprob_behavior",), uses=("group",), source="arXiv 2509.19199")
 class ImplicitProcess:
     """The log-ratio of a model that prefers good episodes to the policy that sampled, summed over each step.
 
@@ -161,13 +161,13 @@ class ImplicitProcess:
         loss = preference_loss(quality[pairs.better], quality[pairs.worse]).mean()
         (slope,) = torch.autograd.grad(loss, quality)
         slope = self._beta * (slope if self._over == "sum" else slope / steps.clamp_min(1.0))
-        share = (slope[table.key("trajectory").codes] * (table.weight > 0))[table.token_row].float()
+        share = (slope[table.key("trajectory").codes] * (table.row_weight > 0))[table.token_row].float()
         self._learner.zero()
         for name in self._acting(iteration):
             for which, places in iteration.batches(name):
                 if bool((share[places] != 0).any()):
-                    now = self.models[name].forward(iteration.samples(name), which, values=False, entropy=False)
-                    (share[places].to(now.logprob.device) * now.logprob).sum().backward()
+                    now = self.models[name].forward(iteration.samples(name), which, ("logprob",))
+                    (share[places].to(now["logprob"].device) * now["logprob"]).sum().backward()
         gap = (quality[pairs.better] - quality[pairs.worse]).detach()
         return {
             "prm/pairs": float(len(gap)),
@@ -188,7 +188,7 @@ def implicit_rewards(log_ratio: Tensor, table: StepTable, *, beta: float) -> Ten
 def episode_quality(process: Tensor, table: StepTable, *, over: Over = "sum") -> tuple[Tensor, Tensor]:
     """Q of each trajectory, and how many of its steps are scored: float64 (trajectories,) each."""
     own = table.key("trajectory")
-    scored = Key(own.codes, own.size, own.names, ((table.weight > 0) & process.isfinite()).double())
+    scored = Key(own.codes, own.size, own.names, ((table.row_weight > 0) & process.isfinite()).double())
     total = segment_sum if over == "sum" else segment_mean
     return total(process.nan_to_num(), by=scored), segment_count(by=scored)
 
@@ -204,7 +204,7 @@ def pairs_of(table: StepTable, usable: Tensor, *, every: bool) -> Pairs:
 def over_largest_sum(process: Tensor, table: StepTable) -> Tensor:
     """process / largest |Σ from a step to the end| in the table; unchanged where all are 0."""
     sums = reward_to_go(table, gamma=1.0, reward=process.nan_to_num()).abs()
-    largest = float((sums * (table.weight > 0)).max())
+    largest = float((sums * (table.row_weight > 0)).max())
     return process / largest if largest > 0 else process
 
 
@@ -215,9 +215,9 @@ def recorded(table: StepTable, needed: Tensor) -> Tensor:
     """
     remedy = "Score steps that a policy of this run sampled; expert and scripted steps have no log-probability."
     where = "reward: implicit_process"
-    if "token_logprob" not in table:
+    if "logprob_behavior" not in table:
         raise MissingColumn(where=where, what="no step has log-probabilities of its tokens.", remedy=remedy)
-    old = table["token_logprob"].double()
+    old = table["logprob_behavior"].double()
     missing = int((needed & ~old.isfinite()).sum())
     if missing:
         what = f"{missing} of {int(needed.sum())} tokens have no recorded log-probability."

@@ -97,8 +97,8 @@ def test_2_step_rewards_sum_to_the_quality() -> None:
     part = started(acting)
     part.models["main"] = policy(seed=7)
     process = part(table, seen)["process"]
-    log_ratio = part.models["main"].forward(seen.samples("main"), range(len(table)), values=False, entropy=False)
-    expected = 0.05 * (log_ratio.logprob.detach() - table["token_logprob"])
+    log_ratio = part.models["main"].forward(seen.samples("main"), range(len(table)), ("logprob",))
+    expected = 0.05 * (log_ratio.logprob.detach() - table["logprob_behavior"])
     torch.testing.assert_close(process, expected, atol=1e-6, rtol=1e-5)
     quality, _ = episode_quality(process.double(), table)
     for code in range(len(played)):
@@ -146,8 +146,8 @@ def test_4_the_gradient_is_that_of_the_loss(over: Any, budget: int) -> None:
     metrics = part.learn(table, seen)
     found = [weight.grad.clone() for weight in part.models["main"].module.parameters() if weight.grad is not None]
     fresh = policy(seed=7)
-    logprob = fresh.forward(seen.samples("main"), range(len(table)), values=False, entropy=False).logprob
-    rewards = implicit_rewards(logprob.double() - table["token_logprob"].double(), table, beta=0.05)
+    logprob = fresh.forward(seen.samples("main"), range(len(table)), ("logprob",))["logprob"]
+    rewards = implicit_rewards(logprob.double() - table["logprob_behavior"].double(), table, beta=0.05)
     quality, _ = episode_quality(rewards, table, over=over)
     pairs = pairs_of(table, torch.ones(len(played), dtype=torch.bool), every=True)
     loss = preference_loss(quality[pairs.better], quality[pairs.worse]).mean()
@@ -228,12 +228,12 @@ def test_7_missing_log_probabilities() -> None:
     table, seen = table_of(played), at(acting, played)
     part = started(acting)
     with pytest.raises(MissingColumn, match="no step has log-probabilities") as caught:
-        part(table.replace(token_logprob=None), seen)
+        part(table.replace(logprob_behavior=None), seen)
     assert "expert and scripted steps" in caught.value.remedy
-    holes = table["token_logprob"].clone()
+    holes = table["logprob_behavior"].clone()
     holes[:2] = torch.nan
     with pytest.raises(InvalidData, match="2 of 28 tokens have no recorded log-probability"):
-        part(table.replace(token_logprob=holes), seen)
+        part(table.replace(logprob_behavior=holes), seen)
 
 
 @pytest.mark.parametrize("beta", [0.0, -0.05])
@@ -294,5 +294,5 @@ def test_8_padding_is_in_no_pair() -> None:
     played = batch(acting)
     weight = torch.ones(28)
     weight[:6] = 0  # both wins of the first group
-    table, seen = table_of(played).replace(weight=weight), at(acting, played)
+    table, seen = table_of(played).replace(row_weight=weight), at(acting, played)
     assert started(acting).learn(table, seen)["prm/pairs"] == 2.0

@@ -5,7 +5,7 @@ Knows rewards, the values of response tokens and time. Knows nothing of the crit
 
 from __future__ import annotations
 
-from palaestra.algebra import Estimate, lambda_return, whitened
+from palaestra.algebra import Credit, lambda_return, whitened
 from palaestra.data import StepTable
 from palaestra.registry import Columns, Fraction, register
 
@@ -18,7 +18,7 @@ def poad(
     lam: Fraction = 0.95,
     whiten: bool = True,
     chain: Columns = ("trajectory", "agent"),
-) -> Estimate:
+) -> Credit:
     """Generalized advantage estimation with the Bellman backup of action decomposition.
 
         inside action k         δ_{k,j} = V_{k,j+1} − V_{k,j}                    A_{k,j} = δ + lam · A_{k,j+1}
@@ -28,15 +28,15 @@ def poad(
     over whole actions. Targets of the critic are A + V.
 
     Args:
-        table: columns trajectory, agent, turn, reward, terminated, truncated, token_count; token_value (tokens,);
-            value_end (rows,) where a trajectory is truncated.
+        table: columns trajectory, agent, turn, reward, terminated, truncated, token_count; value_old (tokens,);
+            bootstrap_value (rows,) where a trajectory is truncated.
         gamma: in [0, 1], per action. Higher: late rewards reach early actions. Usual: 0.95–0.99.
         lam: in [0, 1], per token. Higher: less bias, more variance; 1 gives gamma^(K − k) · R as the target of
             every token of action k, for a reward R at the end of action K. Usual: 0.95.
         whiten: standardize advantages over the tokens of the batch; targets stay as they are.
         chain: rows that agree in these columns follow each other in time; each agent has its own values.
 
-    Returns: Estimate of float32 (tokens,); target NaN on tokens of agents without a critic.
+    Returns: Credit of float32 (tokens,); target NaN on tokens of agents without a critic.
     Raises: MissingColumn, without token values or end flags; InvalidData, for values that are not finite, or a
         trajectory whose last row is neither terminated nor truncated.
     Differs from the authors' code: advantages are standardized over the batch, not over each mini-batch.

@@ -5,7 +5,7 @@ Knows rewards, the values of response tokens and time. Knows nothing of the crit
 
 from __future__ import annotations
 
-from palaestra.algebra import Estimate, lambda_return, whitened
+from palaestra.algebra import Credit, lambda_return, whitened
 from palaestra.data import StepTable
 from palaestra.registry import Columns, Fraction, register
 
@@ -18,7 +18,7 @@ def ntpo(
     lam: Fraction = 0.95,
     whiten: bool = True,
     chain: Columns = ("trajectory", "agent"),
-) -> Estimate:
+) -> Credit:
     """Generalized advantage estimation in which every token is a step of the clock.
 
         δ_u = r_u + gamma · V_{u+1} − V_u        A_u = δ_u + gamma · lam · A_{u+1}        target_u = A_u + V_u
@@ -27,14 +27,14 @@ def ntpo(
     saying the same action. It is here to be compared with; with gamma = 1 it is token-level PPO.
 
     Args:
-        table: columns trajectory, agent, turn, reward, terminated, truncated, token_count; token_value (tokens,);
-            value_end (rows,) where a trajectory is truncated.
+        table: columns trajectory, agent, turn, reward, terminated, truncated, token_count; value_old (tokens,);
+            bootstrap_value (rows,) where a trajectory is truncated.
         gamma: in [0, 1], per token. Higher: late rewards reach early tokens, long actions cost less. Usual: 0.95–1.
         lam: in [0, 1], per token. Higher: less bias, more variance. Usual: 0.95.
         whiten: standardize advantages over the tokens of the batch; targets stay as they are.
         chain: rows that agree in these columns follow each other in time; each agent has its own values.
 
-    Returns: Estimate of float32 (tokens,); target NaN on tokens of agents without a critic.
+    Returns: Credit of float32 (tokens,); target NaN on tokens of agents without a critic.
     Raises: MissingColumn, without token values or end flags; InvalidData, for values that are not finite, or a
         trajectory whose last row is neither terminated nor truncated.
     Differs from the authors' code: advantages are standardized over the batch, not over each mini-batch.

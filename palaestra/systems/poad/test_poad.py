@@ -25,7 +25,7 @@ def test_terminal_reward(lengths: list[int], gamma: float) -> None:  # rule 1
         turn=range(len(lengths)),
         reward=[0.0] * last + [2.0],
         token_count=lengths,
-        token_value=torch.linspace(-1, 1, tokens),
+        value_old=torch.linspace(-1, 1, tokens),
         terminated=[False] * last + [True],
     )
     action = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))

@@ -51,7 +51,7 @@ class RunningScale:
     def __call__(self, table: StepTable, iteration: Iteration) -> Float[Tensor, " rows"]:
         order, last = table.timeline("trajectory")
         ends = order[last]
-        ends = ends[table.weight[ends] > 0]
+        ends = ends[table.row_weight[ends] > 0]
         self._merge(total_return(table)[ends].double())
         if self.count < 2:
             raise InvalidData(
@@ -66,7 +66,7 @@ class RunningScale:
             reward = reward / self.std
         if self.clip is not None:
             reward = reward.clamp(-self.clip, self.clip)
-        return torch.where(table.weight > 0, reward, 0.0).float()
+        return torch.where(table.row_weight > 0, reward, 0.0).float()
 
     def _merge(self, returns: Float[Tensor, " trajectories"]) -> None:
         """Join the batch's moments with those before it."""

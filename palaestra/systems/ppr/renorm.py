@@ -38,7 +38,7 @@ def renorm(
         score, or a final step with one.
     """
     score, outcome = table["process"].double() / maximum, table["outcome"].double()
-    counts = table.weight > 0
+    counts = table.row_weight > 0
     _refuse_out_of_range("process", score, counts & ~score.isnan(), maximum)
     _refuse_out_of_range("outcome", outcome, counts, 1.0)
     final = _final(table, score, counts)

@@ -18,7 +18,7 @@ def test_fixed_length_with_undecided_judge(outcome: float) -> None:  # rule 1
     size = 5
     table = StepTable(
         group=["g"] * size, trajectory=["t"] * size, agent=["x"] * size, turn=range(size), reward=[0.0] * size,
-        process=[0.5] * (size - 1) + [float("nan")], outcome=[outcome] * size, token_value=[0.0] * size,
+        process=[0.5] * (size - 1) + [float("nan")], outcome=[outcome] * size, value_old=[0.0] * size,
         terminated=[False] * (size - 1) + [True],
     )  # fmt: skip
     reward = renorm(table)

@@ -65,7 +65,7 @@ class RoleAdvantage:
     def __call__(self, table: StepTable, iteration: Iteration) -> Float[Tensor, " rows"]:
         """Advantages (rows,), 0 on rows of weight 0; the baselines move on."""
         by = tuple(name for name in self.by if name != "game" or _games(table))
-        counts, role = table.weight > 0, table.key(*by)
+        counts, role = table.row_weight > 0, table.key(*by)
         returns = total_return(table, by=self.returns).double()
         one = table.key(*dict.fromkeys(("trajectory", *by, *self.returns)))
         row = _first_rows(one, counts)
@@ -152,7 +152,7 @@ def _games(table: StepTable) -> bool:
     """Whether rows say which game they are of. Raises: InvalidData, if some do and some do not."""
     if "game" not in table:
         return False
-    nameless = int(((table["game"] < 0) & (table.weight > 0)).sum())
+    nameless = int(((table["game"] < 0) & (table.row_weight > 0)).sum())
     if nameless:
         raise InvalidData(
             where="advantage: rae, column `game`",

@@ -68,7 +68,7 @@ def test_rae_sees_no_order_of_rows(one: StepTable, two: StepTable, seed: int, st
         padded = table.take(torch.cat([order, order[:2]]))
         weight = torch.ones(len(padded))
         weight[-2:] = 0
-        found = mixed(padded.replace(weight=weight, reward=torch.where(weight > 0, padded["reward"], 1e3)), at())
+        found = mixed(padded.replace(row_weight=weight, reward=torch.where(weight > 0, padded["reward"], 1e3)), at())
         assert close(found[: len(table)], whole(table, at())[order])
         assert not found[len(table) :].any()
     assert whole.baselines == pytest.approx(mixed.baselines)

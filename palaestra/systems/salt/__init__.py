@@ -62,7 +62,7 @@ def salt(
         before = torch.empty_like(order)
         before[order] = torch.where(opens, edge.size, edge.codes[order].roll(1))
         edge = edge & Key(*compact(before))
-    return torch.where(table.weight > 0, pool(value, by=edge), 0.0)
+    return torch.where(table.row_weight > 0, pool(value, by=edge), 0.0)
 
 
 def _one_number(table: StepTable, advantage: Tensor, base: str) -> Tensor:

@@ -63,7 +63,7 @@ def test_a_cut_is_a_truncation(tmp_path, monkeypatch):  # rule 2
             assert trajectory.outcome is None and trajectory.info["horizon"] == 2
             assert trajectory.steps[-1].truncated and not trajectory.steps[-1].terminated
         table, ends = experience.table, experience.table["truncated"]
-        value = table["value_end"][ends]
+        value = table["bootstrap_value"][ends]
         assert bool(torch.isfinite(value).all()) and bool((value != 0).any())
         # V of what would have come next counts, where an episode was cut.
         target = experience.credit.target

@@ -53,7 +53,7 @@ def question_difficulty(
     ends = torch.zeros(len(table), dtype=torch.bool)
     ends[order[last]] = True
     own = torch.tensor([label == role for label in table.labels("agent")])[table["agent"]]
-    asked, p = ends & own & (table.weight > 0), table["solved"].double()
+    asked, p = ends & own & (table.row_weight > 0), table["solved"].double()
     if bool((asked & ((p < 0) | (p > 1))).any()):
         raise InvalidData(where=WHERE, what="`solved` is a share of attempts and lies outside [0, 1].")
     if form == "unsolved":

@@ -31,7 +31,7 @@ def self_consistency(
     Returns: float32 (rows,).
     Raises: InvalidData, if no row answers.
     """
-    answers = table.weight > 0
+    answers = table.row_weight > 0
     if stratum is not None:
         named = torch.tensor([label == stratum for label in table.labels("stratum")] + [False])
         answers = answers & named[table["stratum"]]

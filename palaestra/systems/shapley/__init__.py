@@ -67,7 +67,7 @@ def shapley_credit(
     >>> [round(r, 4) for r in shapley_credit(table).tolist()]
     [0.4, 0.7, 0.3]
     """
-    counts = table.weight > 0
+    counts = table.row_weight > 0
     takes_part = counts if present is None else counts & (table[present] > 0)
     roles = table.key("trajectory", "agent")
     joins = torch.zeros(roles.size, dtype=torch.bool).index_fill_(0, roles.codes[takes_part], True)

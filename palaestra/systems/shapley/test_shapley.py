@@ -50,7 +50,7 @@ def test_everybody_in_everything(table: StepTable) -> None:  # rules 2, 3
 def test_absence_at_random_finds_the_shares() -> None:  # rule 4
     """A pipeline of two: success is 1 · 1 with both, 0.5 without a, 0.8 without b, 0.4 without anybody."""
     worth = {frozenset("ab"): 1.0, frozenset("a"): 0.8, frozenset("b"): 0.5}
-    columns: dict[str, list[Any]] = {name: [] for name in ("trajectory", "agent", "turn", "reward", "weight")}
+    columns: dict[str, list[Any]] = {name: [] for name in ("trajectory", "agent", "turn", "reward", "row_weight")}
     for place, present in enumerate(worth):
         for turn, name in enumerate("ab"):  # a guest acts in place of who is absent
             row = (f"t{place}", name, turn, worth[present] if name == max(present) else 0.0, float(name in present))
@@ -59,7 +59,7 @@ def test_absence_at_random_finds_the_shares() -> None:  # rule 4
     table = StepTable(group=["g"] * 6, **columns)
     found = shapley_credit(table, baseline=0.4)
     assert close(found, [0.45, 0.15, 0.4, 0, 0, 0.1])
-    marked = table.replace(weight=None, format=table["weight"])
+    marked = table.replace(row_weight=None, format=table["row_weight"])
     assert close(shapley_credit(marked, baseline=0.4, present="format"), found)
 
 

@@ -27,4 +27,4 @@ def equal_split(table: StepTable, *, by: Columns = ("trajectory",)) -> Float[Ten
     key = table.key(*by)
     steps = Key(key.codes, key.size, key.names, (key.weights > 0).double())
     share = segment_sum(table["reward"], by=steps) / segment_count(by=steps).clamp_min(1.0)
-    return torch.where(table.weight > 0, share[key.codes], 0.0).float()
+    return torch.where(table.row_weight > 0, share[key.codes], 0.0).float()

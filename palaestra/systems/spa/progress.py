@@ -101,13 +101,13 @@ class Progress:
         order, last = table.timeline("trajectory")
         outcome = outcomes(table, order[last])
         if not self.fitted:
-            return torch.zeros(len(table)).index_copy_(0, order[last], outcome * (table.weight[order[last]] > 0))
+            return torch.zeros(len(table)).index_copy_(0, order[last], outcome * (table.row_weight[order[last]] > 0))
         places, episodes = self._episodes(table, iteration)
         contribution = torch.zeros(len(table), dtype=torch.float64)
         contribution[torch.cat(places)] = self.contributions(episodes)
         left = steps_left(places, len(table)) if self._weighted else None
         reward = progress_rewards(contribution, executable(table), alpha=self._alpha, beta=self._beta, left=left)
-        return torch.where(table.weight > 0, reward, 0.0).float()
+        return torch.where(table.row_weight > 0, reward, 0.0).float()
 
     def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
         """Fit the estimator to this iteration's episodes, or gather them.
@@ -116,7 +116,7 @@ class Progress:
             episodes ended alike, so that there is nothing to split; else progress/held_out, the mean squared
             error before learning, and progress/loss, that of the last pass.
         """
-        counts = table.weight > 0
+        counts = table.row_weight > 0
         metrics = {"progress/executable": float(executable(table)[counts].mean()), "progress/skipped": 0.0}
         if self._explore and self.fitted:
             return metrics
@@ -296,7 +296,7 @@ def executable(table: StepTable) -> Tensor:
 def outcomes(table: StepTable, ends: Tensor) -> Tensor:
     """The outcome on these rows. Raises: InvalidData, where there is none."""
     found = table["outcome"][ends]
-    missing = (found.isnan() & (table.weight[ends] > 0)).nonzero()
+    missing = (found.isnan() & (table.row_weight[ends] > 0)).nonzero()
     if len(missing):
         trajectory = table.labels("trajectory")[int(table["trajectory"][ends[missing[0, 0]]])]
         raise InvalidData(

@@ -107,9 +107,9 @@ def test_3_rows_of_weight_0_get_nothing() -> None:
     part = started()
     weight = torch.ones(12)
     weight[:3] = 0
-    assert part(table.replace(weight=weight), seen).tolist() == [0] * 9 + [1, 0, 0]
+    assert part(table.replace(row_weight=weight), seen).tolist() == [0] * 9 + [1, 0, 0]
     part.learn(table, seen)
-    assert part(table.replace(weight=weight), seen)[:3].tolist() == [0, 0, 0]
+    assert part(table.replace(row_weight=weight), seen)[:3].tolist() == [0, 0, 0]
 
 
 def test_4_what_counts_as_executable() -> None:
@@ -324,6 +324,6 @@ def test_9_an_equal_split_keeps_the_return(table: StepTable) -> None:
 
 def test_9_shares() -> None:
     table = StepTable(group=["g"] * 5, trajectory=[1, 1, 1, 2, 2], agent=["x", "y", "x", "x", "x"],
-                      turn=[0, 1, 2, 0, 1], reward=[0, 0, 3, 1, 7], weight=[1, 1, 1, 1, 0])  # fmt: skip
+                      turn=[0, 1, 2, 0, 1], reward=[0, 0, 3, 1, 7], row_weight=[1, 1, 1, 1, 0])  # fmt: skip
     assert equal_split(table).tolist() == [1, 1, 1, 1, 0]
     assert equal_split(table, by=("trajectory", "agent")).tolist() == [1.5, 0, 1.5, 1, 0]

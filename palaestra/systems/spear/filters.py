@@ -21,7 +21,7 @@ from palaestra.registry import PositiveInt, register
 Times = Annotated[int, pydantic.Field(ge=2)]
 
 
-@register("weights", "repetition_filter", source="arXiv 2509.22601, public code")
+@register("weights", "repetition_filter", writes=("weight", "counts"), source="arXiv 2509.22601, public code")
 class RepetitionFilter:
     """w = 0 on all rows of a trajectory in which some run of `length` response tokens occurs `times` times, else 1.
 
@@ -71,7 +71,7 @@ Share = Annotated[float, pydantic.Field(ge=0, lt=1)]
 UNKNOWN = "\ufffd"  # what decoders write for bytes that are no character
 
 
-@register("weights", "unreadable_filter", source="arXiv 2509.22601, public code")
+@register("weights", "unreadable_filter", writes=("weight", "counts"), source="arXiv 2509.22601, public code")
 class UnreadableFilter:
     """w = 0 on all rows of a trajectory with too many unreadable characters, else 1.
 
@@ -115,7 +115,7 @@ def unreadable_share(trajectory: Trajectory) -> float:
     return bad / max(len(text), 1)
 
 
-@register("weights", "void_turn_filter", source="arXiv 2509.22601; 2509.02479")
+@register("weights", "void_turn_filter", writes=("weight", "counts"), source="arXiv 2509.22601; 2509.02479")
 class VoidTurnFilter:
     """w = 0 on all rows of a trajectory that has a void turn, else 1.
 

@@ -17,7 +17,13 @@ from palaestra.registry import NonNegative, PositiveInt, register
 from palaestra.systems.spear.schedules import rise
 
 
-@register("weights", "imitation_schedule", reads=("anchored",), source="arXiv 2509.22601, public code")
+@register(
+    "weights",
+    "imitation_schedule",
+    reads=("anchored",),
+    writes=("weight", "counts"),
+    source="arXiv 2509.22601, public code",
+)
 class ImitationSchedule:
     """The weight of the second batch in L = L_fresh + c · rise(s) · L_replayed.
 

@@ -85,12 +85,12 @@ class IntrinsicTool:
                 what=f"the table has no column `{self._column}` that tells which turns called a tool.",
                 remedy=f'Let the environment give `info["{self._column}"] = {{agent: 1.0}}`, or name its `column`.',
             )
-        called = (table[self._column] > 0) & (table.weight > 0)
+        called = (table[self._column] > 0) & (table.row_weight > 0)
         return (called & (table["invalid"] == 0) if "invalid" in table else called).double()
 
     def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
         """What fresh episodes were paid, and how many of their turns called a tool, on average."""
-        fresh = table.weight > 0
+        fresh = table.row_weight > 0
         if "replayed" in table:
             fresh = fresh & (table["replayed"] == 0)
         episodes = max(compact(table["trajectory"][fresh])[1], 1)

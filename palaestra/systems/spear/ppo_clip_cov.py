@@ -21,7 +21,13 @@ Low = Annotated[float, pydantic.Field(ge=0, lt=1)]
 LARGEST = 20.0  # of a log-ratio's size: exp(20) is far outside any clip and still finite
 
 
-@register("loss", "ppo_clip_cov", uses=("mini_batch",), source="arXiv 2505.22617; 2509.22601, public code")
+@register(
+    "loss",
+    "ppo_clip_cov",
+    reads=("advantage", "logprob", "logprob_old", "weight"),
+    scope="minibatch",
+    source="arXiv 2505.22617; 2509.22601, public code",
+)
 def ppo_clip_cov(
     batch: TokenBatch,
     *,
@@ -33,22 +39,22 @@ def ppo_clip_cov(
 ) -> tuple[Float[Tensor, " tokens"], dict[str, Tensor]]:
     """−min(ρ A, clip(ρ, 1 − low, 1 + high) A) per token; 0 on a few tokens, drawn from those of high covariance.
 
-        ρ_u = exp(logprob_u − proximal_u)
+        ρ_u = exp(logprob_u − logprob_old_u)
         cov_u = (A_u − mean A) · (logprob_u − mean logprob)         over the tokens of the mini-batch that count
         drawn from lower < cov_u < upper, not clipped already:  max(1, ⌊share · tokens⌋) of them, or all
 
     Likely tokens that went well and unlikely ones that went badly take entropy away, in proportion to cov.
 
     Args:
-        batch: columns advantage, logprob, proximal, weight, each (tokens,); `mini`, the mini-batch it is cut from
-            (absent: it is a whole one), and `seed` for the draw.
+        batch: columns advantage, logprob, logprob_old, weight, each (tokens,), of a whole mini-batch; and `seed`
+            for the draw.
         low: in [0, 1). Higher: actions may become rarer faster. Usual: 0.2.
         high: ≥ 0. Higher: rare good actions may grow faster, entropy stays higher. Usual: 0.28.
         share: in [0, 1]. Higher: entropy falls more slowly. 0 is `ppo_clip`, bit for bit. Usual: 0.02.
         lower, upper: bounds of the covariance, lower < upper. Usual: 1 and 40, or 2 and 60.
 
     Returns: loss (tokens,) and, per token, policy/clip_fraction (…_high, …_low), policy/cov_clipped,
-        policy/covariance, policy/kl (k3 to the proximal policy) and policy/ratio.
+        policy/covariance, policy/kl (k3 to the old policy) and policy/ratio.
     Raises: RecipeError, for lower ≥ upper.
     Differs from the authors' code: fresh and replayed tokens of a mini-batch have one mean.
     """
@@ -58,32 +64,29 @@ def ppo_clip_cov(
             what=f"no covariance lies between `lower: {lower:g}` and `upper: {upper:g}`.",
             remedy="Give `lower` below `upper`, for instance 1 and 40.",
         )
-    counts = batch.weight > 0
+    counts = batch["weight"] > 0
     rho = _ratio(batch, counts)
-    loss = -torch.minimum(rho * batch.advantage, rho.clamp(1 - low, 1 + high) * batch.advantage)
-    risen, fallen = _clipped(rho, batch.advantage, low, high)
-    whole, place = (
-        (batch, torch.arange(len(batch), device=rho.device)) if batch.mini is None else (batch.mini, batch.place)
-    )
-    assert place is not None
-    covariance = _covariance(whole)
+    loss = -torch.minimum(rho * batch["advantage"], rho.clamp(1 - low, 1 + high) * batch["advantage"])
+    risen, fallen = _clipped(rho, batch["advantage"], low, high)
+    batch.check_scope("minibatch", where="loss: ppo_clip_cov")
+    covariance = _covariance(batch)
     cut = torch.zeros_like(counts)
     if share > 0:
-        cut = _drawn(whole, covariance, low=low, high=high, share=share, bounds=(lower, upper), seed=batch.seed)[place]
+        cut = _drawn(batch, covariance, low=low, high=high, share=share, bounds=(lower, upper), seed=batch.seed)
     metrics = {
         "policy/clip_fraction": risen | fallen,
         "policy/clip_fraction_high": risen,
         "policy/clip_fraction_low": fallen,
         "policy/cov_clipped": cut,
-        "policy/covariance": covariance[place],
-        "policy/kl": torch.where(counts, kl_estimate(batch.logprob.detach(), batch.proximal), 0.0),
+        "policy/covariance": covariance,
+        "policy/kl": torch.where(counts, kl_estimate(batch["logprob"].detach(), batch["logprob_old"]), 0.0),
         "policy/ratio": rho,
     }
     return torch.where(cut, 0.0, loss), {name: value.detach().to(loss.dtype) for name, value in metrics.items()}
 
 
 def _ratio(batch: TokenBatch, counts: Tensor) -> Tensor:
-    difference = torch.where(counts, batch.logprob - batch.proximal, 0.0)
+    difference = torch.where(counts, batch["logprob"] - batch["logprob_old"], 0.0)
     return torch.exp(difference.clamp(-LARGEST, LARGEST))
 
 
@@ -94,10 +97,10 @@ def _clipped(rho: Tensor, advantage: Tensor, low: float, high: float) -> tuple[T
 
 def _covariance(batch: TokenBatch) -> Float[Tensor, " tokens"]:
     """cov of each token that counts, 0 elsewhere; float64, without gradient."""
-    counts = batch.weight > 0
+    counts = batch["weight"] > 0
     number = counts.double().sum().clamp_min(1.0)
-    advantage = torch.where(counts, batch.advantage.detach().double(), 0.0)
-    logprob = torch.where(counts, batch.logprob.detach().double(), 0.0)
+    advantage = torch.where(counts, batch["advantage"].detach().double(), 0.0)
+    logprob = torch.where(counts, batch["logprob"].detach().double(), 0.0)
     product = (advantage - advantage.sum() / number) * (logprob - logprob.sum() / number)
     return torch.where(counts, product, 0.0)
 
@@ -113,8 +116,8 @@ def _drawn(
     seed: int,
 ) -> Bool[Tensor, " tokens"]:
     """The tokens of a mini-batch that lose their gradient."""
-    counts = batch.weight > 0
-    risen, fallen = _clipped(_ratio(batch, counts).detach(), batch.advantage, low, high)
+    counts = batch["weight"] > 0
+    risen, fallen = _clipped(_ratio(batch, counts).detach(), batch["advantage"], low, high)
     open_ = counts & ~risen & ~fallen & (covariance > bounds[0]) & (covariance < bounds[1])
     candidates = open_.nonzero()[:, 0]
     number = max(1, int(share * int(counts.sum())))

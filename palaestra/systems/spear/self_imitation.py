@@ -116,7 +116,7 @@ class SelfImitation:
         self._advantage = advantage
         if "anchored" not in table or "imitated" not in table:
             return advantage
-        second, value = table["anchored"] > 0, table["imitated"] * (table.weight > 0)
+        second, value = table["anchored"] > 0, table["imitated"] * (table.row_weight > 0)
         if len(advantage) != len(table):
             second, value = second[table.token_row], value[table.token_row]
         return torch.where(second, value, advantage)
@@ -157,7 +157,7 @@ class SelfImitation:
         once = torch.zeros(len(table), dtype=torch.float64)
         once[order[last]] = 1.0
         group = table.key("group")
-        peers = Key(group.codes, group.size, (), once * fresh * (table.weight > 0))
+        peers = Key(group.codes, group.size, (), once * fresh * (table.row_weight > 0))
         returns = total_return(table)
         counts, means = segment_count(by=peers), segment_mean(returns, by=peers)
         deviations = segment_std(returns, by=peers)

@@ -82,7 +82,7 @@ def test_outcome_stays() -> None:  # rule 4
 
 def test_padding_and_replay() -> None:  # rule 5
     part = IntrinsicTool(rate=0.4, cap=1.0)
-    padded = table(weight=[1.0, 1, 0, 1, 1, 1])
+    padded = table(row_weight=[1.0, 1, 0, 1, 1, 1])
     found = part(padded, at(0))
     assert found["intrinsic"].tolist() == pytest.approx([0.4, 0, 0, 0.4, 0, 0])
     told = table(replayed=[1.0] * 4 + [0.0] * 2)

@@ -40,7 +40,7 @@ def test_what_is_cut(batch: TokenBatch, seed: int) -> None:  # rules 2 and 3
     lower, upper = 0.1, 1.0
     loss, metrics = ppo_clip_cov(batch.replace(seed=seed), share=0.3, lower=lower, upper=upper)
     cut, covariance = metrics["policy/cov_clipped"] > 0, metrics["policy/covariance"]
-    counts = batch.weight > 0
+    counts = batch["weight"] > 0
     could = counts & (metrics["policy/clip_fraction"] == 0) & (covariance > lower) & (covariance < upper)
     assert int(cut.sum()) == min(max(1, int(0.3 * int(counts.sum()))), int(could.sum()))
     assert bool((could | ~cut).all()) and bool((loss[cut] == 0).all())

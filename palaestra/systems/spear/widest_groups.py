@@ -37,7 +37,7 @@ def widest_groups(table: StepTable, *, share: Share = 0.75) -> Bool[Tensor, " ro
     once = torch.zeros(len(table), dtype=torch.float64)
     once[order[last]] = 1.0  # each trajectory counts once
     group = table.key("group")
-    peers = Key(group.codes, group.size, (), once * (table.weight > 0) * ~second)
+    peers = Key(group.codes, group.size, (), once * (table.row_weight > 0) * ~second)
     spread, there = segment_std(total_return(table), by=peers).tolist(), (segment_count(by=peers) > 0).tolist()
     labels = [str(label) for label in table.labels("group")]
     ranked = sorted((code for code in range(group.size) if there[code]), key=lambda code: (-spread[code], labels[code]))

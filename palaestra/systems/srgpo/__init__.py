@@ -67,7 +67,7 @@ def srgpo(
     Differs from the authors' code: E counts each trajectory once (theirs: `unit="row"`); blocks can stay inside a
         group, a switch of theirs that has no effect.
     """
-    counts = table.weight > 0
+    counts = table.row_weight > 0
     score = torch.where(counts, _scores(table, counts), 0.0)
     episode = standardize(
         total_return(table),

@@ -73,6 +73,6 @@ def test_srgpo_bad_input() -> None:  # rule 3
         with pytest.raises(RecipeError, match="cannot take `block_size: "):
             srgpo(table(), block_size=size)
     with pytest.raises(InvalidData, match="1 rows cannot be compared; 2 are needed"):
-        srgpo(table(weight=[1.0, 0.0, 0.0, 0.0]))
+        srgpo(table(row_weight=[1.0, 0.0, 0.0, 0.0]))
     with pytest.raises(RecipeError, match="block_scope"):
         srgpo(table(), block_scope="task")

@@ -91,14 +91,14 @@ def _check_strata(table: StepTable, strata: Columns) -> None:
     whole = table.key("trajectory")
     for name in strata:
         codes = table[name]
-        if name == "stratum" and bool(((codes < 0) & (table.weight > 0)).any()):
-            row = int(((codes < 0) & (table.weight > 0)).nonzero()[0, 0])
+        if name == "stratum" and bool(((codes < 0) & (table.row_weight > 0)).any()):
+            row = int(((codes < 0) & (table.row_weight > 0)).nonzero()[0, 0])
             raise InvalidData(
                 where=f"column `{name}`, row {row}",
                 what="a trajectory has no stratum.",
                 remedy='Let the environment name it in its last `info`: {"stratum": "2 calls"}.',
             )
-        counts = Key(whole.codes, whole.size, (), (table.weight > 0).double())
+        counts = Key(whole.codes, whole.size, (), (table.row_weight > 0).double())
         mixed = segment_range(codes, by=counts).nonzero()
         if len(mixed):
             trajectory = table.labels("trajectory")[int(mixed[0, 0])]

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from palaestra.algebra import Estimate, lambda_return
+from palaestra.algebra import Credit, lambda_return
 from palaestra.algebra import whiten as whiten_units
 from palaestra.data import StepTable
 from palaestra.registry import Columns, Fraction, register
@@ -27,7 +27,7 @@ def egae(
     gamma_in: Fraction | None = None,
     whiten: bool = False,
     chain: Columns = ("trajectory", "agent"),
-) -> Estimate:
+) -> Credit:
     """Advantages at once, also on unfinished trajectories; targets of the critic from finished ones only.
 
         δ_u = r_u + gamma · V_{u+1} − V_u       A_u = δ_u + gamma · lam · A_{u+1}       target_u = Σ gamma^k r_{u+k}
@@ -38,7 +38,7 @@ def egae(
 
     Args:
         table: columns trajectory, agent, turn, reward, terminated, truncated (both False: unfinished); value
-            (rows,) at level "row", token_value (tokens,) at level "token"; value_end (rows,) where a trajectory is
+            (rows,) at level "row", value_old (tokens,) at level "token"; bootstrap_value (rows,) where a trajectory is
             truncated; fresh (rows,), if it is there, says which rows `whiten` looks at.
         level: the unit of time. "token": each response token. "row": one value and one advantage a step.
         gamma: in [0, 1]. Higher: late rewards reach early units. Usual: 1.
@@ -48,7 +48,7 @@ def egae(
         chain: rows that agree in these columns follow each other in time; each agent has its own values. A
             trajectory is unfinished if any of its chains has no end.
 
-    Returns: Estimate of float32 (rows,) or (tokens,).
+    Returns: Credit of float32 (rows,) or (tokens,).
     Raises: MissingColumn, without a critic or end flags; InvalidData, for values that are not finite.
     Differs from the authors' code: unknown, there is none; the paper gives neither the window nor lam.
     """
@@ -65,11 +65,11 @@ def egae(
     row = table.token_row if level == "token" else torch.arange(len(table))
     target = torch.where(_finished(table, chain)[row], estimate.target, torch.nan)
     if not whiten:
-        return Estimate(estimate.advantage, target)
+        return Credit(estimate.advantage, target)
     learns = estimate.target.isfinite()  # who has a critic
     if "fresh" in table:
         learns = learns & (table["fresh"][row] > 0)
-    return Estimate(whiten_units(estimate.advantage, weight=learns), target)
+    return Credit(whiten_units(estimate.advantage, weight=learns), target)
 
 
 def _finished(table: StepTable, chain: tuple[str, ...]) -> Bool[Tensor, " rows"]:
@@ -79,7 +79,7 @@ def _finished(table: StepTable, chain: tuple[str, ...]) -> Bool[Tensor, " rows"]
     for flag in ("terminated", "truncated"):
         if flag in table:
             ended |= table[flag]
-    unfinished = last & (~ended & (table.weight > 0))[order]
+    unfinished = last & (~ended & (table.row_weight > 0))[order]
     trajectory = table.key("trajectory")
     goes_on = torch.zeros(trajectory.size, dtype=torch.bool)
     goes_on[trajectory.codes[order[unfinished]]] = True

@@ -13,7 +13,7 @@ from palaestra.errors import InvalidData
 from palaestra.registry import register
 
 
-@register("weights", "fresh", reads=("fresh",), source="arXiv 2506.15050")
+@register("weights", "fresh", reads=("fresh",), writes=("weight", "counts"), source="arXiv 2506.15050")
 def fresh(table: StepTable) -> Float[Tensor, " rows"]:
     """w = fresh: 1 on steps that were generated in this iteration, 0 on those of earlier windows.
 

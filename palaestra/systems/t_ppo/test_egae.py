@@ -71,7 +71,7 @@ def test_side_by_side(level: Any, table: StepTable) -> None:  # rule 3
 def test_several_agents() -> None:  # rule 4
     table = StepTable(
         group=["g"] * 4, trajectory=["a", "a", "b", "b"], agent=["x", "y", "x", "y"], turn=[0, 1, 0, 1],
-        reward=[1.0, 0.0, 1.0, 0.0], value=[0.5] * 4, terminated=[True, False, True, True], truncated=[False] * 4,
+        reward=[1.0, 0.0, 1.0, 0.0], row_value=[0.5] * 4, terminated=[True, False, True, True], truncated=[False] * 4,
     )  # fmt: skip
     found = egae(table, level="row")
     assert found.advantage.tolist() == [0.5, 0.0, 0.5, -0.5]
@@ -105,7 +105,7 @@ def test_whitening(table: StepTable) -> None:  # rule 6
 
 
 def one_row(**columns: Any) -> StepTable:
-    base = {"group": ["g"], "trajectory": ["t"], "agent": ["x"], "turn": [0], "reward": [0.0], "value": [0.5]}
+    base = {"group": ["g"], "trajectory": ["t"], "agent": ["x"], "turn": [0], "reward": [0.0], "row_value": [0.5]}
     return StepTable(**{**base, "terminated": [False], "truncated": [False], **columns})
 
 
@@ -114,10 +114,10 @@ def test_bad_input() -> None:  # rule 7
         egae(one_row())
     with pytest.raises(MissingColumn, match="neither `terminated` nor `truncated`"):
         egae(one_row(terminated=None, truncated=None), level="row")
-    with pytest.raises(MissingColumn, match="value_end"):
+    with pytest.raises(MissingColumn, match="bootstrap_value"):
         egae(one_row(truncated=[True]), level="row")
     with pytest.raises(InvalidData, match="not finite"):
-        egae(one_row(value=[float("inf")]), level="row")
+        egae(one_row(row_value=[float("inf")]), level="row")
     for option in ({"gamma": 1.5}, {"lam": -0.1}, {"level": "turn"}):
         with pytest.raises(RecipeError, match=next(iter(option))):
             egae(one_row(), **option)
@@ -129,7 +129,7 @@ def test_speed() -> None:  # rule 8
     ends = (place % long == long - 1) & (place // long % 2 == 0)
     table = StepTable(
         group=place // long, trajectory=place // long, agent=torch.zeros(size), turn=place % long,
-        reward=torch.zeros(size), value=torch.rand(size), terminated=ends, truncated=torch.zeros_like(ends),
+        reward=torch.zeros(size), row_value=torch.rand(size), terminated=ends, truncated=torch.zeros_like(ends),
     )  # fmt: skip
     started = time.perf_counter()
     egae(table, level="row")

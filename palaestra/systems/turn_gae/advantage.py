@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from palaestra.algebra import Estimate, lambda_return, segment_range
+from palaestra.algebra import Credit, lambda_return, segment_range
 from palaestra.algebra import whiten as whiten_units
 from palaestra.data import Key, StepTable
 from palaestra.data.keys import compact
@@ -23,20 +23,20 @@ def turn_gae(
     lam: Fraction = 0.99,
     whiten: bool = True,
     chain: Columns = ("trajectory", "agent"),
-) -> Estimate:
+) -> Credit:
     """Generalized advantage estimation over turns; long turns weigh more in the whitening, as they do in the loss.
 
         δ_t = r_t + gamma · V_{t+1} − V_t        A_t = δ_t + gamma · lam · A_{t+1}        target_t = A_t + V_t
 
     Args:
         table: columns trajectory, agent, turn, reward, terminated, truncated, token_count, value (rows,);
-            value_end (rows,) where a trajectory is truncated.
+            bootstrap_value (rows,) where a trajectory is truncated.
         gamma: in [0, 1], per turn. Higher: late rewards reach early turns. Usual: 0.99.
         lam: in [0, 1], per turn. Higher: less bias, more variance. Usual: 0.99.
         whiten: standardize advantages over the response tokens of the batch; targets stay as they are.
         chain: rows that agree in these columns follow each other in time; each agent has its own values.
 
-    Returns: Estimate of float32 (rows,); target NaN on rows of agents without a critic.
+    Returns: Credit of float32 (rows,); target NaN on rows of agents without a critic.
     Raises: MissingColumn, without values or end flags; InvalidData, for a turn that is missing or occurs twice, fewer
         than 2 tokens, or a trajectory whose last row is neither terminated nor truncated.
     Differs from the authors' code: the next turn is found by its number, not by the order of rows.
@@ -48,12 +48,12 @@ def turn_gae(
     judged = estimate.target.isfinite().float()
     tokens = whiten_units(table.per_token(estimate.advantage), weight=table.per_token(judged))
     first = table["token_count"].cumsum(0) - table["token_count"]
-    return Estimate(tokens[first], estimate.target)
+    return Credit(tokens[first], estimate.target)
 
 
 def _refuse_broken_turns(table: StepTable, chain: tuple[str, ...]) -> None:
     """Raises: InvalidData, for an act in two rows that weigh, or turns of a trajectory without any row."""
-    counts = table.weight > 0
+    counts = table.row_weight > 0
     acts = table.key(*chain, "turn").codes[counts]
     repeated = len(acts) - compact(acts)[1]
     if repeated:

@@ -49,7 +49,7 @@ class DenseThenSparse:
     def __call__(self, table: StepTable, iteration: Iteration) -> Float[Tensor, " rows"]:
         self.step = iteration.number
         order, last = table.timeline("trajectory")
-        ends = torch.zeros(len(table), dtype=torch.bool).index_copy_(0, order, last) & (table.weight > 0)
+        ends = torch.zeros(len(table), dtype=torch.bool).index_copy_(0, order, last) & (table.row_weight > 0)
         outcome = table["outcome"].double()
         if not bool(outcome[ends].isfinite().all()):
             raise InvalidData(
@@ -62,7 +62,7 @@ class DenseThenSparse:
             reward = reward + self.progress * _advances(table, order)
             if "invalid" in table:
                 reward = reward - self.invalid * table["invalid"].double()
-        return torch.where(table.weight > 0, reward, 0.0).float()
+        return torch.where(table.row_weight > 0, reward, 0.0).float()
 
     def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
         return {"reward/dense": float(self.step < self.dense)}

@@ -19,7 +19,7 @@ from tests.parts.tables import close, quick, shuffled, tables
 def test_rows_in_any_order() -> None:  # rule 1
     table = StepTable(
         group=["g"] * 3, trajectory=["t"] * 3, agent=["x"] * 3, turn=[2, 0, 1], reward=[4.0, 0.0, -0.5],
-        value=[2.0, 1.0, 1.2], terminated=[True, False, False],
+        row_value=[2.0, 1.0, 1.2], terminated=[True, False, False],
     )  # fmt: skip
     assert close(turn_gae(table, whiten=False).advantage, [2.0, 2.3836, 2.2402])
     assert close(turn_gae(table, whiten=False).target, [4.0, 3.3836, 3.4402])
@@ -32,7 +32,7 @@ def test_turns_that_are_missing_or_twice() -> None:  # rule 2
         turn_gae(two_steps(turn=[1, 1]))
     assert turn_gae(two_steps(turn=[3, 4])).advantage.isfinite().all()  # of an episode that others began
     with pytest.raises(InvalidData, match="0 units cannot be whitened"):
-        turn_gae(two_steps(weight=[0.0, 0.0]))
+        turn_gae(two_steps(row_weight=[0.0, 0.0]))
 
 
 @quick

@@ -5,7 +5,7 @@ Knows rewards, one value a step and time. Knows nothing of the critic's network 
 
 from __future__ import annotations
 
-from palaestra.algebra import Estimate, lambda_return, whitened
+from palaestra.algebra import Credit, lambda_return, whitened
 from palaestra.data import StepTable
 from palaestra.registry import Columns, Fraction, register
 
@@ -18,7 +18,7 @@ def vl_dac(
     lam: Fraction = 0.95,
     whiten: bool = True,
     chain: Columns = ("trajectory", "agent"),
-) -> Estimate:
+) -> Credit:
     """Generalized advantage estimation over environment steps; every token of step k gets A_k.
 
         δ_k = r_k + gamma · V_{k+1} − V_k        A_k = δ_k + gamma · lam · A_{k+1}        target_k = A_k + V_k
@@ -27,7 +27,7 @@ def vl_dac(
     those of single tokens, no weight between thought and action tokens has to be tuned.
 
     Args:
-        table: columns trajectory, agent, turn, reward, terminated, truncated, value (rows,); value_end (rows,)
+        table: columns trajectory, agent, turn, reward, terminated, truncated, value (rows,); bootstrap_value (rows,)
             where a trajectory is truncated.
         gamma: in [0, 1], per step; nothing is discounted inside a step. Higher: late rewards reach early steps.
             Usual: 0.9.
@@ -35,10 +35,10 @@ def vl_dac(
         whiten: (A − mean) / (deviation + 1e-8) over the steps of the batch; targets stay as they are.
         chain: rows that agree in these columns follow each other in time; each agent has its own values.
 
-    Returns: Estimate of float32 (rows,); target NaN on rows of agents without a critic.
+    Returns: Credit of float32 (rows,); target NaN on rows of agents without a critic.
     Raises: MissingColumn, without values or end flags; InvalidData, for values that are not finite, or a
         trajectory whose last row is neither terminated nor truncated.
-    Differs from the authors' code: a step cut off by a time limit bootstraps from `value_end`; there it gets
+    Differs from the authors' code: a step cut off by a time limit bootstraps from `bootstrap_value`; there it gets
         advantage 0.
     """
     estimate = lambda_return(table, gamma=gamma, lam=lam, level="row", by=chain)

@@ -15,7 +15,7 @@ from torch import Tensor
 from palaestra.algebra import kl_estimate, segment_sum
 from palaestra.data import Key, TokenBatch
 from palaestra.data.keys import compact
-from palaestra.errors import ContractError, InvalidData
+from palaestra.errors import InvalidData
 from palaestra.registry import NonNegative, register
 
 Low = Annotated[float, pydantic.Field(ge=0, lt=1)]
@@ -23,36 +23,35 @@ Bound = Annotated[float, pydantic.Field(gt=1)]
 LARGEST = 20.0  # of a log-ratio's size: exp(20) is far outside any clip and still finite
 
 
-@register("loss", "ppo_clip_guarded", source="arXiv 2508.04280, public code")
+@register(
+    "loss",
+    "ppo_clip_guarded",
+    reads=("advantage", "logprob", "logprob_old", "weight"),
+    source="arXiv 2508.04280, public code",
+)
 def ppo_clip_guarded(
     batch: TokenBatch, *, low: Low = 0.1, high: NonNegative = 0.1, bound: Bound = 10.0
 ) -> tuple[Float[Tensor, " tokens"], dict[str, Tensor]]:
     """−min(ρ A, clip(ρ) A) per token; −clip(ρ) A on all tokens of a row in which any ρ exceeds `bound`.
 
-        ρ_u = exp(logprob_u − proximal_u)        clip(ρ) = min(max(ρ, 1 − low), 1 + high)
+        ρ_u = exp(logprob_u − logprob_old_u)        clip(ρ) = min(max(ρ, 1 − low), 1 + high)
 
     The plain minimum has no bound where A < 0: a token that became ten times as likely pulls with ten times the
     gradient. Behind the guard it pulls no more, and neither do the others of its step that left the clip.
 
     Args:
-        batch: columns advantage, logprob, proximal, weight, row, each (tokens,).
+        batch: columns advantage, logprob, logprob_old, weight, row, each (tokens,).
         low: in [0, 1). Higher: actions may become rarer faster. Usual: 0.1–0.2.
         high: ≥ 0. Higher: rare good actions may grow faster. Usual: 0.1–0.28.
         bound: > 1. Higher: rarer intervention. Usual: 10.
 
-    Returns: loss (tokens,) and, per token, policy/clip_fraction, policy/guarded, policy/kl (k3 to the proximal
+    Returns: loss (tokens,) and, per token, policy/clip_fraction, policy/guarded, policy/kl (k3 to the old
         policy) and policy/ratio.
     Raises: ContractError, if a row is cut by the batch; InvalidData, for a log-probability that is not finite.
     Differs from the authors' code: there such a log-probability silently drops its step.
     """
-    if "row" not in batch.whole:
-        raise ContractError(
-            where="loss: ppo_clip_guarded",
-            what="this batch may hold a part of a row only.",
-            remedy="Use loss: ppo_clip, or batches that hold whole rows.",
-        )
-    counts = batch.weight > 0
-    difference = torch.where(counts, batch.logprob - batch.proximal, 0.0)
+    counts = batch["weight"] > 0
+    difference = torch.where(counts, batch["logprob"] - batch["logprob_old"], 0.0)
     if not bool(difference.isfinite().all()):
         raise InvalidData(
             where="loss: ppo_clip_guarded",
@@ -62,14 +61,14 @@ def ppo_clip_guarded(
         )
     rho = torch.exp(difference.clamp(-LARGEST, LARGEST))
     guarded = _any_of_row(counts & (rho.detach() > bound), batch)
-    clipped = -rho.clamp(1 - low, 1 + high) * batch.advantage
-    loss = torch.where(guarded, clipped, torch.maximum(-rho * batch.advantage, clipped))
-    risen = (batch.advantage > 0) & (rho > 1 + high)
-    fallen = (batch.advantage < 0) & (rho < 1 - low)
+    clipped = -rho.clamp(1 - low, 1 + high) * batch["advantage"]
+    loss = torch.where(guarded, clipped, torch.maximum(-rho * batch["advantage"], clipped))
+    risen = (batch["advantage"] > 0) & (rho > 1 + high)
+    fallen = (batch["advantage"] < 0) & (rho < 1 - low)
     metrics = {
         "policy/clip_fraction": risen | fallen,
         "policy/guarded": guarded,
-        "policy/kl": torch.where(counts, kl_estimate(batch.logprob.detach(), batch.proximal), 0.0),
+        "policy/kl": torch.where(counts, kl_estimate(batch["logprob"].detach(), batch["logprob_old"]), 0.0),
         "policy/ratio": rho,
     }
     return loss, {name: value.detach().to(loss.dtype) for name, value in metrics.items()}

@@ -31,7 +31,7 @@ def test_above_the_bound() -> None:  # rule 2
     batch = filled([[3], [2]], 0)
     logprob = torch.tensor([12.0, 1.05, 5.0, 5.0, 1.05], dtype=torch.float64).log().requires_grad_()
     ones = torch.ones(5, dtype=torch.float64)
-    batch = batch.replace(logprob=logprob, proximal=torch.zeros(5), advantage=-ones, weight=ones)
+    batch = batch.replace(logprob=logprob, logprob_old=torch.zeros(5), advantage=-ones, weight=ones)
     loss, metrics = ppo_clip_guarded(batch)
     assert loss.tolist() == pytest.approx([1.1, 1.05, 1.1, 5.0, 1.05])
     assert metrics["policy/guarded"].tolist() == [1.0, 1.0, 1.0, 0.0, 0.0]

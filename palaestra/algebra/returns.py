@@ -120,7 +120,7 @@ def lambda_return(
         neither terminated nor truncated (open_end "error"), or if a chain has values on some of its rows only.
     """
     order, last = table.timeline(*by)
-    value, judged = _values(table, "value" if level == "row" else "value_old", by=by)
+    value, judged = _values(table, "row_value" if level == "row" else "value_old", by=by)
     end, unfinished = _end_value(table, order, last, judged, open_end=open_end)
     rewards, inner = (table["reward"] if reward is None else reward), gamma
     unit, closes = order, torch.ones(len(order), dtype=torch.bool)

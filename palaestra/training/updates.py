@@ -200,7 +200,8 @@ class Updater:
         budget, cost = self.token_budget, samples.cost
         order = [i for unit in micro_batches(cost, mini, budget=budget, together=together) for i in unit]
         units = [order] if self.scope == "minibatch" else micro_batches(cost, chosen, budget=budget, together=together)
-        pieces = [micro_batches(cost, unit, budget=budget) for unit in units]
+        cuts = [(unit, micro_batches(cost, unit, budget=budget)) for unit in units]
+        cuts = [(unit, pieces if len(pieces) > 1 else [unit]) for unit, pieces in cuts]
         batch = everything.take(torch.from_numpy(token_index(samples, order)))
         evaluated = torch.zeros(len(batch)).index_fill_(0, _places(samples, order, chosen), 1.0)
         shares = _Shares(
@@ -216,13 +217,13 @@ class Updater:
         norms = _AgentNorms(self.policy.module, batch.agent) if self.agent_gradients else None
         metrics: dict[str, float] = defaultdict(float)
         self.optimizer.zero()
-        for cut in pieces:
-            places = _places(samples, order, [i for piece in cut for i in piece]).to(device)
-            tokens, own = batch.take(places).replace(minibatch=batch.minibatch), shares.take(places)
-            if len(cut) == 1:
-                self._one_pass(samples, cut[0], tokens, own, metrics, norms)
+        for unit, pieces in cuts:
+            places = _places(samples, order, [i for piece in pieces for i in piece]).to(device)
+            tokens, own = batch.take(places), shares.take(places)
+            if len(pieces) == 1:
+                self._one_pass(samples, unit, tokens, own, metrics, norms)
             else:
-                self._two_passes(samples, cut, tokens, own, metrics, norms)
+                self._two_passes(samples, pieces, tokens, own, metrics, norms)
         return self._finish(metrics) | ({} if norms is None else norms.metrics(self.agents))
 
     def _one_pass(

@@ -25,7 +25,14 @@ from palaestra.registry import Columns, Fraction, PositiveInt, register
 Steps = Annotated[int, pydantic.Field(ge=0)]
 
 
-@register("advantage", "canon", reads=("entropy",), uses=("group",), source="arXiv 2509.23962")
+@register(
+    "advantage",
+    "canon",
+    reads=(),
+    reads_if={"metric=entropy": ("row_entropy",)},
+    uses=("group",),
+    source="arXiv 2509.23962",
+)
 class Canon:
     """Compare a trajectory with the other half of its group, and with its own half.
 

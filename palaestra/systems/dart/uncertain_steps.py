@@ -20,7 +20,7 @@ from palaestra.registry import Columns, register
 Quantile = Annotated[float, pydantic.Field(ge=0, lt=1)]
 
 
-@register("weights", "uncertain_steps", reads=("entropy",), writes=("weight", "counts"), source="arXiv 2509.23866")
+@register("weights", "uncertain_steps", reads=("row_entropy",), writes=("weight", "counts"), source="arXiv 2509.23866")
 def uncertain_steps(table: StepTable, *, quantile: Quantile = 0.2, by: Columns = ("group",)) -> Float[Tensor, " rows"]:
     """w = 1 on steps whose entropy is at least the group's quantile, else 0.
 

@@ -1,0 +1,227 @@
+"""Passes: which outputs of which policy an iteration computes, who reads them, and the columns that they fill.
+
+A part says in `reads` what it needs. A column `logprob_old` is the output `logprob` of the policy at the start of the
+update, `logprob_reference` that of the reference policy, `logprob` that of the policy in training. From the names alone
+this module plans at most three kinds of passes:
+
+    at the start     x_old, for parts of the table, and for losses if the iteration makes several updates
+    reference        x_reference
+    in each update   x, the only outputs that carry gradient
+
+With a single update on fresh episodes the policy at the start is the policy in training, so that a loss that reads
+`logprob_old` costs no pass of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from palaestra.columns import output_of
+from palaestra.data import Iteration, StepTable
+from palaestra.data.batches import micro_batches, token_index
+from palaestra.data.protocols import Samples
+from palaestra.training.bound import Bound
+
+METRICS = "metrics"  # what the log itself reads: entropy in each update
+UNSAID = ("value_old",)  # what a part of the table may read that does not say what it reads
+
+Readers = dict[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """A part as the plan sees it.
+
+    Attributes:
+        name: as messages name it, "loss: ppo_clip".
+        reads: columns; None, if the part does not say.
+        frozen_minibatch: whether it reads columns of the whole mini-batch, before its tokens are evaluated.
+    """
+
+    name: str
+    reads: tuple[str, ...] | None
+    frozen_minibatch: bool = False
+
+
+def reader(part: Bound) -> Reader:
+    """A part with its options as the plan sees it."""
+    declared = part.part
+    return Reader(
+        name=f"{declared.slot}: {declared.name}", reads=part.reads, frozen_minibatch=declared.frozen_minibatch
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassPlan:
+    """The outputs of one policy that one iteration computes; each output with the parts that read it.
+
+    Attributes:
+        start: of the policy at the start of the update, for the whole table.
+        reference: of its reference. update: of the policy in training, in each update.
+        table_reads: whether a part of the table reads an output of the start, so that rows of roles that are not
+            trained are evaluated too.
+    """
+
+    start: Readers = field(default_factory=dict)
+    reference: Readers = field(default_factory=dict)
+    update: Readers = field(default_factory=dict)
+    table_reads: bool = False
+
+    def lines(self) -> list[str]:
+        """For `explain`: `start of the update: logprob (loss: ppo_clip), value (advantage: ppo)`."""
+        named = (("start of the update", self.start), ("reference", self.reference), ("each update", self.update))
+        return [
+            f"{when}: " + ", ".join(f"{output} ({', '.join(readers)})" for output, readers in sorted(outputs.items()))
+            for when, outputs in named
+            if outputs
+        ]
+
+
+def plan_passes(
+    table_parts: Iterable[Reader], update_parts: Iterable[Reader], *, gives: Collection[str], several_updates: bool
+) -> PassPlan:
+    """The passes that these parts need of one policy.
+
+    Args:
+        table_parts: of the slots reward, selection, advantage and weights.
+        update_parts: loss and regularizers of this policy.
+        gives: the outputs that the policy has; other names in `reads` are columns of the table.
+        several_updates: whether an iteration makes more than one update, or learns from episodes of older weights.
+    """
+    start: dict[str, list[str]] = {}
+    reference: dict[str, list[str]] = {}
+    update: dict[str, list[str]] = {"logprob": [METRICS], "entropy": [METRICS]}
+    table_reads = False
+
+    def note(into: dict[str, list[str]], output: str, reader: str) -> None:
+        if output not in gives:
+            return
+        readers = into.setdefault(output, [])
+        if reader not in readers:
+            readers.append(reader)
+
+    for part in table_parts:
+        for column in UNSAID if part.reads is None else part.reads:
+            output, of = output_of(column)
+            if of == "old":
+                table_reads = True
+                note(start, output, part.name)
+            elif of == "reference":
+                note(reference, output, part.name)
+    for part in update_parts:
+        for column in part.reads or ():
+            output, of = output_of(column)
+            if of == "old" and (several_updates or part.frozen_minibatch):
+                note(start, output, part.name)
+            elif of == "reference":
+                note(reference, output, part.name)
+            elif of == "policy":
+                note(update, output, part.name)
+    if several_updates or start:  # comes along with any other output
+        note(start, "logprob", METRICS)
+    return PassPlan(
+        start={output: tuple(readers) for output, readers in start.items()},
+        reference={output: tuple(readers) for output, readers in reference.items()},
+        update={output: tuple(readers) for output, readers in update.items()},
+        table_reads=table_reads,
+    )
+
+
+# ---- columns ----------------------------------------------------------------------------------------------
+def fill_columns(
+    table: StepTable,
+    iteration: Iteration,
+    plans: Mapping[str, PassPlan],
+    references: Mapping[str, Any],
+    *,
+    trained: Tensor,
+) -> StepTable:
+    """Run the passes before the update; their outputs become columns, NaN where no policy of `plans` acted.
+
+    Args:
+        plans: by name of the policy. references: the frozen reference of a policy, where it has one.
+        trained: (rows,), 0 on rows of roles that are not trained.
+    """
+    columns: dict[str, Tensor] = {}
+    for name, plan in plans.items():
+        if not iteration.acted(name):
+            continue
+        policy, samples = iteration.policies[name], iteration.samples(name)
+        if plan.start:
+            chosen = _all(samples) if plan.table_reads else _with_tokens(samples, trained[table.token_row] > 0)
+            _evaluate(policy, iteration, name, chosen, plan.start, "old", columns, table)
+        if plan.reference and name in references:
+            _evaluate(references[name], iteration, name, _all(samples), plan.reference, "reference", columns, table)
+    if "anchored" in table:  # replayed rows that are clipped around what sampled them
+        anchored = table["anchored"][table.token_row] > 0
+        recomputed = columns.get("logprob_old", torch.full((table.tokens,), torch.nan))
+        columns["logprob_old"] = torch.where(anchored, table["logprob_behavior"], recomputed)
+    columns |= _of_rows(table, columns)
+    return table.replace(**columns) if columns else table
+
+
+def _all(samples: Samples) -> Sequence[int]:
+    return range(len(samples.cost))
+
+
+def _with_tokens(samples: Samples, tokens: Tensor) -> list[int]:
+    """Samples with a response token among these, bool (tokens of the table,)."""
+    chosen, start, index = tokens.numpy(), samples.token_start, samples.token_index
+    return [i for i in _all(samples) if chosen[index[start[i] : start[i + 1]]].any()]
+
+
+def _evaluate(
+    model: Any,
+    iteration: Iteration,
+    name: str,
+    chosen: Sequence[int],
+    outputs: Collection[str],
+    suffix: str,
+    columns: dict[str, Tensor],
+    table: StepTable,
+) -> None:
+    """One pass over these samples without gradient; each output becomes the column `<output>_<suffix>`."""
+    samples = iteration.samples(name)
+    wanted = set(outputs) | ({"bootstrap_value"} if "value" in outputs and suffix == "old" else set())
+    for which in micro_batches(samples.cost, chosen, budget=iteration.token_budget):
+        with torch.no_grad():
+            found = model.forward(samples, which, wanted)
+        index = torch.from_numpy(token_index(samples, which))
+        for output, values in found.columns.items():
+            column = _column(columns, f"{output}_{suffix}", (table.tokens, *values.shape[1:]))
+            column[index] = values.float().cpu()
+        if found.bootstrap_value is not None:
+            rows = samples.end_row[which]
+            has_next = rows >= 0
+            column = _column(columns, "bootstrap_value", (len(table),))
+            column[torch.from_numpy(rows[has_next])] = found.bootstrap_value.cpu()[torch.from_numpy(has_next)]
+
+
+def _column(columns: dict[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:
+    return columns.setdefault(name, torch.full(shape, torch.nan))
+
+
+def _of_rows(table: StepTable, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What rows have of their tokens: `row_value` is V at the first token, `row_entropy` the mean entropy.
+
+    An agent that was cut off before it was shown anything more stands where it stood: its `bootstrap_value` is the
+    value at its last token.
+    """
+    out: dict[str, Tensor] = {}
+    end = table["token_count"].cumsum(0)
+    if "value_old" in columns:
+        out["row_value"] = columns["value_old"][end - table["token_count"]]
+        if "truncated" in table:
+            found = columns.get("bootstrap_value", torch.full((len(table),), torch.nan))
+            out["bootstrap_value"] = torch.where(
+                table["truncated"] & found.isnan(), columns["value_old"][end - 1], found
+            )
+    if "entropy_old" in columns:
+        total = torch.zeros(len(table)).index_add_(0, table.token_row, columns["entropy_old"].nan_to_num())
+        out["row_entropy"] = total / table["token_count"]
+    return out

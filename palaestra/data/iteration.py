@@ -24,6 +24,7 @@ class Iteration:
         temperature: of the rollout. token_budget: tokens a model should read at once.
         rows: the steps behind the table's rows, in its order.
         temperatures: of policies whose roles have their own.
+        metrics: a part adds what it wants logged, `iteration.metrics["judge/wrong"] = 0.1`.
     """
 
     policies: Mapping[str, Any]
@@ -34,6 +35,7 @@ class Iteration:
     rows: Sequence[Row] = ()
     collated: dict[str, Samples] = field(default_factory=dict)
     temperatures: Mapping[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
 
     def acted(self, policy: str) -> bool:
         """Whether the policy acted in any of the rows."""

@@ -126,6 +126,7 @@ def prepare(
     table = _weigh(table, parts.weights, iteration, trained)
     samples = {name: iteration.samples(name) for name in iteration.policies if iteration.acted(name)}
     experience = Experience(table, list(iteration.rows), samples)
+    experience.learned |= iteration.metrics
     for bound in parts.all:
         if (learn := bound.can("learn")) is not None:
             experience.learned |= learn(table, iteration)

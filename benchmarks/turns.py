@@ -161,7 +161,9 @@ def learn(side: Side, played: Sequence[Trajectory]) -> tuple[float, int]:
         advantage=[bind("advantage", Use(name="grpo"))],
         weights=[],
     )
-    experience = prepare(played, parts, Iteration({"main": side.learner}, 0, 0, 1.0, TOKEN_BUDGET), {}, proximal=False)
+    experience = prepare(
+        played, parts, Iteration({"main": side.learner}, 0, 0, 1.0, TOKEN_BUDGET), {}, several_updates=False
+    )
     norm = side.updater.update(experience, seed=0)["policy/grad_norm"]
     return norm, int(experience.samples["main"].cost.sum())  # type: ignore[attr-defined]
 

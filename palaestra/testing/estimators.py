@@ -104,10 +104,10 @@ def _check_padding(check: _Check, first: list[Tensor], table: StepTable) -> None
     padding = torch.arange(len(index)) < len(extra)
     both = table.take(index)
     wild: dict[str, Tensor] = {
-        "weight": torch.where(padding, 0.0, both.weight),
+        "row_weight": torch.where(padding, 0.0, both.row_weight),
         "reward": torch.where(padding, 1e3, both["reward"]),
     }
-    for name in ("value", "bootstrap_value"):
+    for name in ("row_value", "bootstrap_value"):
         if name in both:
             wild[name] = torch.where(padding, torch.nan, both[name])
     padded = both.replace(**wild)

@@ -29,7 +29,7 @@ from palaestra.systems.poad.ntpo import ntpo
 from palaestra.systems.ppr.advantage import ppr
 from palaestra.systems.turn_gae.advantage import turn_gae
 from palaestra.systems.vl_dac.advantage import vl_dac
-from palaestra.training.credit import chain
+from palaestra.training.credit import assign_credit
 from tests.parts.small_tables import at, two_steps
 from tests.parts.tables import close, quick, tables
 
@@ -82,7 +82,7 @@ def test_without_discount_the_clock_does_not_matter(table: StepTable) -> None:  
 def test_inside_a_step(estimator: Any, table: StepTable, seed: int) -> None:  # rule 3
     found = estimator(table)
     assert len(found.advantage) == len(table)
-    tokens = chain([estimator], table).advantage
+    tokens = assign_credit([estimator], table)["advantage"]
     assert all(float(own.max() - own.min()) == 0.0 for own in tokens.split(table["token_count"].tolist()))
     dice = torch.Generator().manual_seed(seed)
     moved = [own[torch.randperm(len(own), generator=dice)] for own in _of_rows(table, "value_old")]
@@ -200,5 +200,5 @@ def test_warm_up_of_the_critic() -> None:  # rule 9
     again = CriticWarmup(iterations=2)
     again.load_state_dict(filtering.state_dict())
     assert not again.warming
-    credit = chain([vl_dac, lambda t, a: filtering(t, a, at(0))], table)
-    assert not credit.advantage.any() and credit.target is not None and credit.target.any()
+    credit = assign_credit([vl_dac, lambda t, a: filtering(t, a, at(0))], table)
+    assert not credit["advantage"].any() and credit["value_target"].any()

@@ -69,6 +69,6 @@ def test_unknown_limit() -> None:  # rule 4
 def test_denominators() -> None:  # rule 5
     table = StepTable.from_trajectories(EPISODES)
     found = OverlongFilter()(table, Iteration({}, 0, 0, 1.0, 64, rows_of(EPISODES)))
-    assert "rejection" not in OverlongFilter.part.uses  # type: ignore[attr-defined]
+    assert "counts" in OverlongFilter.part.writes  # type: ignore[attr-defined]
     assert torch.count_nonzero(combine([table.row_weight, found], table)) == 12
     assert torch.count_nonzero(grpo(table)) == len(table)

@@ -13,9 +13,10 @@ from typing import get_args
 import pytest
 
 from palaestra.algebra import Aggregation
+from palaestra.columns import FROM_EPISODES
 from palaestra.errors import MissingExtra, PalaestraError, RecipeError, UnknownName
 from palaestra.recipe import load
-from palaestra.recipe.feasibility import AGGREGATIONS, ALWAYS
+from palaestra.recipe.feasibility import AGGREGATIONS
 
 
 @pytest.fixture
@@ -254,7 +255,7 @@ def test_settings_that_exclude_each_other(message) -> None:  # rule 13
 
 def test_names_held_equal_to_the_data_room() -> None:  # rule 13
     assert get_args(Aggregation) == AGGREGATIONS
-    assert "state_key" not in ALWAYS and "reward" in ALWAYS
+    assert "state_key" not in FROM_EPISODES and "reward" in FROM_EPISODES
 
 
 def test_what_declares_nothing_is_not_refused(base) -> None:  # rule 14

@@ -140,8 +140,10 @@ def _needs(used: UsedPart, parts: Sequence[UsedPart]) -> Iterator[str]:
     """Abilities and columns that must come from somewhere, each once."""
     reads = [column for column in used.part.reads_with(used.values) or () if not column.endswith("?")]
     written = {column for part in parts for column in part.part.writes or ()}
-    needs = {ability_of(column) or ("state_key" if column == "next_key" else column) for column in reads}
-    yield from sorted((needs | set(used.part.uses)) - FROM_EPISODES - OF_TOKENS - written)
+    columns = {"state_key" if column == "next_key" else column for column in reads} - FROM_EPISODES - written
+    abilities = {ability for column in columns if (ability := ability_of(column))}
+    others = {column for column in columns if not ability_of(column)} - OF_TOKENS
+    yield from sorted(others | abilities | set(used.part.uses))
 
 
 def _check_need(

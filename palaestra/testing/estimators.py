@@ -77,7 +77,7 @@ class _Check:
     def run(self, table: StepTable) -> list[Tensor]:
         """Advantage, and target if there is one."""
         found = self.estimator(table)
-        parts = list(found) if isinstance(found, Credit) else [found]
+        parts = [found] if not isinstance(found, Credit) else [one for one in found[:2] if one is not None]
         for part in parts:
             if not isinstance(part, Tensor) or part.dtype != torch.float32:
                 self.broken("1", f"it gave {getattr(part, 'dtype', type(part).__name__)}, not a float32 tensor")

@@ -146,9 +146,9 @@ def test_3_what_is_skipped_is_not_evaluated(run: Run, monkeypatch: pytest.Monkey
     read: list[int] = []
     plain = NetworkPolicy.forward
 
-    def forward(self: Any, samples: Any, which: Any, **options: Any) -> Any:
+    def forward(self: Any, samples: Any, which: Any, outputs: Any) -> Any:
         read.append(int(sum(samples.token_start[i + 1] - samples.token_start[i] for i in which)))
-        return plain(self, samples, which, **options)
+        return plain(self, samples, which, outputs)
 
     monkeypatch.setattr(NetworkPolicy, "forward", forward)
     (_, some), seen = run(), sum(read)

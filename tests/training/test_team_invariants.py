@@ -9,6 +9,7 @@ which acts arrive, and the order among acts of one moment, move no advantage.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import random
 import re
@@ -126,6 +127,11 @@ def test_2_a_whole_run(run: Run) -> None:
     assert not same(weights(single, 0, "one"), weights(single, 3, "one")), "nothing was learned"
 
 
+def _given(advantage: Tensor, table: StepTable) -> Tensor:
+    """An estimator whose advantages are known."""
+    return advantage
+
+
 # ---- names ------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda o: o.part.name)
 @few
@@ -137,7 +143,9 @@ def test_3_names(estimator: Any, table: StepTable) -> None:
     named = table.replace(agent=[NAMES[labels[code]] for code in table["agent"].tolist()])
     before, after = numbers(estimator(table, **options)), numbers(estimator(named, **other))
     assert torch.equal(before, after)
-    old, new = (signal_metrics(assign_credit([lambda _, a=a: a], t)) for a, t in ((before, table), (after, named)))
+    old, new = (
+        signal_metrics(assign_credit([functools.partial(_given, a)], t)) for a, t in ((before, table), (after, named))
+    )
     assert {re.sub(r"(?<=^agent/)[^/]+", lambda m: NAMES[m[0]], key): value for key, value in old.items()} == new
 
 

@@ -177,7 +177,7 @@ def test_9_a_long_trajectory_is_drawn_once() -> None:
 
 def test_10_refusals() -> None:
     table = answers([1, 0], [0.2, 0.1])
-    with pytest.raises(MissingColumn, match="no column `entropy`"):
+    with pytest.raises(MissingColumn, match="no column `row_entropy`"):
         canon(table.replace(row_entropy=None))
     assert canon(table.replace(row_entropy=None), metric="length").tolist() == [0.5, -0.5]
     with pytest.raises(InvalidData, match="no group has two trajectories"):

@@ -121,7 +121,7 @@ def test_neutral(mode: Any) -> None:  # rule 4
     kept = part.choose(played, at())
     before, after = StepTable.from_trajectories(played), StepTable.from_trajectories(kept)
     assert torch.equal(grpo(before), grpo(after))
-    assert torch.equal(before.weight * part(after, at()), before.weight)
+    assert torch.equal(before.row_weight * part(after, at()), before.row_weight)
     part.load_state_dict(part.state_dict())
 
 

@@ -1,11 +1,11 @@
 """Protocols: what a lower room needs from a higher one, and what users implement.
 
-Override these: Environment (or AsyncEnvironment). The rest is for authors of new kinds of policies.
+The environments' are in `palaestra.data.abilities`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -14,80 +14,10 @@ from torch import Tensor
 from torch.nn import Module
 
 from palaestra.data.entropy_signal import EntropyHeat
-from palaestra.data.interaction import Action, FinishReason, Observation, StepResult
+from palaestra.data.interaction import Action, FinishReason, Observation
 from palaestra.data.table import Row
 from palaestra.data.task import Task
 from palaestra.data.trajectory import Tail, Trajectory
-
-
-# ---- environments -----------------------------------------------------------------------------------------
-@runtime_checkable
-class Environment(Protocol):
-    """One episode at a time; several agents by name, one is not special."""
-
-    agents: tuple[str, ...]
-
-    def reset(self, task: Task) -> StepResult: ...
-    def step(self, actions: Mapping[str, Action]) -> StepResult: ...
-    def close(self) -> None: ...
-
-
-@runtime_checkable
-class AsyncEnvironment(Protocol):
-    """The same, when acting means waiting."""
-
-    agents: tuple[str, ...]
-
-    async def reset(self, task: Task) -> StepResult: ...
-    async def step(self, actions: Mapping[str, Action]) -> StepResult: ...
-    async def close(self) -> None: ...
-
-
-@runtime_checkable
-class HasTasks(Protocol):
-    """Gives tasks. The same (split, n, seed) gives the same tasks; splits never share a content hash."""
-
-    def tasks(self, split: str, n: int, seed: int) -> list[Task]: ...
-
-
-@runtime_checkable
-class HasExpert(Protocol):
-    """Knows a good action for the present state."""
-
-    def expert(self, agent: str) -> Action: ...
-
-
-@runtime_checkable
-class HasSnapshot(Protocol):
-    """Can be put back into an earlier state."""
-
-    def snapshot(self) -> Any: ...
-    def restore(self, state: Any) -> None: ...
-
-
-@runtime_checkable
-class HasGlobalState(Protocol):
-    """Shows a centralized critic what no agent sees."""
-
-    def global_state(self) -> np.ndarray: ...
-
-
-@runtime_checkable
-class HasTools(Protocol):
-    """Offers tools beside plain actions."""
-
-    def tools(self) -> Sequence[Any]: ...
-
-
-@runtime_checkable
-class HasGuidance(Protocol):
-    """Has a teacher who knows the answer and helps without giving it away.
-
-    `guidance` says something to who made this attempt ("" or None: nothing); an attempt without steps is yet to be
-    made. `reference`, optional, is the whole answer of a task, as guidance must not hold it.
-    """
-
-    def guidance(self, trajectory: Trajectory, *, seed: int) -> str | None: ...
 
 
 # ---- generation -------------------------------------------------------------------------------------------

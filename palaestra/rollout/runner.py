@@ -150,7 +150,7 @@ class EpisodeRunner:
             calls: Any = ThreadCalls(name, environment, self._threads, self._settings.step_seconds)
         else:
             calls = InlineCalls(name, environment)
-        return LocalHost(environment, calls)
+        return LocalHost(name, environment, calls)
 
     def close(self) -> None:
         """End worker processes; threads without work end by themselves."""

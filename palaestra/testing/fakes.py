@@ -25,6 +25,8 @@ WORDS = ("red", "green", "blue", "gold")
 class EchoEnvironment:
     """Say the word you are told, `turns` times. For tests: it can raise, hang or give a bad reward on demand."""
 
+    abilities: tuple[str, ...] = ("tasks", "expert", "vector")
+
     provides = frozenset({"state_key", "outcome"})
 
     def __init__(

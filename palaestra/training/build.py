@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from palaestra.data import StopReason, Task, Trajectory, derive
+from palaestra.data.abilities import has, require, sizes_of
 from palaestra.data.protocols import Setting
 from palaestra.engines import InProcessEngine
-from palaestra.errors import ContractError, RecipeError, nearest
+from palaestra.errors import RecipeError, nearest
 from palaestra.models.devices import run_device
 from palaestra.registry import part
 from palaestra.rollout.programs import demonstration_of, roles_of
@@ -72,17 +73,18 @@ def build_world(settings: RunSettings) -> World:
     use = settings.environment
     environment = bind("environment", use)
     make = functools.partial(make_environment, use.name, environment.options)
-    source = make()
-    if not callable(getattr(source, "tasks", None)):
-        raise ContractError(
-            where=f"environment: {use.name}",
-            what="it gives no tasks.",
-            remedy="Add a method `tasks(split, n, seed) -> list[Task]`; training draws its tasks there.",
-        )
+    source = require(
+        make(),
+        "tasks",
+        where=f"environment: {use.name}",
+        what="it gives no tasks.",
+        remedy="Add a method `tasks(split, n, seed) -> list[Task]`; training draws its tasks there.",
+    )
+    vector_size, action_count = sizes_of(source)
     setting = Setting(
         seed=derive(settings.seed, "weights") % 2**31,
-        vector_size=getattr(source, "vector_size", None),
-        action_count=getattr(source, "action_count", None),
+        vector_size=vector_size,
+        action_count=action_count,
         texts=lambda: [*transcripts(use, make, source, settings.rollout, settings.seed), *phrases(settings, source)],
         device=str(device),
     )
@@ -100,7 +102,7 @@ def build_world(settings: RunSettings) -> World:
     )
     chosen = temperatures(settings, roles)  # which may refuse the recipe: before there are workers
     runner = part("rollout", settings.rollout.runner).target(stage, settings.rollout)
-    if callable(getattr(source, "expert", None)):
+    if has(source, "expert"):
         setting.demonstrate = functools.partial(demonstrations, stage, runner, settings.seed)
     return World(
         stage=stage,
@@ -183,8 +185,8 @@ def connect_engine(policies: Mapping[str, Any], device: str) -> None:
 
 def transcripts(use: Use, make: Callable[[], Any], source: Any, rollout: RolloutSettings, seed: int) -> list[str]:
     """What expert (else random) play reads and writes: texts for a tokenizer. Runs in the run's own workers."""
-    kind = "expert" if callable(getattr(source, "expert", None)) else "random"
-    setting = Setting(seed=seed, action_count=getattr(source, "action_count", None))
+    kind = "expert" if has(source, "expert") else "random"
+    setting = Setting(seed=seed, action_count=sizes_of(source)[1])
     player = part("policy", kind).target(kind, setting)
     stage = Stage(
         environment_name=use.name,

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from palaestra.data import StopReason, Trajectory, derive, rows_of
+from palaestra.data.abilities import has
 from palaestra.data.batches import micro_batches
-from palaestra.data.protocols import HasGuidance
 from palaestra.errors import NoSignal, RecipeError
 from palaestra.rollout.programs import demonstration_of
 from palaestra.rollout.stage import Play
@@ -40,7 +40,7 @@ def warm_start(
         demonstration failed.
     """
     source = world.source
-    if not callable(getattr(source, "expert", None)):
+    if not has(source, "expert"):
         raise RecipeError(
             where="warm_start",
             what=f"environment `{world.stage.environment_name}` has no expert to clone.",
@@ -82,11 +82,12 @@ def _cloned_together(policies: Mapping[str, Any], *, frozen: bool) -> dict[str, 
 
 def _guided(plays: list[Play], world: World, *, share: float) -> list[Play]:
     """A share of the plays under what the environment's teacher says before a first attempt."""
-    if share > 0 and not isinstance(world.source, HasGuidance):
+    if share > 0 and not has(world.source, "guidance"):
         raise RecipeError(
             where="warm_start.guidance",
             what=f"environment `{world.stage.environment_name}` has no teacher.",
-            remedy="Set it to 0, or give the environment a method `guidance(trajectory, *, seed) -> str`.",
+            remedy="Set it to 0, or give the environment the ability `guidance`: `guidance(trajectory, *, seed)` and "
+            "`reference(task)`.",
         )
     found = []
     for play in plays:

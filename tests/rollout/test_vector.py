@@ -165,6 +165,7 @@ def test_4_lanes_are_never_idle() -> None:
 class VectorCartPole(GymnasiumEnvironment):
     """CartPole which also offers copies that are stepped together."""
 
+    abilities = (*GymnasiumEnvironment.abilities, "vector_environment")
     mode = AutoresetMode.DISABLED
     fuse = 10**9
 

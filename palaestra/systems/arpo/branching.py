@@ -29,7 +29,7 @@ TOP = 3  # trajectories whose share of the branches is logged
 @register(
     "strategy",
     "branching",
-    uses=("snapshot", "restore", "fork"),
+    uses=("snapshot", "fork"),
     source="arXiv 2507.19849; budget and penalty: 2510.14545; both with public code",
 )
 class Branching:

@@ -34,7 +34,7 @@ def _gives(*columns: str) -> Callable[[Any], Any]:
     return decorate
 
 
-@register("program", "foresight", uses=("snapshot", "restore"), source="arXiv 2510.14388")
+@register("program", "foresight", uses=("snapshot",), source="arXiv 2510.14388")
 @_gives("node")
 @acted_by()
 async def foresight(

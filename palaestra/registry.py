@@ -77,6 +77,7 @@ DECLARED: dict[str, Any] = {
     "stands_on": None,  # of a policy: a function of options that names the policy which must be made before it
     "called_per": "iteration",  # of a strategy: whether a call gets the plays of an iteration or of a "group"
     "forks": False,  # of a runner: whether episodes can branch off from others
+    "opens": False,  # of a runner: whether it has `open()`: episodes that go on by themselves
     "roles": None,  # of a program: names, or functions of options that give them (palaestra.rollout.programs.acted_by)
     "demonstration": None,  # of a program: how a warm start plays it (palaestra.rollout.programs.demonstrated_by)
 }
@@ -339,15 +340,20 @@ def names(slot: str) -> list[str]:
     return sorted(index()[slot])
 
 
+def registration(target: Any) -> Part | None:
+    """What `@register` made of a function or class, also of one bound to options; None: it is not registered."""
+    declares: Part | None = getattr(target.func if isinstance(target, functools.partial) else target, "part", None)
+    return declares
+
+
 def declared(target: Any, name: str) -> Any:
     """What a part says of itself by an attribute, a key of `DECLARED`; where it says nothing, the value there.
 
     Args:
-        target: a function, a class or an object of it; also one that is registered, or bound to options.
+        target: a function, a class or an object of it, or a part that a recipe has bound to options.
     """
-    bound = target.func if isinstance(target, functools.partial) else target
-    behind = getattr(getattr(bound, "part", None), "target", None)  # what was registered
-    return getattr(bound, name, getattr(behind, name, DECLARED[name]))
+    made = None if isinstance(target, functools.partial) else registration(target)
+    return getattr(target, name, DECLARED[name] if made is None else getattr(made.target, name, DECLARED[name]))
 
 
 def part(slot: str, name: str, *, where: str = "") -> Part:

@@ -6,6 +6,7 @@ Knows the Environment protocol and pipes. Knows nothing of agents or policies.
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import itertools
 import math
@@ -93,7 +94,7 @@ def _context(make: Callable[[], Any]) -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, getattr(make, "func", make).__module__])
+    context.set_forkserver_preload([__name__, (make.func if isinstance(make, functools.partial) else make).__module__])
     return context
 
 

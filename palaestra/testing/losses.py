@@ -14,6 +14,7 @@ from torch import Tensor
 from palaestra.algebra import Aggregation, coefficients
 from palaestra.data import TokenBatch
 from palaestra.errors import ContractError
+from palaestra.registry import registration
 
 LEAVES = ("logprob", "entropy", "value")  # what carries gradient
 STEP = 1e-6  # of the finite difference
@@ -65,7 +66,7 @@ class _Check:
 
     def __init__(self, loss: Callable[[TokenBatch], Any], how: Aggregation) -> None:
         self.loss, self.how = loss, how
-        declared = getattr(getattr(loss, "func", loss), "part", None)  # options may be bound by functools.partial
+        declared = registration(loss)
         uses = () if declared is None else declared.uses
         self.of_groups, self.pulls = "whole_group" in uses, "every_token" in uses
         self.name = declared.name if declared is not None else getattr(loss, "__name__", repr(loss))

@@ -62,7 +62,7 @@ def warm_start(
     metrics: dict[str, float] = {"warm_start/demonstrations": float(len(whole))}
     for name, members in _cloned_together(world.policies, frozen=settings.frozen).items():
         policy, rows = world.policies[name], [row for row in rows_of(whole) if row.step.policy in members]
-        if rows and (policy.trainable or (settings.frozen and hasattr(policy, "module"))):
+        if rows and (policy.trainable or (settings.frozen and policy.module is not None)):
             found = _clone(policy, rows, settings, seed=derive(seed, "cloning", name), say=say)
             metrics |= {f"warm_start/{name}/{key}": value for key, value in found.items()}
             for member in members:
@@ -72,7 +72,7 @@ def warm_start(
 
 def _cloned_together(policies: Mapping[str, Any], *, frozen: bool) -> dict[str, list[str]]:
     """Who learns from whose demonstrations: each from its own, and a base that is cloned from those of all above it."""
-    bases = {name: getattr(policy, "base", None) if frozen else None for name, policy in policies.items()}
+    bases = {name: policy.base if frozen else None for name, policy in policies.items()}
     return {
         name: [name, *(other for other, base in bases.items() if base == name)]
         for name, base in bases.items()

@@ -1,6 +1,6 @@
 """Parts called directly: (1) data may be given by position or by name, and gives the same; (2) options are checked
-beside it, as in a recipe; (3) so it is for classes. What parts say of themselves: (4) a function, a class, an object and
-what is bound to options are asked alike, and a class is never asked for its parent; (5) what was registered is found.
+beside it, as in a recipe; (3) so it is for classes. What parts say of themselves: (4) functions, classes, objects and
+what is bound to options are asked alike, and a class before its parent; (5) what was registered is found.
 """
 
 from __future__ import annotations

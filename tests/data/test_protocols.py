@@ -1,6 +1,6 @@
 """Protocols with defaults: (1) a class that inherits and writes what differs is complete, and one that neither inherits
 nor has everything is refused by one line; (2) nothing is run to find that out; (3) a context starts the same for all
-episodes; (4) a session replays as it records, cannot be copied, remembers nothing and has no conversation; (5) an engine
+episodes; (4) a session replays as it records, cannot be copied, remembers nothing, has no conversation; (5) an engine
 serves and forks only if it says how; (6) the package's policies, contexts, engine and optimizers are complete.
 """
 

@@ -168,9 +168,8 @@ def tool(
 
 # ---- signatures -------------------------------------------------------------------------------------------
 def _model(function: Callable[..., Any], name: str, told: Mapping[str, str], where: str) -> type[pydantic.BaseModel]:
-    called = (
-        function if inspect.isroutine(function) or isinstance(function, functools.partial) else type(function).__call__
-    )
+    itself = inspect.isroutine(function) or isinstance(function, functools.partial)
+    called = function if itself else type(function).__call__
     try:
         signature = inspect.signature(function, eval_str=True)
     except (NameError, TypeError, ValueError, SyntaxError) as error:

@@ -1,5 +1,5 @@
-"""Members are called, not looked up: (1) no `getattr(x, "name")` or `hasattr(x, "name")` with a literal name, but in the
-files below, each for its reason; (2) the list has no file that needs no exception. (3) The rule can fail.
+"""Members are called, not looked up: (1) no `getattr(x, "name")` or `hasattr(x, "name")` with a literal name, but in
+the files below, each for its reason; (2) the list has no file that needs no exception. (3) The rule can fail.
 
 What an object of ours may lack has a default in its protocol (`palaestra.data.protocols`), is an ability
 (`palaestra.data.abilities`) or something that a part says of itself (`palaestra.registry.DECLARED`).

@@ -148,13 +148,9 @@ def _constructor(node: Definition) -> ast.FunctionDef | None:
 def _abilities(node: Definition) -> tuple[str, ...]:
     """What the class lists in its attribute `abilities`."""
     for inner in node.body if isinstance(node, ast.ClassDef) else []:
-        target = (
-            inner.target
-            if isinstance(inner, ast.AnnAssign)
-            else inner.targets[0]
-            if isinstance(inner, ast.Assign)
-            else None
-        )
+        if not isinstance(inner, ast.Assign | ast.AnnAssign):
+            continue
+        target = inner.targets[0] if isinstance(inner, ast.Assign) else inner.target
         if isinstance(target, ast.Name) and target.id == "abilities" and inner.value is not None:
             return _plain(inner.value)
     return ()

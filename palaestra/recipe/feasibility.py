@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from palaestra import registry
+from palaestra.data.abilities import ABILITIES, has
 from palaestra.errors import RecipeError, nearest
 from palaestra.recipe.layers import slot_at
 from palaestra.recipe.origins import Node
@@ -39,9 +40,6 @@ ALWAYS = frozenset(
 )
 # What parts ask of the updates, which always give it: no ability of a policy or an environment.
 DEMANDS = frozenset({"whole_trajectory", "whole_group", "mini_batch", "mini_columns", "every_token", "rejection"})
-ABILITIES = (  # palaestra.data.abilities.ABILITIES, which cannot be asked without torch; a test holds them equal
-    *("tasks", "expert", "snapshot", "global_state", "tools", "guidance", "vector", "vector_environment", "phrases"),
-)
 RENAMED_ABILITIES = {"restore": "snapshot"}
 
 WHY = {
@@ -252,9 +250,14 @@ def _environment(parts: Sequence[UsedPart]) -> UsedPart:
 
 
 def _may_have(environment: UsedPart, ability: str) -> bool:
-    """Whether the environment lists this ability, or no abilities at all: what it has is then seen when it is made."""
-    listed = declared(environment.part.target, "abilities")
-    return listed is None or ability in listed
+    """Whether the environment's class has this ability, or a function makes it, so that nobody knows yet.
+
+    Attributes such as `vector_size` may come with the constructor: of a class without a list they are unknown too.
+    """
+    target = environment.part.target
+    if not isinstance(target, type) or (ability == "vector" and declared(target, "abilities") is None):
+        return True
+    return has(target, ability)
 
 
 # ---- messages ---------------------------------------------------------------------------------------------

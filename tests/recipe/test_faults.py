@@ -13,10 +13,9 @@ from typing import get_args
 import pytest
 
 from palaestra.algebra import Aggregation
-from palaestra.data.abilities import ABILITIES as ENVIRONMENTS
 from palaestra.errors import MissingExtra, PalaestraError, RecipeError, UnknownName
 from palaestra.recipe import load
-from palaestra.recipe.feasibility import ABILITIES, AGGREGATIONS, ALWAYS
+from palaestra.recipe.feasibility import AGGREGATIONS, ALWAYS
 
 
 @pytest.fixture
@@ -229,7 +228,9 @@ def test_a_reference_for_each_policy_concerned(base, message) -> None:  # rule 1
 def test_abilities_of_environments(base, write, message) -> None:  # rules 10 and 14
     part = "from palaestra.registry import register\n@register('strategy', 'f', uses=('{}',))\nclass F: ...\n"
     write("new.py", part.format("snapshot")), write("old.py", part.format("restore"))
-    load([base], ["environment=riddle", "strategy=new.py:F"])
+    write("other.py", part.format("expert")), write("maker.py", "def make(): ...\n")
+    load([base], ["environment=riddle", "strategy=other.py:F"])  # without a list, by the methods of the class
+    load([base], ["environment=maker.py:make", "strategy=new.py:F"])
     said = message("strategy: new.py:F\n")
     assert "`new.py:F` uses `snapshot` of the environment, and `yard` has none." in said
     assert "• give `yard` the ability `snapshot`" in said
@@ -269,7 +270,6 @@ def test_settings_that_exclude_each_other(message) -> None:  # rule 13
 
 def test_names_held_equal_to_the_data_room() -> None:  # rule 13
     assert get_args(Aggregation) == AGGREGATIONS
-    assert tuple(ENVIRONMENTS) == ABILITIES
     assert "state_key" not in ALWAYS and "reward" in ALWAYS
 
 

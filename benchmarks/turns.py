@@ -28,7 +28,7 @@ from matplotlib.figure import Figure
 from palaestra.chat import FullHistory
 from palaestra.data import Step, Trajectory, derive
 from palaestra.data.iteration import Iteration
-from palaestra.data.protocols import Generation, Request, Setting
+from palaestra.data.protocols import Engine, Generation, Request, Setting
 from palaestra.engines import InProcessEngine
 from palaestra.policies.language import LanguagePolicy
 from palaestra.registry import part
@@ -62,7 +62,7 @@ class Sizes:
 
 # ---- the variant that reads everything again ------------------------------------------------------------------
 @dataclass
-class Rereading:
+class Rereading(Engine):
     """An engine that keeps ids and no keys and values: every request sends the whole prompt to a new session."""
 
     engine: InProcessEngine

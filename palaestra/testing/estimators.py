@@ -14,6 +14,7 @@ from torch import Tensor
 from palaestra.algebra import Credit
 from palaestra.data import StepTable
 from palaestra.errors import ContractError, InvalidData
+from palaestra.registry import registration
 
 TOLERANCE = 1e-4  # of |difference| / (1 + |value|), for sums in another order
 
@@ -48,7 +49,7 @@ def check_estimator(
     shuffled = check.run(table.take(permutation))
     check.same(_taken(first, table, permutation), shuffled, table, "4", "another order of rows gives other numbers")
     _check_padding(check, first, table)
-    declared = getattr(estimator, "part", None)
+    declared = registration(estimator)
     if declared is None or "group" not in declared.uses:
         return
     if "good" not in (declared.reads or ()):
@@ -64,7 +65,7 @@ class _Check:
 
     def __init__(self, estimator: Callable[[StepTable], Any]) -> None:
         self.estimator = estimator
-        declared = getattr(estimator, "part", None)
+        declared = registration(estimator)
         self.name = declared.name if declared is not None else getattr(estimator, "__name__", repr(estimator))
 
     def broken(self, rule: str, what: str, *, remedy: str = "") -> NoReturn:

@@ -16,6 +16,7 @@ from palaestra.registry import Discount, PositiveInt, register
 
 @register("environment", "yard")
 class Yard:
+    abilities = ("expert",)
     provides = frozenset({"state_key", "outcome"})
 
     def __init__(self, *, size: PositiveInt = 3, level: str = "easy", mix: dict[str, float] = {}): ...
@@ -25,6 +26,7 @@ class Yard:
 
 @register("environment", "fog")
 class Fog:
+    abilities = ()
     provides = frozenset({"outcome"})
 
 

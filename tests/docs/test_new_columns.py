@@ -26,6 +26,8 @@ SMALL = (
     "warm_start.epochs=1",
     "evaluation.tasks=2",
     "run=out",
+    "selection=[]",
+    f"reward=[{ROOT / 'tests' / 'pins' / 'pay.py'}:pay]",  # what an unskilled policy gets is drawn, so that it learns
 )
 
 

@@ -15,7 +15,7 @@ from palaestra.algebra import reward_to_go, segment_count, segment_mean, segment
 from palaestra.algebra.pairs import Pairs, preference_loss, preference_pairs
 from palaestra.data import Key, StepTable
 from palaestra.data.iteration import Iteration
-from palaestra.data.protocols import Setting
+from palaestra.data.protocols import Setting, StatefulPart
 from palaestra.errors import CheckpointError, ContractError, InvalidData, MissingColumn
 from palaestra.models.learner import Learner
 from palaestra.registry import Positive, PositiveInt, register
@@ -24,7 +24,7 @@ Over = Literal["sum", "mean"]
 
 
 @register("reward", "implicit_process", reads=("logprob_behavior",), uses=("group",), source="arXiv 2509.19199")
-class ImplicitProcess:
+class ImplicitProcess(StatefulPart):
     """The log-ratio of a model that prefers good episodes to the policy that sampled, summed over each step.
 
         p_k  = beta · Σ over the tokens of step k of (log π_φ − log π_old)          column `process`

@@ -17,7 +17,7 @@ from palaestra.errors import InvalidData
 from palaestra.registry import Positive, register
 
 
-@register("selection", "arrivals", reads=("duration",))
+@register("selection", "arrivals", reads=("duration",), writes=("row_weight",))
 class Arrivals(StatefulPart):
     """Keep each row with probability shortest / duration.
 

@@ -253,7 +253,7 @@ class TrainablePolicy(Policy, Protocol):
 
 
 # ---- parts with state -------------------------------------------------------------------------------------
-class StatefulPart:
+class StatefulPart(Protocol):
     """What a part of the slots reward, selection, advantage or weights inherits that remembers something.
 
     A run makes one object of such a class. It calls the object in every iteration with what a function of the slot

@@ -23,7 +23,13 @@ from palaestra.replay import SuccessStore, in_group_of, is_replayed
 PLACE = "selection: replay_success"
 
 
-@register("selection", "replay_success", source="arXiv 2508.15144; 2509.23866")
+@register(
+    "selection",
+    "replay_success",
+    reads=("replayed?", "anchored?"),
+    writes=("row_weight",),
+    source="arXiv 2508.15144; 2509.23866",
+)
 class ReplaySuccess(StatefulPart):
     """In a group without any success, exchange one episode, drawn at random, for a stored success of the same task.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -64,7 +65,7 @@ def bind(slot: str, use: Use) -> Bound:
             what="its data parameter `look` is called `iteration` now, and `look.step` is `iteration.number`.",
             remedy="Rename both.",
         )
-    if found.holds_state and slot in STAGES and not issubclass(found.target, StatefulPart):  # type: ignore[arg-type]
+    if found.holds_state and slot in STAGES and StatefulPart not in inspect.getmro(found.target):  # type: ignore[arg-type]
         raise ContractError(
             where=f"{slot}: {use.name}",
             what="it is a class that does not inherit from `palaestra.data.protocols.StatefulPart`.",

@@ -24,7 +24,15 @@ from palaestra.registry import Fraction, Positive, register
 SLACK = 1e-6  # what float32 sums of rewards may leave outside of [0, 1]
 
 
-@register("weights", "difficulty", writes=("weight", "counts"), uses=("group",), source="arXiv 2508.04416")
+@register(
+    "weights",
+    "difficulty",
+    reads=(),
+    reads_if={"column=outcome": ("outcome",), "family=stratum": ("stratum?",)},
+    writes=("weight", "counts"),
+    uses=("group",),
+    source="arXiv 2508.04416",
+)
 class Difficulty(StatefulPart):
     """The weight of DGRPO: how hard the family is, times how hard the task is.
 

@@ -23,7 +23,14 @@ from palaestra.registry import Positive, PositiveInt, register
 Over = Literal["sum", "mean"]
 
 
-@register("reward", "implicit_process", reads=("logprob_behavior",), uses=("group",), source="arXiv 2509.19199")
+@register(
+    "reward",
+    "implicit_process",
+    reads=("logprob_behavior",),
+    writes=("process",),
+    uses=("group",),
+    source="arXiv 2509.19199",
+)
 class ImplicitProcess(StatefulPart):
     """The log-ratio of a model that prefers good episodes to the policy that sampled, summed over each step.
 
@@ -37,8 +44,6 @@ class ImplicitProcess(StatefulPart):
     With several trainable policies each has a second model; they learn together. Steps of other policies have
     no step reward (NaN) and count in no Q.
     """
-
-    provides = frozenset({"process"})  # columns that tables have after it
 
     def __init__(
         self,

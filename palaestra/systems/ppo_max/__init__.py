@@ -23,7 +23,7 @@ from palaestra.errors import InvalidData
 from palaestra.registry import Positive, register
 
 
-@register("reward", "running_scale", source="arXiv 2307.04964")
+@register("reward", "running_scale", reads=(), writes=("reward",), source="arXiv 2307.04964")
 class RunningScale(StatefulPart):
     """Divide rewards by the deviation of all returns of the run, this batch's included.
 

@@ -25,7 +25,13 @@ WHERE = "reward: progress"
 Count = Annotated[int, pydantic.Field(ge=0)]
 
 
-@register("reward", "progress", reads=("outcome",), source="arXiv 2505.20732")
+@register(
+    "reward",
+    "progress",
+    reads=("outcome", "executable?", "invalid?"),
+    writes=("reward",),
+    source="arXiv 2505.20732",
+)
 class Progress(StatefulPart):
     """Step rewards that sum to the predicted outcome, and a bonus for actions that could be executed.
 

@@ -17,7 +17,14 @@ from palaestra.registry import NonNegative, Positive, PositiveInt, register
 from palaestra.systems.spear.schedules import fall
 
 
-@register("reward", "intrinsic_tool", source="arXiv 2509.22601, public code")
+@register(
+    "reward",
+    "intrinsic_tool",
+    reads=("invalid?", "replayed?"),
+    reads_if={"column=tool_call": ("tool_call?",)},
+    writes=("reward", "intrinsic"),
+    source="arXiv 2509.22601, public code",
+)
 class IntrinsicTool(StatefulPart):
     """Pay each turn that calls a tool, less and less as training goes on; right and wrong episodes alike.
 
@@ -40,8 +47,6 @@ class IntrinsicTool(StatefulPart):
         selection, so this part has `learn` and is a class.
     Raises: MissingColumn, if the table has no such column.
     """
-
-    provides = frozenset({"intrinsic"})
 
     def __init__(
         self,

@@ -6,19 +6,19 @@ slots that are reserved for each act. What has not arrived is left out of the up
 
 from __future__ import annotations
 
-import torch
 from jaxtyping import Bool
 from torch import Tensor
 
 from palaestra.algebra import row_draws
 from palaestra.data import StepTable
 from palaestra.data.iteration import Iteration
+from palaestra.data.protocols import StatefulPart
 from palaestra.errors import InvalidData
 from palaestra.registry import Positive, register
 
 
-@register("selection", "arrivals", reads=("duration",))
-class Arrivals:
+@register("selection", "arrivals", reads=("duration",), writes=("row_weight",))
+class Arrivals(StatefulPart):
     """Keep each row with probability shortest / duration.
 
     Args:
@@ -46,9 +46,3 @@ class Arrivals:
     def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
         """Shares of acts that were longer than the shortest: of those played, of those that arrived."""
         return self._metrics
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        pass

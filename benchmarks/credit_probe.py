@@ -12,18 +12,18 @@ For environments with an approach (`rooms` with a porch or a corridor). In a rec
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from palaestra.data import StepTable
 from palaestra.data.iteration import Iteration
+from palaestra.data.protocols import StatefulPart
 
 OUTSIDE = ("porch", "dark corridor")  # words of an observation before the house
 
 
-class CreditProbe:
+class CreditProbe(StatefulPart):
     """Keeps the advantage as it is; measures the gradient it gives to steps before the house and in it."""
 
     def __init__(self) -> None:
@@ -55,9 +55,3 @@ class CreditProbe:
             "probe/outside_share": norms["outside"] / max(norms["outside"] + norms["house"], 1e-12),
             "probe/outside_entropy": float(now["entropy"][here].mean().detach()) if bool(here.any()) else 0.0,
         }
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from torch import Tensor
@@ -20,13 +20,16 @@ from torch.nn import Module
 
 from palaestra.data.entropy_signal import EntropyHeat
 from palaestra.data.interaction import Action, FinishReason, Observation
-from palaestra.data.table import Row
+from palaestra.data.table import Row, StepTable
 from palaestra.data.task import Task
 from palaestra.data.trajectory import Tail, Trajectory
 from palaestra.errors import ContractError
 
 Made = TypeVar("Made")
 Oracle = Callable[[], Awaitable[Action]]  # asks the environment's expert
+
+if TYPE_CHECKING:
+    from palaestra.data.iteration import Iteration  # which imports this module
 
 
 def complete(made: Made, protocol: type, *, where: str) -> Made:
@@ -388,19 +391,47 @@ class Optimizer(Protocol):
 
 # ---- parts with state -------------------------------------------------------------------------------------
 class StatefulPart(Protocol):
-    """A part of the slots reward, selection, advantage or weights that learns or remembers: a class.
+    """What a part of the slots reward, selection, advantage or weights inherits that remembers something.
 
-    A run makes one object of it and calls it in every iteration with what a function of its slot gets, and a
-    `Look`. All methods but `__call__` and the two for checkpoints are optional.
+    A run makes one object of such a class. It calls the object in every iteration with what a function of the slot
+    gets, so that the class itself has to write `__call__`. Each member below has a default; write those that differ.
+    A part that remembers nothing from one iteration to the next is a function.
 
-        start(setting, policies)    once, after the warm start, before the first iteration or a checkpoint is read
-        choose(trajectories, iteration)  which episodes the update learns from; others may come from a memory
-        learn(table, iteration)          after all advantages are there; returns metrics
-        warming                     True while it wants no update; such iterations do not count as without signal
+    Attributes:
+        ready: False while the part wants no update. Such iterations do not count as without signal. Default: True.
     """
 
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    ready: bool = True
+
+    def start(self, setting: Setting, policies: Mapping[str, Any]) -> None:
+        """Prepare for a run: called once, after the warm start and before a checkpoint is read. Default: nothing.
+
+        Args:
+            setting: what the run's policies were made with. policies: the trained ones, by name.
+        """
+
+    def choose(self, trajectories: list[Trajectory], iteration: Iteration) -> list[Trajectory]:
+        """The episodes that the update learns from, such as those of a buffer. Default: those that were played.
+
+        Called before the table is made, for all parts in the order of the slots.
+        """
+        return trajectories
+
+    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
+        """Learn from the table with all its columns; called after the weights. Default: nothing.
+
+        Returns: metrics for the log.
+        """
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps, so that a resumed run is the same byte for byte: tensors, numbers, texts, lists and
+        dicts. Default: nothing.
+        """
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state` was taken; `start` came before. Default: nothing is read."""
 
 
 # ---- making policies --------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from palaestra.algebra import Credit, lambda_return, token_rewards, whitened
 from palaestra.algebra import whiten as whiten_units
 from palaestra.data import StepTable
 from palaestra.data.iteration import Iteration
+from palaestra.data.protocols import StatefulPart
 from palaestra.registry import Columns, Fraction, NonNegative, Positive, PositiveInt, register
 
 
@@ -94,7 +95,7 @@ def ppo_max(
 
 
 @register("advantage", "critic_warmup", uses=("critic",), source="arXiv 2508.04280; arXiv 2510.12693, public code")
-class CriticWarmup:
+class CriticWarmup(StatefulPart):
     """Advantages of 0 before iteration `iterations`, and as they are from then on.
 
     The critic's targets stand from the beginning. In a body that policy and critic share, the value loss still moves
@@ -106,14 +107,8 @@ class CriticWarmup:
 
     def __init__(self, *, iterations: PositiveInt = 3) -> None:
         self.iterations = iterations
-        self.warming = True
+        self.ready = False
 
     def __call__(self, table: StepTable, advantage: Tensor, iteration: Iteration) -> Tensor:
-        self.warming = iteration.number < self.iterations
-        return torch.zeros_like(advantage) if self.warming else advantage
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"warming": self.warming}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.warming = bool(state["warming"])
+        self.ready = iteration.number >= self.iterations
+        return advantage if self.ready else torch.zeros_like(advantage)

@@ -93,7 +93,13 @@ def _mean_of_values(values: Tensor, key: Key) -> Tensor:
     return torch.where(segment_count(by=counts) > 1, mean, 0.0)
 
 
-@register("reward", "game_shaping", source="arXiv 2510.15414, secondary")
+@register(
+    "reward",
+    "game_shaping",
+    reads=("illegal?", "invalid?"),
+    writes=("reward",),
+    source="arXiv 2510.15414, secondary",
+)
 def game_shaping(
     table: StepTable,
     *,

@@ -14,13 +14,13 @@ from palaestra.errors import InvalidData, RecipeError
 from palaestra.registry import Columns, Fraction, NonNegative, PositiveInt, register
 
 
-@register("reward", "environment")
+@register("reward", "environment", reads=(), writes=("reward",))
 def environment(table: StepTable) -> Float[Tensor, " rows"]:
     """The reward column as it is: float32 (rows,)."""
     return table["reward"]
 
 
-@register("reward", "outcome")
+@register("reward", "outcome", reads=("outcome", "terminated?", "truncated?"), writes=("reward",))
 def outcome(table: StepTable, *, by: Columns = ("trajectory",)) -> Float[Tensor, " rows"]:
     """The raw outcome on the last row of each trajectory, 0 elsewhere; replaces the environment's rewards.
 
@@ -51,7 +51,7 @@ def outcome(table: StepTable, *, by: Columns = ("trajectory",)) -> Float[Tensor,
     return torch.zeros(len(table)).index_copy_(0, ends, result)
 
 
-@register("reward", "cut_outcome", reads=("outcome", "truncated"))
+@register("reward", "cut_outcome", reads=("outcome", "truncated"), writes=("outcome",))
 def cut_outcome(table: StepTable, *, value: float = 0.0) -> dict[str, Tensor]:
     """Where a trajectory was cut off and has no outcome, its outcome is `value`.
 
@@ -71,7 +71,7 @@ def cut_outcome(table: StepTable, *, value: float = 0.0) -> dict[str, Tensor]:
     return {"outcome": torch.where(missing, torch.as_tensor(value), table["outcome"])}
 
 
-@register("reward", "invalid_penalty", source="arXiv 2602.08847, public code")
+@register("reward", "invalid_penalty", reads=("invalid?",), writes=("reward",), source="arXiv 2602.08847, public code")
 def invalid_penalty(table: StepTable, *, coefficient: NonNegative = 0.1) -> Float[Tensor, " rows"]:
     """reward − coefficient · invalid.
 
@@ -86,7 +86,7 @@ def invalid_penalty(table: StepTable, *, coefficient: NonNegative = 0.1) -> Floa
     return table["reward"] - coefficient * table["invalid"].float()
 
 
-@register("reward", "overlong", source="arXiv 2503.14476")
+@register("reward", "overlong", reads=(), writes=("reward", "overlong"), source="arXiv 2503.14476")
 def overlong(
     table: StepTable, *, maximum: PositiveInt = 20480, buffer: PositiveInt = 4096, factor: NonNegative = 1.0
 ) -> dict[str, Float[Tensor, " rows"]]:
@@ -120,7 +120,14 @@ def overlong(
     return {"reward": table["reward"] + added, "overlong": added}
 
 
-@register("reward", "role_mix", source="arXiv 2508.03404")
+@register(
+    "reward",
+    "role_mix",
+    reads=(),
+    reads_if={"team=outcome": ("outcome",), "own=process": ("process",)},
+    writes=("reward",),
+    source="arXiv 2508.03404",
+)
 def role_mix(
     table: StepTable,
     *,

@@ -12,7 +12,14 @@ from palaestra.errors import InvalidData
 from palaestra.registry import Columns, register
 
 
-@register("selection", "constant_groups", source="arXiv 2503.14476")
+@register(
+    "selection",
+    "constant_groups",
+    reads=(),
+    reads_if={"column=outcome": ("outcome",)},
+    writes=("row_weight",),
+    source="arXiv 2503.14476",
+)
 def constant_groups(table: StepTable, *, column: str = "outcome", by: Columns = ("group",)) -> Bool[Tensor, " rows"]:
     """Keep the rows of groups whose trajectories differ in a column, by more than the rounding of sums.
 
@@ -38,7 +45,7 @@ def constant_groups(table: StepTable, *, column: str = "outcome", by: Columns = 
     return ~segment_equal(values, by=key)[key.codes]
 
 
-@register("selection", "all")
+@register("selection", "all", reads=(), writes=("row_weight",))
 def everything(table: StepTable) -> Bool[Tensor, " rows"]:
     """True for each row: bool (rows,)."""
     return torch.ones(len(table), dtype=torch.bool)

@@ -140,7 +140,7 @@ def _check_warm_start(parts: Sequence[UsedPart], warm_start: Node | None) -> Non
 def _needs(used: UsedPart, parts: Sequence[UsedPart]) -> Iterator[str]:
     """Abilities and columns that must come from somewhere, each once."""
     reads = [column for column in used.part.reads_with(used.values) or () if not column.endswith("?")]
-    written = {column for part in parts for column in part.part.writes or ()}
+    written = {column for part in parts if part is not used for column in part.part.writes or ()}
     columns = {"state_key" if column == "next_key" else column for column in reads} - FROM_EPISODES - written
     abilities = {ability for column in columns if (ability := ability_of(column))}
     others = {column for column in columns if not ability_of(column)} - OF_TOKENS

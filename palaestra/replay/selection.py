@@ -15,7 +15,7 @@ from torch import Tensor
 
 from palaestra.data import StepTable, Task, Trajectory, derive, rows_of
 from palaestra.data.iteration import Iteration
-from palaestra.data.protocols import Setting
+from palaestra.data.protocols import Setting, StatefulPart
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.registry import PositiveInt, register
 from palaestra.replay import SuccessStore, in_group_of, is_replayed
@@ -23,8 +23,14 @@ from palaestra.replay import SuccessStore, in_group_of, is_replayed
 PLACE = "selection: replay_success"
 
 
-@register("selection", "replay_success", source="arXiv 2508.15144; 2509.23866")
-class ReplaySuccess:
+@register(
+    "selection",
+    "replay_success",
+    reads=("replayed?", "anchored?"),
+    writes=("row_weight",),
+    source="arXiv 2508.15144; 2509.23866",
+)
+class ReplaySuccess(StatefulPart):
     """In a group without any success, exchange one episode, drawn at random, for a stored success of the same task.
 
     It acts before advantages are made, so the group is compared with the success in it. Successes are stored as they

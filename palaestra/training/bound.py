@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from palaestra.data.iteration import Iteration
+from palaestra.data.protocols import StatefulPart
 from palaestra.errors import ContractError
-from palaestra.registry import Part, part
+from palaestra.registry import STAGES, Part, part
 from palaestra.training.settings import Use
 
 
@@ -62,6 +64,12 @@ def bind(slot: str, use: Use) -> Bound:
             where=f"{slot}: {use.name}",
             what="its data parameter `look` is called `iteration` now, and `look.step` is `iteration.number`.",
             remedy="Rename both.",
+        )
+    if found.holds_state and slot in STAGES and StatefulPart not in inspect.getmro(found.target):  # type: ignore[arg-type]
+        raise ContractError(
+            where=f"{slot}: {use.name}",
+            what="it is a class that does not inherit from `palaestra.data.protocols.StatefulPart`.",
+            remedy="Inherit from it; `ready` is what was `not warming`. A part that remembers nothing is a function.",
         )
     options = found.check(use.options, where=f"{slot}: {use.name}")
     return Bound(found, options, found.target(**options) if found.holds_state else None)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from palaestra.data import Iteration, Row, StepTable, Trajectory, rows_of
-from palaestra.data.protocols import Samples
+from palaestra.data.protocols import Samples, StatefulPart
 from palaestra.training.bound import Bound
 from palaestra.training.credit import assign_credit
 from palaestra.training.factors import combine
@@ -40,7 +40,7 @@ class Parts:
         return (*self.reward, *self.selection, *self.advantage, *self.weights)
 
     @property
-    def stateful(self) -> dict[str, Any]:
+    def stateful(self) -> dict[str, StatefulPart]:
         """The objects of parts with state, by slot and place: `reward.0`."""
         slots = ("reward", "selection", "advantage", "weights")
         return {
@@ -51,9 +51,9 @@ class Parts:
         }
 
     @property
-    def warming(self) -> bool:
-        """Whether a part wants no update yet."""
-        return any(getattr(held, "warming", False) for held in self.stateful.values())
+    def ready(self) -> bool:
+        """Whether every part wants an update."""
+        return all(held.ready for held in self.stateful.values())
 
 
 @dataclass(slots=True, eq=False)
@@ -99,9 +99,8 @@ def prepare(
         several_updates: whether the iteration makes several updates, or learns from episodes of older weights.
         strict: refuse rows that occur twice without a column `row_weight`.
     """
-    for bound in parts.all:
-        if (choose := bound.can("choose")) is not None:
-            trajectories = choose(list(trajectories), iteration)
+    for held in parts.stateful.values():
+        trajectories = held.choose(list(trajectories), iteration)
     iteration.rows = rows_of(trajectories)
     table = StepTable.from_trajectories(trajectories)
     if strict:
@@ -127,9 +126,8 @@ def prepare(
     samples = {name: iteration.samples(name) for name in iteration.policies if iteration.acted(name)}
     experience = Experience(table, list(iteration.rows), samples)
     experience.learned |= iteration.metrics
-    for bound in parts.all:
-        if (learn := bound.can("learn")) is not None:
-            experience.learned |= learn(table, iteration)
+    for held in parts.stateful.values():
+        experience.learned |= held.learn(table, iteration)
     return experience
 
 

@@ -72,7 +72,7 @@ class Trainer:
         metrics |= harvest.metrics | experience.learned
         metrics |= self.plans.learn(harvest.played, self.step)
         updated = self.update(experience)
-        if self.settings.due(self.step, self.state.updaters) and not self.parts.warming:
+        if self.settings.due(self.step, self.state.updaters) and self.parts.ready:
             self.guard.learned(experience, self.state.updaters.values())
         for line in self.teamwork.look(metrics):
             self.progress.note(line)

@@ -210,8 +210,7 @@ def _start_parts(trainer: Trainer) -> None:
     """Tell parts with state that policies are ready. On a resumed run their weights are read afterwards."""
     learners = {name: updater.policy for name, updater in trainer.state.updaters.items()}
     for held in trainer.parts.stateful.values():
-        if hasattr(held, "start"):
-            held.start(trainer.world.setting, learners)
+        held.start(trainer.world.setting, learners)
 
 
 def closing_line(folder: RunFolder, panel: Panel) -> str:

@@ -58,7 +58,7 @@ def test_1_it_trains(folder: Path, recipe: str, metrics: tuple[str, ...]) -> Non
     assert learned and all(name in line for line in learned for name in metrics)
     if recipe == "topk_mass.yaml":
         assert all(0 < line["policy/topk_mass"] <= 1 for line in learned)
-        assert all(abs(line["policy/topk_mass_grown"]) < 1e-6 for line in learned), "one update: old is now"
+        assert any(line["policy/topk_mass_grown"] != 0 for line in learned), "several updates: it moves"
 
 
 def test_2_one_file_each() -> None:

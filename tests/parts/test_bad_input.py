@@ -29,7 +29,7 @@ from palaestra.systems.oprl.advantage import oprl
 from tests.parts.tables import NEEDED, close, quick, tables, team_of_three
 from tests.registered import targets
 
-COMPARING = [o for o in targets("advantage") if "group" in o.part.uses and not o.part.holds_state]
+COMPARING = [o for o in targets("advantage") if "group" in o.part.uses and not o.part.takes_iteration]
 
 
 def table(**columns: Any) -> StepTable:

@@ -11,10 +11,10 @@ from hypothesis import given
 from palaestra.data import StepTable
 from palaestra.errors import MissingColumn, RecipeError
 from palaestra.systems.dart.uncertain_steps import uncertain_steps
-from palaestra.systems.spear.filters import RepetitionFilter, UnreadableFilter
+from palaestra.systems.spear.filters import repetition_filter, unreadable_filter
 from palaestra.systems.spear.widest_groups import widest_groups
 from tests.parts.tables import quick, shuffled, tables
-from tests.replay.episodes import episode
+from tests.replay.episodes import episode, seen
 
 
 @quick
@@ -45,6 +45,6 @@ def test_what_is_refused() -> None:  # rule 2
     with pytest.raises(RecipeError, match="share"):
         widest_groups(table, share=0.0)
     with pytest.raises(RecipeError, match="times"):
-        RepetitionFilter(times=1)
+        repetition_filter(table, seen([episode(0.0)]), times=1)
     with pytest.raises(RecipeError, match="most"):
-        UnreadableFilter(most=1.0)
+        unreadable_filter(table, seen([episode(0.0)]), most=1.0)

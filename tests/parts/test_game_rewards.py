@@ -4,7 +4,6 @@ in full up to `shortest` and not at all from `longest` on; (3) what cannot be is
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +11,8 @@ import pytest
 from palaestra.data import StepTable
 from palaestra.errors import InvalidData, MissingColumn, RecipeError
 from palaestra.parts.games import game_shaping
-from palaestra.systems.adv_evo.defense_schedule import DefenseSchedule
+from palaestra.systems.adv_evo.defense_schedule import defense_schedule
+from tests.parts.small_tables import at
 
 ROWS: dict[str, Any] = {
     "group": ["g"] * 4,
@@ -27,10 +27,6 @@ JUDGED = {
     "correct": [0.0, 0.0, 0.0, 1.0],
     "format": [1.0, 0.0, 1.0, 1.0],
 }
-
-
-def at(step: int) -> Any:
-    return SimpleNamespace(number=step)
 
 
 def test_form_is_paid() -> None:  # rule 1
@@ -55,10 +51,10 @@ def test_refusals() -> None:  # rule 3
     with pytest.raises(RecipeError, match="illegal"):
         game_shaping(StepTable(**ROWS), illegal=-1.0)
     with pytest.raises(RecipeError, match="switch"):
-        DefenseSchedule(switch=0)
+        defense_schedule(StepTable(**ROWS, **JUDGED), at(), switch=0)
     with pytest.raises(InvalidData, match=r"no row is of the team `guards`(.|\n)*defenders"):
-        DefenseSchedule(switch=1, team="guards")(StepTable(**ROWS, **JUDGED), at(0))
+        defense_schedule(StepTable(**ROWS, **JUDGED), at(), switch=1, team="guards")
     with pytest.raises(InvalidData, match=r"must lie in \[0, 1\]"):
-        DefenseSchedule(switch=1)(StepTable(**ROWS, **{**JUDGED, "safe": [2.0] * 4}), at(0))
+        defense_schedule(StepTable(**ROWS, **{**JUDGED, "safe": [2.0] * 4}), at(), switch=1)
     with pytest.raises(MissingColumn, match="safe"):
-        DefenseSchedule(switch=1)(StepTable(**ROWS), at(0))
+        defense_schedule(StepTable(**ROWS), at(), switch=1)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from typing import Any
+import sys
+from typing import Any, cast
 
 import pytest
 import torch
@@ -48,20 +49,23 @@ def batch_of(columns: dict[str, list[Any]]) -> TokenBatch:
 
 
 def method_of(case: dict[str, Any]) -> Tensor:
-    """A formula inside a part with state, which has learned nothing yet: one method on given numbers."""
+    """A formula inside a part on given numbers: a function of its module, or a method where the part holds state."""
     numbers = {name: torch.tensor(given) for name, given in case["numbers"].items()}
-    found: Tensor = getattr(target(case["slot"], case["part"])(**case.get("options", {})), case["method"])(**numbers)
-    return found
+    part, options = target(case["slot"], case["part"]), case.get("options", {})
+    if inspect.isclass(part):
+        return cast(Tensor, getattr(part(**options), case["method"])(**numbers))
+    return cast(Tensor, getattr(sys.modules[part.__module__], case["method"])(**numbers, **options))
 
 
 def on_table(case: dict[str, Any], columns: dict[str, Any]) -> Tensor | Credit:
     table = StepTable(**{**columns, **case.get("columns", {})})
     data = [torch.tensor(case["advantage"])] if "advantage" in case else []
     part, options = target(case["slot"], case["part"]), case.get("options", {})
-    if inspect.isclass(part):  # holds state: made once, then called with a look at iteration `step`
-        iteration = Iteration({}, case.get("step", 0), seed=0, temperature=1.0, token_budget=64)
-        part, data, options = part(**options), [*data, iteration], {}
-    found: Tensor | Credit = part(table, *data, **options)
+    iteration = Iteration({}, case.get("step", 0), seed=0, temperature=1.0, token_budget=64)
+    given = {"iteration": iteration} if part.part.takes_iteration else {}
+    if inspect.isclass(part):  # holds state: made once, then called
+        part, options = part(**options), {}
+    found: Tensor | Credit = part(table, *data, **given, **options)
     return found
 
 

@@ -194,11 +194,9 @@ def test_a_million_rows(estimator: Any) -> None:  # rule 8
 def test_warm_up_of_the_critic() -> None:  # rule 9
     filtering = CriticWarmup(iterations=2)
     advantage, table = torch.tensor([0.7, -0.7]), two_steps()
-    assert filtering.warming
-    assert filtering(table, advantage, at(1)).tolist() == [0.0, 0.0] and filtering.warming
-    assert torch.equal(filtering(table, advantage, at(2)), advantage) and not filtering.warming
-    again = CriticWarmup(iterations=2)
-    again.load_state_dict(filtering.state_dict())
-    assert not again.warming
+    assert not filtering.ready
+    assert filtering(table, advantage, at(1)).tolist() == [0.0, 0.0] and not filtering.ready
+    assert torch.equal(filtering(table, advantage, at(2)), advantage) and filtering.ready
+    assert filtering.state_dict() == {}, "the number of the iteration says it"
     credit = assign_credit([vl_dac, lambda t, a: filtering(t, a, at(0))], table)
     assert not credit["advantage"].any() and credit["value_target"].any()

@@ -5,6 +5,8 @@ leave the denominators, and the statistics of the group stay.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,7 @@ from palaestra.data import Action, Observation, Step, StepTable, StopReason, Tas
 from palaestra.data.iteration import Iteration
 from palaestra.errors import RecipeError
 from palaestra.parts.estimators import grpo
-from palaestra.parts.masks import OverlongFilter
+from palaestra.parts.masks import overlong_filter
 from palaestra.training.factors import combine
 
 
@@ -38,37 +40,36 @@ EPISODES = [
 ]
 
 
-def weights(part: OverlongFilter) -> list[float]:
+def weights(**options: Any) -> list[float]:
     """One number per trajectory."""
-    rows = rows_of(EPISODES)
-    seen = Iteration({}, 0, 0, 1.0, 64, rows)
-    found = part(StepTable.from_trajectories(EPISODES), seen)
+    iteration = Iteration({}, 0, 0, 1.0, 64, rows_of(EPISODES))
+    found = overlong_filter(StepTable.from_trajectories(EPISODES), iteration, **options)
     assert bool((found[::2] == found[1::2]).all())
     return found[::2].tolist()
 
 
 def test_limits() -> None:  # rule 1
-    assert weights(OverlongFilter()) == [1.0, 0.0, 0.0, 0.0, 1.0]
-    assert weights(OverlongFilter(stops=("max_tokens",))) == [1.0, 1.0, 1.0, 0.0, 1.0]
-    assert weights(OverlongFilter(stops=("environment", "max_turns"))) == [1.0, 0.0, 0.0, 1.0, 1.0]
+    assert weights() == [1.0, 0.0, 0.0, 0.0, 1.0]
+    assert weights(stops=("max_tokens",)) == [1.0, 1.0, 1.0, 0.0, 1.0]
+    assert weights(stops=("environment", "max_turns")) == [1.0, 0.0, 0.0, 1.0, 1.0]
 
 
 def test_lengths() -> None:  # rule 2
-    assert weights(OverlongFilter(stops=(), maximum=9)) == [1.0, 1.0, 1.0, 1.0, 0.0]
+    assert weights(stops=(), maximum=9) == [1.0, 1.0, 1.0, 1.0, 0.0]
 
 
 def test_neutral() -> None:  # rule 3
-    assert weights(OverlongFilter(stops=())) == [1.0] * 5
+    assert weights(stops=()) == [1.0] * 5
 
 
 def test_unknown_limit() -> None:  # rule 4
     with pytest.raises(RecipeError, match="stops"):
-        OverlongFilter(stops=("max_words",))  # type: ignore[arg-type]
+        weights(stops=("max_words",))
 
 
 def test_denominators() -> None:  # rule 5
     table = StepTable.from_trajectories(EPISODES)
-    found = OverlongFilter()(table, Iteration({}, 0, 0, 1.0, 64, rows_of(EPISODES)))
-    assert "counts" in OverlongFilter.part.writes  # type: ignore[attr-defined]
+    found = overlong_filter(table, Iteration({}, 0, 0, 1.0, 64, rows_of(EPISODES)))
+    assert "counts" in overlong_filter.part.writes
     assert torch.count_nonzero(combine([table.row_weight, found], table)) == 12
     assert torch.count_nonzero(grpo(table)) == len(table)

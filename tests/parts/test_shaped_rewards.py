@@ -7,7 +7,7 @@ from typing import Any
 from palaestra.data import StepTable
 from palaestra.systems.ppo_max import RunningScale
 from palaestra.systems.ppr.renorm import renorm
-from palaestra.systems.turn_gae.dense_then_sparse import DenseThenSparse
+from palaestra.systems.turn_gae.dense_then_sparse import dense_then_sparse
 from tests.parts.small_tables import NAN, answers, at, judged
 from tests.parts.tables import close
 
@@ -33,4 +33,4 @@ def test_padding() -> None:  # rule 1
     assert close(scale(answers(1, 3, 99, **padded), at()), [0.7071, 2.1213, 0.0])
     assert scale.count == 2
     weights = [1.0, 1.0, 1.0, 0.0, 1.0, 1.0]
-    assert DenseThenSparse()(climbing(row_weight=weights), at()).tolist() == [1.0, -0.5, 3.0, 0.0, 0.0, 1.0]
+    assert dense_then_sparse(climbing(row_weight=weights), at()).tolist() == [1.0, -0.5, 3.0, 0.0, 0.0, 1.0]

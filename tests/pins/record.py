@@ -134,7 +134,8 @@ def _weights(place: Path) -> Iterator[tuple[str, Any]]:
             state = torch.load(path, weights_only=True)
             if isinstance(state, dict) and "episodes" in state:  # stored with the seconds that each step took
                 state["episodes"] = list(_of_trajectories(unpack(state["episodes"])))
-            yield path.name, state
+            if state != {}:  # an object without state writes a file, or none
+                yield path.name, state
 
 
 def _of_trajectories(played: Iterable[Any]) -> Iterator[Any]:

@@ -183,6 +183,14 @@ def test_a_column_that_another_part_gives(base, write, message) -> None:  # rule
     assert "reads the column `process`, and environment `yard` gives none" in message("advantage: reader.py:f\n")
 
 
+def test_a_column_that_a_part_reads_and_writes(base, write, message) -> None:  # rule 9
+    declared = "@register('reward', 'turned', reads=('process',), writes=('process',))"
+    write("turner.py", f"from palaestra.registry import register\n{declared}\ndef turned(table): ...\n")
+    assert "reads the column `process`, and environment `yard` gives none" in message("reward: turner.py:turned\n")
+    write("judge.py", "class Judge:\n    provides = frozenset({'process'})\n")
+    load([base], ["reward=[judge.py:Judge, turner.py:turned]"])
+
+
 def test_an_ability_that_a_policy_lacks(base, message) -> None:  # rule 10
     assert message("advantage: ppo\n") == (
         "x.yaml:1  advantage: ppo\n\n  `ppo` uses a critic, and policy `main` (`words`) has none.\n"

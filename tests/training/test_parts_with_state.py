@@ -8,7 +8,7 @@ with one update all ratios agree; (7) gradient norms per agent; (8) strict refus
 (9) the value loss reaches rows whose policy weight is 0; (10) an iteration's updates end where the policy has
 moved too far, whatever its loss reports, also where the epochs are the policy's own; (11) an environment in a file of
 one's own plays in other processes too; (12) a function that names the iteration gets it, and the parameter's earlier
-name is refused.
+name is refused; (13) a class with state inherits from StatefulPart, whose members change nothing by default.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from torch import Tensor
 
 from palaestra.data import Iteration, StepTable, TokenBatch
 from palaestra.data.batches import micro_batches, mini_batches
+from palaestra.data.protocols import StatefulPart
 from palaestra.errors import ContractError, InvalidData, NoSignal
 from palaestra.parts.losses import ppo_clip
 from palaestra.registry import register
@@ -36,7 +37,7 @@ HERE = f"{Path(__file__).resolve()}"
 
 
 @register("reward", "counting")
-class Counting:
+class Counting(StatefulPart):
     """Adds the number of rows it has ever seen to a column of its own."""
 
     def __init__(self, *, scale: float = 1.0) -> None:
@@ -61,22 +62,19 @@ class Counting:
         self.total = state["total"]
 
 
-class Latest:
+class Latest(StatefulPart):
     """An estimator that learns from the first half of the episodes, after a warm-up."""
 
     def __init__(self, *, warm: int = 0) -> None:
-        self.warm, self.seen = warm, 0
-
-    @property
-    def warming(self) -> bool:
-        return self.seen <= self.warm
+        self.warm, self.seen, self.ready = warm, 0, False
 
     def choose(self, trajectories: list[Any], iteration: Any) -> list[Any]:
         self.seen += 1
+        self.ready = self.seen > self.warm
         return trajectories[: len(trajectories) // 2]
 
     def __call__(self, table: StepTable, iteration: Any) -> Tensor:
-        return torch.zeros(len(table)) if self.warming else table["reward"] - table["reward"].mean()
+        return table["reward"] - table["reward"].mean() if self.ready else torch.zeros(len(table))
 
     def learn(self, table: StepTable, iteration: Any) -> dict[str, float]:
         return {"latest/rows": float(len(table))}
@@ -96,6 +94,28 @@ def numbered(table: StepTable, iteration: Iteration, *, size: float = 1.0) -> Te
 def earlier(table: StepTable, look: Any) -> Tensor:
     """Names the iteration as it was called before."""
     return table["reward"]
+
+
+class Former:
+    """A part with state as it was written before: its members are found by their names."""
+
+    warming = True
+
+    def __call__(self, table: StepTable, iteration: Any) -> Tensor:
+        return table["reward"]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+class Bare(StatefulPart):
+    """A part with state that has every member by default."""
+
+    def __call__(self, table: StepTable, iteration: Any) -> Tensor:
+        return table["reward"]
 
 
 COUNTED = {"reward": [{f"{HERE}:Counting": {"scale": 2.0}}]}
@@ -283,3 +303,21 @@ def test_12_a_function_names_the_iteration(echo: Run) -> None:
 def test_12_the_earlier_name(echo: Run) -> None:
     with pytest.raises(ContractError, match="`look` is called `iteration` now"):
         echo("a", layers={"reward": [f"{HERE}:earlier"]})
+
+
+def test_13_members_by_default(echo: Run) -> None:
+    plain, bare = (
+        curve(echo(name, layers={"reward": parts}))
+        for name, parts in (("plain", ["environment"]), ("bare", ["environment", f"{HERE}:Bare"]))
+    )
+    timeless = [
+        [{k: v for k, v in line.items() if not k.startswith("time/")} for line in lines] for lines in (plain, bare)
+    ]
+    assert timeless[0] == timeless[1]
+
+
+def test_13_a_class_of_its_own() -> None:
+    with pytest.raises(
+        ContractError, match=r"does not inherit from `palaestra.data.protocols.StatefulPart`(.|\n)*`ready`"
+    ):
+        bind("reward", Use(name=f"{HERE}:Former"))

@@ -4,7 +4,6 @@ elsewhere in every iteration, and wherever a row stands; (3) a step without qual
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +11,8 @@ import torch
 
 from palaestra.data import StepTable
 from palaestra.errors import InvalidData, MissingColumn, RecipeError
-from palaestra.systems.adca_grpo.step_judge import StepJudge
+from palaestra.systems.adca_grpo.step_judge import step_judge
+from tests.parts.small_tables import at
 
 
 def table(size: int = 4000, **columns: Any) -> StepTable:
@@ -23,7 +23,7 @@ def table(size: int = 4000, **columns: Any) -> StepTable:
 
 
 def flags(some: StepTable, seed: int = 0, **options: Any) -> torch.Tensor:
-    return StepJudge(**options)(some, SimpleNamespace(seed=seed))["good"]  # type: ignore[arg-type]
+    return step_judge(some, at(seed=seed), **options)["good"]
 
 
 def test_truth_and_its_opposite() -> None:  # rule 1
@@ -48,6 +48,4 @@ def test_bad_input() -> None:  # rule 3
     with pytest.raises(MissingColumn, match="process"):
         flags(table(4, process=None))
     with pytest.raises(RecipeError, match="noise"):
-        StepJudge(noise=1.5)
-    judge = StepJudge()
-    judge.load_state_dict(judge.state_dict())
+        flags(table(4), noise=1.5)

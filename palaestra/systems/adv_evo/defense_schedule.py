@@ -1,18 +1,12 @@
-"""Defense schedule (AdvEvo-MARL): safety weighs more in the first part of a run, the task in the second.
-
-Knows the columns safe, correct and format, and the number of the iteration. Knows nothing of how they were judged.
-"""
+"""Defense schedule (AdvEvo-MARL): safety weighs more in the first part of a run, the task in the second."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from palaestra.data import StepTable
-from palaestra.data.iteration import Iteration
+from palaestra.data import Iteration, StepTable
 from palaestra.errors import InvalidData
 from palaestra.registry import NonNegative, PositiveInt, register
 
@@ -20,55 +14,47 @@ PARTS = ("safe", "correct", "format")
 Weights = tuple[NonNegative, NonNegative, NonNegative]
 
 
-@register("reward", "defense_schedule", reads=("team", *PARTS), source="arXiv 2510.01586, secondary")
-class DefenseSchedule:
+@register(
+    "reward",
+    "defense_schedule",
+    reads=("team", *PARTS),
+    writes=("reward",),
+    source="arXiv 2510.01586, secondary",
+)
+def defense_schedule(
+    table: StepTable,
+    iteration: Iteration,
+    *,
+    switch: PositiveInt,
+    team: str = "defenders",
+    first: Weights = (0.6, 0.3, 0.1),
+    second: Weights = (0.3, 0.6, 0.1),
+) -> Float[Tensor, " rows"]:
     """Exchange the rewards of one team for a weighted sum of three judgments; all other rows keep theirs.
 
     r = w · (safe, correct, format) on an agent's last row, 0 before      w = first, from iteration `switch` on second
+
+    Args:
+        table: columns team, safe, correct, format (rows,), the last three 0 before an agent's end.
+        switch: the first iteration with the second weights: half of `training.iterations`.
+        team: whose rewards these are.
+        first, second: ≥ 0, of safe, correct and format. Higher: this judgment matters more. Usual: sum 1.
+
+    Returns: float32 (rows,).
+    Raises: MissingColumn; InvalidData, for a judgment outside [0, 1], or if no row is of the team.
+    Differs from the authors' code: there was none to read; the two sets of weights are ours.
     """
-
-    def __init__(
-        self,
-        *,
-        switch: PositiveInt,
-        team: str = "defenders",
-        first: Weights = (0.6, 0.3, 0.1),
-        second: Weights = (0.3, 0.6, 0.1),
-    ) -> None:
-        """
-        Args:
-            switch: the first iteration with the second weights: half of `training.iterations`.
-            team: whose rewards these are.
-            first, second: ≥ 0, of safe, correct and format. Higher: this judgment matters more. Usual: sum 1.
-
-        Differs from the authors' code: there was none to read; the two sets of weights are ours.
-        """
-        self._switch, self._team = switch, team
-        self._first, self._second = first, second
-
-    def __call__(self, table: StepTable, iteration: Iteration) -> Float[Tensor, " rows"]:
-        """float32 (rows,). Columns team, safe, correct, format (rows,), the last three 0 before an agent's end.
-
-        Raises: MissingColumn; InvalidData, for a judgment outside [0, 1], or if no row is of the team.
-        """
-        weights = self._first if iteration.number < self._switch else self._second
-        judged = torch.stack([table[name].double() for name in PARTS])
-        if not bool(((judged >= 0) & (judged <= 1)).all()):
-            raise InvalidData(where="reward: defense_schedule", what=f"{', '.join(PARTS)} must lie in [0, 1].")
-        names = table.labels("team")
-        if self._team not in names:
-            raise InvalidData(
-                where="reward: defense_schedule",
-                what=f"no row is of the team `{self._team}`.",
-                options=[str(name) for name in names],
-                remedy="Set `team` to one that the environment names.",
-            )
-        score = torch.tensor(weights, dtype=torch.float64) @ judged
-        return torch.where(table["team"] == names.index(self._team), score, table["reward"].double()).float()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing: the iteration is the run's."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing to put back."""
+    weights = first if iteration.number < switch else second
+    judged = torch.stack([table[name].double() for name in PARTS])
+    if not bool(((judged >= 0) & (judged <= 1)).all()):
+        raise InvalidData(where="reward: defense_schedule", what=f"{', '.join(PARTS)} must lie in [0, 1].")
+    names = table.labels("team")
+    if team not in names:
+        raise InvalidData(
+            where="reward: defense_schedule",
+            what=f"no row is of the team `{team}`.",
+            options=[str(name) for name in names],
+            remedy="Set `team` to one that the environment names.",
+        )
+    score = torch.tensor(weights, dtype=torch.float64) @ judged
+    return torch.where(table["team"] == names.index(team), score, table["reward"].double()).float()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from palaestra.data import StepTable
-from palaestra.systems.adv_evo.defense_schedule import DefenseSchedule
+from palaestra.systems.adv_evo.defense_schedule import defense_schedule
+from tests.parts.small_tables import at
 
 ROWS: dict[str, Any] = {
     "group": ["g"] * 4,
@@ -25,15 +25,10 @@ JUDGED = {
 }
 
 
-def at(step: int) -> Any:
-    return SimpleNamespace(number=step)
-
-
 def test_the_schedule_turns() -> None:  # rule 1
     table = StepTable(**ROWS, **JUDGED)
-    schedule = DefenseSchedule(switch=10)
     for step in (0, 9):
-        assert schedule(table, at(step)).tolist() == pytest.approx([1.0, 0.0, 0.7, 0.4])
-    assert schedule(table, at(10)).tolist() == pytest.approx([1.0, 0.0, 0.4, 0.7])
-    assert DefenseSchedule(switch=1, team="attackers", first=(0, 0, 2))(table, at(0)).tolist() == [2.0, 0.0, 0.0, 0.5]
-    schedule.load_state_dict(schedule.state_dict())
+        assert defense_schedule(table, at(step), switch=10).tolist() == pytest.approx([1.0, 0.0, 0.7, 0.4])
+    assert defense_schedule(table, at(10), switch=10).tolist() == pytest.approx([1.0, 0.0, 0.4, 0.7])
+    other = defense_schedule(table, at(0), switch=1, team="attackers", first=(0, 0, 2))
+    assert other.tolist() == [2.0, 0.0, 0.0, 0.5]

@@ -17,7 +17,7 @@ from torch import Tensor
 from palaestra.algebra import Credit
 from palaestra.data import Action, Row, StepTable, Trajectory, derive
 from palaestra.data.iteration import Iteration
-from palaestra.data.protocols import Setting
+from palaestra.data.protocols import Setting, StatefulPart
 from palaestra.errors import CheckpointError, ContractError, MissingColumn, RecipeError
 from palaestra.models.learner import Learner
 from palaestra.registry import Discount, Positive, PositiveInt, register
@@ -31,7 +31,7 @@ JUDGED_TOGETHER = 512  # rows
 
 
 @register("advantage", "archer", source="arXiv 2402.19446")
-class Archer:
+class Archer(StatefulPart):
     """Credit an utterance with how much better it is than what the policy says there on average, by learned Q and V.
 
         A(o, u~) = min(Q_1, Q_2)(o, u~) − min(V_1, V_2)(o)              u~ sampled now from the policy, o replayed
@@ -93,7 +93,7 @@ class Archer:
         self.gamma, self.tau, self.critic_lr, self.critic_updates = gamma, tau, critic_lr, critic_updates
         self.batch, self.warmup, self.capacity, self.actor_rows = batch, warmup, capacity, actor_rows
         self.hidden, self.encoder, self.fresh, self.token_baseline = hidden, encoder, fresh, token_baseline
-        self.warming = warmup > 0
+        self.ready = warmup == 0
         self.critics: dict[str, UtteranceCritic] = {}
         self._metrics: dict[str, float] = {}
 
@@ -114,7 +114,7 @@ class Archer:
         """Add the episodes, let the critic learn, and give situations of the buffer with what the policy says now."""
         if not self.critics:
             raise ContractError(where="advantage: archer", what="`choose` was called before `start`.")
-        self.warming, self._metrics = iteration.number < self.warmup, {}
+        self.ready, self._metrics = iteration.number >= self.warmup, {}
         replayed: list[Trajectory] = []
         for name, critic in self.critics.items():
             added = critic.buffer.add(trajectories)
@@ -122,7 +122,7 @@ class Archer:
             prefix = "critic" if len(self.critics) == 1 else f"critic/{name}"
             self._metrics |= {f"{prefix}/{key}": value for key, value in metrics.items()}
             rows = self.actor_rows or min(added, self.capacity)
-            if rows and not (self.fresh or self.warming):
+            if rows and self.ready and not self.fresh:
                 drawn = critic.buffer.sample(rows, seed=derive(iteration.seed, "actor", name))
                 said = critic.answers(drawn, iteration, seed=derive(iteration.seed, "answers", name))
                 first = len(replayed)
@@ -132,7 +132,7 @@ class Archer:
     def __call__(self, table: StepTable, iteration: Iteration) -> Float[Tensor, " rows"] | Credit:
         """A of each row's utterance; 0 while the critic warms up, on padding, and where other policies acted."""
         found = torch.zeros(len(table))
-        for name, critic in self.critics.items() if not self.warming else ():
+        for name, critic in self.critics.items() if self.ready else ():
             own = [row for row in iteration.rows if row.step.policy == name and table.row_weight[row.index] > 0]
             for start in range(0, len(own), JUDGED_TOGETHER):
                 some = own[start : start + JUDGED_TOGETHER]
@@ -151,7 +151,7 @@ class Archer:
                 remedy="Give the policy a critic (language: value_head=true), or set `token_baseline: false`.",
             )
         baseline, row = table["value_old"], table.token_row
-        judged = baseline.isfinite() & (table.row_weight[row] > 0) & (not self.warming)
+        judged = baseline.isfinite() & (table.row_weight[row] > 0) & self.ready
         credit = found[row]
         return Credit(torch.where(judged, credit - baseline, credit), torch.where(judged, credit, torch.nan))
 

@@ -5,7 +5,7 @@
 3. No gradient of the policy's loss reaches a weight of the critic, and the advantage carries none.
 4. In an iteration the fresh episodes are added, the critic learns, and the update sees replayed situations with what
    the policy says now; with `fresh` it sees the episodes themselves.
-5. While it warms up, every advantage is 0 and `warming` says so; then they are what the critic's heads say.
+5. While it warms up, every advantage is 0 and `ready` says so; then they are what the critic's heads say.
 6. Rows of weight 0 and of other policies get 0.
 7. With `token_baseline` the policy's value is subtracted and gets A as its target; without a critic that is refused.
 8. A stopped and resumed run is the same byte for byte, with vectors and with tokens, and the warm-up stops no run.
@@ -186,14 +186,14 @@ def test_4_fresh_rows_are_the_episodes_themselves() -> None:
 
 def test_5_warm_up() -> None:
     archer, acting = started(warmup=2)
-    assert archer.warming
+    assert not archer.ready
     played = chains()
     assert archer.choose(played, at(1, acting)) is played
     seen = at(1, acting)
     _, advantage = experience(archer, seen, played)
-    assert archer.warming and not bool(advantage.any())
+    assert not archer.ready and not bool(advantage.any())
     _, advantage = experience(archer, at(2, acting), chains())
-    assert not archer.warming and bool(advantage.any())
+    assert archer.ready and bool(advantage.any())
 
 
 def test_5_advantages_are_what_the_heads_say() -> None:
@@ -231,7 +231,7 @@ def test_7_token_baselines() -> None:
     torch.testing.assert_close(found.advantage[1:], plain[1:] - values[1:])
     torch.testing.assert_close(found.target[1:], plain[1:])
     assert found.advantage[0] == plain[0] and bool(found.target[0].isnan())
-    archer.warming = True
+    archer.ready = False
     found = archer(table.replace(value_old=values), seen)
     assert not bool(found.advantage.any()) and bool(found.target.isnan().all())
     with pytest.raises(MissingColumn, match="no policy has given values"):

@@ -17,7 +17,12 @@ PAIRS = {"state": ("state_matched", "state_total"), "calls": ("calls_matched", "
 
 
 @register(
-    "reward", "function_calls", reads=tuple(c for pair in PAIRS.values() for c in pair), source="arXiv 2505.01441"
+    "reward",
+    "function_calls",
+    reads=tuple(column for pair in PAIRS.values() for column in pair),
+    reads_if={"format": ("format",)},
+    writes=("reward", "state_reward", "calls_reward", "format_reward"),
+    source="arXiv 2505.01441",
 )
 def function_calls(
     table: StepTable, *, state: NonNegative = 0.5, calls: NonNegative = 0.5, format: NonNegative = 0.0

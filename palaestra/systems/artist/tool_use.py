@@ -16,7 +16,13 @@ from palaestra.registry import NonNegative, register
 WHERE = "reward: tool_use"
 
 
-@register("reward", "tool_use", reads=("outcome", "format", "tool_call", "tool_error"), source="arXiv 2505.01441")
+@register(
+    "reward",
+    "tool_use",
+    reads=("outcome", "format", "tool_call", "tool_error"),
+    writes=("reward", "answer_reward", "format_reward", "tool_reward"),
+    source="arXiv 2505.01441",
+)
 def tool_use(
     table: StepTable, *, answer: NonNegative = 2.0, format: NonNegative = 1.0, tool: NonNegative = 1.0
 ) -> dict[str, Float[Tensor, " rows"]]:

@@ -9,7 +9,7 @@ aggregation `constant-length`. This file is the estimator with its schedules for
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import pydantic
 import torch
@@ -17,11 +17,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from palaestra.algebra import segment_count, segment_mean, segment_rank, segment_sum, total_return, uniform_per_unit
-from palaestra.data import Key, StepTable
-from palaestra.data.iteration import Iteration
+from palaestra.data import Iteration, Key, StepTable
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.registry import Columns, Fraction, PositiveInt, register
 
+Metric = Literal["entropy", "length", "random"]
 Steps = Annotated[int, pydantic.Field(ge=0)]
 
 
@@ -29,11 +29,29 @@ Steps = Annotated[int, pydantic.Field(ge=0)]
     "advantage",
     "canon",
     reads=(),
-    reads_if={"metric=entropy": ("row_entropy",)},
+    reads_if={
+        "metric=entropy": ("row_entropy",),
+        "schedule=accuracy": ("outcome",),
+        "schedule=failure": ("outcome",),
+    },
     uses=("group",),
     source="arXiv 2509.23962",
 )
-class Canon:
+def canon(
+    table: StepTable,
+    iteration: Iteration,
+    *,
+    metric: Metric = "entropy",
+    alpha: Fraction = 1.0,
+    mu: Fraction = 0.5,
+    schedule: Literal["fixed", "accuracy", "failure", "falling", "rising"] = "fixed",
+    low: Fraction = 0.0,
+    high: Fraction = 0.6,
+    steps: PositiveInt = 150,
+    warmup: Steps = 30,
+    cycles: PositiveInt = 3,
+    by: Columns = ("group",),
+) -> Float[Tensor, " rows"]:
     """Compare a trajectory with the other half of its group, and with its own half.
 
         low = the floor(n / 2) trajectories of least x, high = the others;   m_lo, m_hi: their mean returns
@@ -47,6 +65,7 @@ class Canon:
     length is the aggregation `constant-length`.
 
     Args:
+        table: columns group, trajectory, reward (rows,); row_entropy or outcome (rows,) where they are read.
         metric: x of a trajectory. "entropy": mean of its tokens' entropies. "length": its number of tokens, of steps
             where a step is one token. "random": one draw a
             trajectory, from the iteration's seed, as a control.
@@ -64,102 +83,79 @@ class Canon:
     Ties of x go by the names of trajectories, shorter names first. A trajectory alone in its group gets 0.
 
     Returns: float32 (rows,), the same number on each row of a trajectory; 0 on padding.
+    Metrics: canon/mu, the weight of this iteration.
     Raises: MissingColumn, without entropies or outcomes where they are read; InvalidData, if no group has two
         trajectories; RecipeError, for alpha below 1 with random halves, or a schedule without room for its cycles.
     Differs from the authors' code: a trajectory alone gets 0, theirs its raw reward; there is no additive `beta`.
     """
+    _refuse_options(metric=metric, alpha=alpha, low=low, high=high, room=steps - warmup, cycles=cycles)
+    if schedule in ("accuracy", "failure"):
+        accuracy = _accuracy(table)
+        mu = accuracy if schedule == "accuracy" else 1 - accuracy
+    elif schedule in ("falling", "rising"):
+        value = cosine(iteration.number, low=low, high=high, steps=steps, warmup=warmup, cycles=cycles)
+        mu = value if schedule == "falling" else low + high - value
+    iteration.metrics["canon/mu"] = mu
+    return _credit(table, table.key(*by), metric=metric, alpha=alpha, mu=mu, seed=iteration.seed)
 
-    def __init__(
-        self,
-        *,
-        metric: Literal["entropy", "length", "random"] = "entropy",
-        alpha: Fraction = 1.0,
-        mu: Fraction = 0.5,
-        schedule: Literal["fixed", "accuracy", "failure", "falling", "rising"] = "fixed",
-        low: Fraction = 0.0,
-        high: Fraction = 0.6,
-        steps: PositiveInt = 150,
-        warmup: Steps = 30,
-        cycles: PositiveInt = 3,
-        by: Columns = ("group",),
-    ) -> None:
-        self.metric, self.alpha, self.mu, self.schedule, self.by = metric, alpha, mu, schedule, by
-        self.low, self.high, self.steps, self.warmup, self.cycles = low, high, steps, warmup, cycles
-        self.last = mu
-        _refuse_options(metric=metric, alpha=alpha, low=low, high=high, room=steps - warmup, cycles=cycles)
 
-    def __call__(self, table: StepTable, iteration: Iteration) -> Float[Tensor, " rows"]:
-        self.last = self.weight(table, iteration.number)
-        key = table.key(*self.by)
-        pair = key & table.key("trajectory")
-        counts = Key(pair.codes, pair.size, (), (table.row_weight > 0).double())
-        group = torch.zeros(pair.size, dtype=torch.int64).index_copy_(0, pair.codes, key.codes)
-        present = segment_count(by=counts) > 0
-        returns = segment_mean(total_return(table), by=counts)
-        half, size = self._halves(table, counts, Key(group, key.size, (), present.double()), iteration.seed)
-        own = segment_mean(returns, by=Key(2 * group + half, 2 * key.size, (), present.double()))
-        other, mean = own[2 * group + (1 - half)], own[2 * group + half]
-        favored = (half == 0) if self.metric == "length" else (half == 1)
-        across = torch.where(favored, returns - self.alpha * other, self.alpha * returns - other)
-        credit = self.last * across + (1 - self.last) * (returns - mean)
-        if not bool((size[group][present] > 1).any()) and bool(present.any()):
-            raise InvalidData(
-                where="advantage: canon",
-                what="no group has two trajectories, so there are no halves to compare.",
-                remedy="Sample at least 2 trajectories a task (`rollout.group`).",
-            )
-        credit = torch.where(size[group] > 1, credit, 0.0)[pair.codes]
-        return torch.where(table.row_weight > 0, credit, 0.0).float()
+def _credit(
+    table: StepTable, key: Key, *, metric: Metric, alpha: float, mu: float, seed: int
+) -> Float[Tensor, " rows"]:
+    pair = key & table.key("trajectory")
+    counts = Key(pair.codes, pair.size, (), (table.row_weight > 0).double())
+    group = torch.zeros(pair.size, dtype=torch.int64).index_copy_(0, pair.codes, key.codes)
+    present = segment_count(by=counts) > 0
+    returns = segment_mean(total_return(table), by=counts)
+    half, size = _halves(table, counts, Key(group, key.size, (), present.double()), metric=metric, seed=seed)
+    means = segment_mean(returns, by=Key(2 * group + half, 2 * key.size, (), present.double()))
+    other, mean = means[2 * group + (1 - half)], means[2 * group + half]
+    favored = (half == 0) if metric == "length" else (half == 1)
+    across = torch.where(favored, returns - alpha * other, alpha * returns - other)
+    credit = mu * across + (1 - mu) * (returns - mean)
+    if not bool((size[group][present] > 1).any()) and bool(present.any()):
+        raise InvalidData(
+            where="advantage: canon",
+            what="no group has two trajectories, so there are no halves to compare.",
+            remedy="Sample at least 2 trajectories a task (`rollout.group`).",
+        )
+    credit = torch.where(size[group] > 1, credit, 0.0)[pair.codes]
+    return torch.where(table.row_weight > 0, credit, 0.0).float()
 
-    def weight(self, table: StepTable, step: int) -> float:
-        """mu of this iteration."""
-        if self.schedule == "fixed":
-            return self.mu
-        if self.schedule in ("accuracy", "failure"):
-            accuracy = _accuracy(table)
-            return accuracy if self.schedule == "accuracy" else 1 - accuracy
-        value = self._cosine(step)
-        return value if self.schedule == "falling" else self.low + self.high - value
 
-    def _cosine(self, step: int) -> float:
-        if step < self.warmup:
-            return self.low + (self.high - self.low) * step / self.warmup
-        if step >= self.steps:
-            return self.low
-        length = (self.steps - self.warmup) / self.cycles
-        place = (step - self.warmup) / length % 1.0
-        return self.low + (self.high - self.low) * (1 + math.cos(math.pi * place)) / 2
+def cosine(number: int, *, low: float, high: float, steps: int, warmup: int, cycles: int) -> float:
+    """mu of iteration `number` under the schedule "falling"; "rising" mirrors it between `low` and `high`."""
+    if number < warmup:
+        return low + (high - low) * number / warmup
+    if number >= steps:
+        return low
+    length = (steps - warmup) / cycles
+    place = (number - warmup) / length % 1.0
+    return low + (high - low) * (1 + math.cos(math.pi * place)) / 2
 
-    def _halves(
-        self, table: StepTable, counts: Key, groups: Key, seed: int
-    ) -> tuple[Int[Tensor, " n"], Float[Tensor, " g"]]:
-        """0 or 1 of each trajectory, and the number of trajectories of each group."""
-        size = segment_count(by=groups)
-        order = torch.argsort(self._metric(table, counts, seed)[(named := _by_name(table, counts))], stable=True)
-        place = torch.empty_like(order).index_copy_(0, named[order], torch.arange(len(order)))
-        absent = groups.weights == 0
-        rank = segment_rank(torch.where(absent, len(place), place), by=groups)  # those that do not count come last
-        return (rank >= (size // 2)[groups.codes]).long(), size
 
-    def _metric(self, table: StepTable, counts: Key, seed: int) -> Float[Tensor, " n"]:
-        """x of each trajectory, rounded so that the order of sums decides nothing."""
-        tokens = segment_sum(table["token_count"], by=counts)
-        if self.metric == "length":
-            return tokens
-        if self.metric == "random":
-            draws = uniform_per_unit(table, ("trajectory",), seed=seed, purpose="canon")
-            return torch.zeros(counts.size, dtype=torch.float64).index_copy_(0, counts.codes, draws)
-        entropy = torch.where(counts.weights > 0, table["row_entropy"], 0.0).double() * table["token_count"]
-        return ((segment_sum(entropy, by=counts) / tokens.clamp_min(1)) * 2**20).round()
+def _halves(
+    table: StepTable, counts: Key, groups: Key, *, metric: Metric, seed: int
+) -> tuple[Int[Tensor, " n"], Float[Tensor, " g"]]:
+    """0 or 1 of each trajectory, and the number of trajectories of each group."""
+    size = segment_count(by=groups)
+    order = torch.argsort(_metric(table, counts, metric, seed)[(named := _by_name(table, counts))], stable=True)
+    place = torch.empty_like(order).index_copy_(0, named[order], torch.arange(len(order)))
+    absent = groups.weights == 0
+    rank = segment_rank(torch.where(absent, len(place), place), by=groups)  # those that do not count come last
+    return (rank >= (size // 2)[groups.codes]).long(), size
 
-    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
-        return {"canon/mu": self.last}
 
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing is remembered: all that changes is decided by the iteration."""
+def _metric(table: StepTable, counts: Key, metric: Metric, seed: int) -> Float[Tensor, " n"]:
+    """x of each trajectory, rounded so that the order of sums decides nothing."""
+    tokens = segment_sum(table["token_count"], by=counts)
+    if metric == "length":
+        return tokens
+    if metric == "random":
+        draws = uniform_per_unit(table, ("trajectory",), seed=seed, purpose="canon")
+        return torch.zeros(counts.size, dtype=torch.float64).index_copy_(0, counts.codes, draws)
+    entropy = torch.where(counts.weights > 0, table["row_entropy"], 0.0).double() * table["token_count"]
+    return ((segment_sum(entropy, by=counts) / tokens.clamp_min(1)) * 2**20).round()
 
 
 def _by_name(table: StepTable, counts: Key) -> Int[Tensor, " n"]:

@@ -27,7 +27,8 @@ from palaestra.data import Key, StepTable
 from palaestra.data.iteration import Iteration
 from palaestra.errors import InvalidData, MissingColumn, RecipeError
 from palaestra.parts.estimators import dr_grpo
-from palaestra.systems.canon import Canon
+from palaestra.systems.canon import _halves, cosine
+from palaestra.systems.canon import canon as canon_part
 from palaestra.testing import check_estimator
 from tests.parts.tables import quick, shuffled, tables
 
@@ -39,7 +40,7 @@ def at(step: int = 0, seed: int = 0) -> Iteration:
 
 
 def canon(table: StepTable, *, step: int = 0, **options: Any) -> torch.Tensor:
-    return Canon(**options)(table, at(step))
+    return canon_part(table, at(step), **options)
 
 
 def answers(results: list[Any], entropy: list[Any], **columns: Any) -> StepTable:
@@ -78,10 +79,8 @@ def test_1_it_is_dr_grpo(metric: str, table: StepTable) -> None:
 @quick
 @given(table=tables(), seed=st.integers(0, 10**6))
 def test_2_contract(options: dict[str, Any], table: StepTable, seed: int) -> None:
-    part = Canon(**options)
-    estimator = lambda t: part(t, at())  # noqa: E731
-    check_estimator(estimator, table, shuffled(table, seed))
-    if part.alpha == 1:
+    check_estimator(lambda t: canon(t, **options), table, shuffled(table, seed))
+    if options.get("alpha", 1) == 1:
         assert not canon(table.replace(reward=torch.zeros(len(table))), **options).any()
 
 
@@ -115,22 +114,25 @@ def test_5_lone_trajectories_and_padding() -> None:
 def test_6_accuracy_is_the_weight() -> None:
     table = answers([1, 1, 1, 0], [0.4, 0.3, 0.2, 0.1], outcome=[1.0, 1.0, 1.0, 0.0])
     for schedule, mu in (("accuracy", 0.75), ("failure", 0.25)):
-        part = Canon(schedule=schedule)
-        assert torch.equal(part(table, at()), canon(table, mu=mu))
-        assert part.learn(table, at()) == {"canon/mu": mu}
+        iteration = at()
+        assert torch.equal(canon_part(table, iteration, schedule=schedule), canon(table, mu=mu))
+        assert iteration.metrics == {"canon/mu": mu}
     with pytest.raises(InvalidData, match="its mean is no accuracy"):
         canon(table.replace(outcome=[1.0, float("nan"), 0.0, 0.0]), schedule="accuracy")
 
 
 def test_6_the_cosine_restarts() -> None:
-    part = Canon(schedule="falling", low=0.1, high=0.5)
-    table = answers([1, 0], [0.2, 0.1])
-    mu = [part.weight(table, step) for step in range(200)]
+    curve: dict[str, Any] = {"low": 0.1, "high": 0.5}
+    mu = [cosine(step, **curve, steps=150, warmup=30, cycles=3) for step in range(200)]
     assert mu[0] == 0.1 and mu[15] == pytest.approx(0.3) and mu[30] == mu[70] == mu[110] == 0.5
     assert mu[50] == pytest.approx(0.3) and mu[69] < 0.102 and mu[150:] == [0.1] * 50
     assert all(a > b for a, b in zip(mu[30:69], mu[31:70], strict=True))
-    rising = Canon(schedule="rising", low=0.1, high=0.5)
-    assert [rising.weight(table, step) for step in (0, 30, 50, 199)] == pytest.approx([0.5, 0.1, 0.3, 0.5])
+    table = answers([1, 0], [0.2, 0.1])
+    for schedule, expected in (("falling", [0.1, 0.5, 0.3, 0.1]), ("rising", [0.5, 0.1, 0.3, 0.5])):
+        iterations = [at(step) for step in (0, 30, 50, 199)]
+        for iteration in iterations:
+            canon_part(table, iteration, schedule=schedule, **curve)
+        assert [iteration.metrics["canon/mu"] for iteration in iterations] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("better", ["low", "high"])
@@ -161,17 +163,17 @@ def test_9_random_halves() -> None:
 
 
 def test_9_a_long_trajectory_is_drawn_once() -> None:
-    part, seeds = Canon(metric="random", mu=1.0), range(2000)
+    seeds = range(2000)
     rows = ["long"] * 8 + ["one", "two"]
     table = answers([0.0] * 7 + [1.0, 0.0, 0.0], [0.0] * 10, trajectory=rows, turn=[*range(8), 0, 0])
     # The low half of three is one trajectory. With the 1 against both, each of the others gets −1; else −1 or −½.
-    alone = [part(table, at(seed=seed))[-2:].tolist() == [-1.0, -1.0] for seed in seeds]
+    alone = [canon_part(table, at(seed=seed), metric="random", mu=1.0)[-2:].tolist() == [-1.0, -1.0] for seed in seeds]
     assert sum(alone) / len(seeds) == pytest.approx(1 / 3, abs=0.04)
     pair = table.take(torch.arange(9))
     key = pair.key("group", "trajectory")
     counts = Key(key.codes, key.size)
     groups = Key(torch.zeros(key.size, dtype=torch.int64), 1)
-    low = [int(part._halves(pair, counts, groups, seed)[0][key.codes[0]] == 0) for seed in seeds]
+    low = [int(_halves(pair, counts, groups, metric="random", seed=seed)[0][key.codes[0]] == 0) for seed in seeds]
     assert sum(low) / len(seeds) == pytest.approx(0.5, abs=0.04)
 
 
@@ -184,16 +186,10 @@ def test_10_refusals() -> None:
         canon(answers([1, 0], [0.2, 0.1], group=["g", "h"]))
     for wrong in ({"mu": 1.5}, {"mu": -0.1}, {"alpha": 1.1}, {"metric": "mood"}, {"low": 2}):
         with pytest.raises(RecipeError, match=next(iter(wrong))):
-            Canon(**wrong)
+            canon(table, **wrong)
     with pytest.raises(RecipeError, match="random halves have none"):
-        Canon(metric="random", alpha=0.9)
+        canon(table, metric="random", alpha=0.9)
     with pytest.raises(RecipeError, match="2 iterations after the warm-up"):
-        Canon(steps=32)
+        canon(table, steps=32)
     with pytest.raises(RecipeError, match=r"a range of 0.7 to 0.6"):
-        Canon(low=0.7)
-
-
-def test_nothing_is_remembered() -> None:
-    part = Canon()
-    part.load_state_dict(part.state_dict())
-    assert part.state_dict() == {}
+        canon(table, low=0.7)

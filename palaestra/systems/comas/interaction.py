@@ -20,7 +20,13 @@ SOLVER, EVALUATOR, SCORER = DUTIES = ("solver", "evaluator", "scorer")
 WHERE = "reward: interaction"
 
 
-@register("reward", "interaction", reads=("stratum", "discussion", "score"), source="arXiv 2510.08529")
+@register(
+    "reward",
+    "interaction",
+    reads=("stratum", "discussion", "score"),
+    writes=("reward",),
+    source="arXiv 2510.08529",
+)
 def interaction(
     table: StepTable, *, scores: Literal["scorer", "random"] = "scorer", seed: int = 0
 ) -> Float[Tensor, " rows"]:

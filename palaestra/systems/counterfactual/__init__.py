@@ -24,7 +24,19 @@ from palaestra.registry import Columns, Fraction, register
 PLACE = "reward: counterfactual"
 
 
-@register("reward", "counterfactual", uses=("group",), source="common practice")
+@register(
+    "reward",
+    "counterfactual",
+    reads=(),
+    reads_if={
+        "against=all": ("state_key?", "action_key?"),
+        "against=others": ("state_key?", "action_key?"),
+        "against=replay": ("without?",),
+    },
+    writes=("reward",),
+    uses=("group",),
+    source="common practice",
+)
 def counterfactual(
     table: StepTable,
     *,

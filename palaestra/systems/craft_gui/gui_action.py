@@ -1,8 +1,4 @@
-"""The reward of single actions on a screen: rules for what can be checked, a judge for what cannot.
-
-Knows gestures, references with boxes, and a judge's score. Knows nothing of screens, of how actions are read, or of how
-an episode ends.
-"""
+"""The reward of single actions on a screen: rules for what can be checked, a judge for what cannot."""
 
 from __future__ import annotations
 
@@ -15,8 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from palaestra.data import Row, StepTable
-from palaestra.data.iteration import Iteration
+from palaestra.data import Iteration, Row, StepTable
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.registry import Fraction, NonNegative, Positive, register
 
@@ -26,8 +21,30 @@ TYPES = ("click", "type", "scroll", "answer", *PLAIN)
 SIMILAR = 0.5  # edit similarity from which a text counts as right
 
 
-@register("reward", "gui_action", reads=("gesture", "references"), source="arXiv 2508.11360, arXiv 2512.01763")
-class GuiAction:
+@register(
+    "reward",
+    "gui_action",
+    reads=("gesture", "references"),
+    reads_if={"score=judge": ("judge?",)},
+    writes=("reward", "gui_action"),
+    source="arXiv 2508.11360, arXiv 2512.01763",
+)
+def gui_action(
+    table: StepTable,
+    iteration: Iteration,
+    *,
+    format: Fraction = 0.1,
+    type: Fraction = 0.3,
+    argument: Fraction = 0.6,
+    judge: Fraction = 0.0,
+    score: str = "judge",
+    click: Literal["box", "distance"] = "box",
+    reach: Positive = 140.0,
+    text: Literal["f1", "edit"] = "f1",
+    weight: NonNegative = 1.0,
+    keep: NonNegative = 0.0,
+    per: Literal["trajectory", "step"] = "trajectory",
+) -> dict[str, Tensor]:
     """Pay each action for its form, its type and its argument.
 
         rule  = format · 1[readable] + type · 1[type right] + argument · arg          arg = 0 if the type is wrong
@@ -58,94 +75,70 @@ class GuiAction:
     Raises: RecipeError, if format, type and argument are not 1 together; InvalidData, for an unknown type, a box whose
         sides are swapped, a step without reference, or a score outside [0, 1]; MissingColumn, without scores.
     """
+    if not math.isclose(format + type + argument, 1.0, abs_tol=1e-6):
+        raise RecipeError(
+            where=WHERE,
+            what=f"format {format}, type {type} and argument {argument} are {format + type + argument:g} together.",
+            remedy="Let them sum to 1, so that a right action is worth 1.",
+        )
+    rules, counts = Rules(click=click, reach=reach, text=text, score=score), table.row_weight > 0
+    shares = [_right_shares(row, table, rules) for row in iteration.rows]
+    parts = torch.tensor(shares, dtype=torch.float64).reshape(-1, 3)
+    means = parts[counts].mean(0) if bool(counts.any()) else torch.zeros(3, dtype=torch.float64)
+    iteration.metrics |= dict(zip(("gui/format", "gui/type", "gui/argument"), means.tolist(), strict=True))
+    worth = parts @ torch.tensor([format, type, argument], dtype=torch.float64)
+    if judge:
+        scores = torch.tensor([_score_of(row, table, score) for row in iteration.rows], dtype=torch.float64)
+        worth = (1 - judge) * worth + judge * scores
+    worth = torch.where(counts, worth, 0.0)
+    steps = _steps(table, counts) if per == "trajectory" else torch.ones(len(table), dtype=torch.float64)
+    reward = keep * table["reward"].double() + weight * worth / steps
+    return {"reward": torch.where(counts, reward, 0.0).float(), "gui_action": worth.float()}
 
-    def __init__(
-        self,
-        *,
-        format: Fraction = 0.1,
-        type: Fraction = 0.3,
-        argument: Fraction = 0.6,
-        judge: Fraction = 0.0,
-        score: str = "judge",
-        click: Literal["box", "distance"] = "box",
-        reach: Positive = 140.0,
-        text: Literal["f1", "edit"] = "f1",
-        weight: NonNegative = 1.0,
-        keep: NonNegative = 0.0,
-        per: Literal["trajectory", "step"] = "trajectory",
-    ) -> None:
-        if not math.isclose(format + type + argument, 1.0, abs_tol=1e-6):
-            raise RecipeError(
-                where=WHERE,
-                what=f"format {format}, type {type} and argument {argument} are {format + type + argument:g} together.",
-                remedy="Let them sum to 1, so that a right action is worth 1.",
-            )
-        self._parts = torch.tensor([format, type, argument], dtype=torch.float64)
-        self._judge, self._score = judge, score
-        self._rules = Rules(click=click, reach=reach, text=text)
-        self._weight, self._keep, self._per = weight, keep, per
-        self._means = torch.zeros(3, dtype=torch.float64)
 
-    def __call__(self, table: StepTable, iteration: Iteration) -> dict[str, Tensor]:
-        counts = table.row_weight > 0
-        found = torch.tensor([self._parts_of(row, table) for row in iteration.rows], dtype=torch.float64).reshape(-1, 3)
-        self._means = found[counts].mean(0) if bool(counts.any()) else torch.zeros(3, dtype=torch.float64)
-        worth = found @ self._parts
-        if self._judge:
-            score = torch.tensor([self._score_of(row, table) for row in iteration.rows], dtype=torch.float64)
-            worth = (1 - self._judge) * worth + self._judge * score
-        worth = torch.where(counts, worth, 0.0)
-        reward = self._keep * table["reward"].double() + self._weight * worth / self._steps(table, counts)
-        return {"reward": torch.where(counts, reward, 0.0).float(), "gui_action": worth.float()}
+def _steps(table: StepTable, counts: Tensor) -> Tensor:
+    """How many steps of the row's trajectory count, at least 1: float64 (rows,)."""
+    key = table.key("trajectory")
+    steps = torch.zeros(key.size, dtype=torch.float64).index_add_(0, key.codes, counts.double())
+    return steps.clamp_min(1.0)[key.codes]
 
-    def _steps(self, table: StepTable, counts: Tensor) -> Tensor:
-        if self._per == "step":
-            return torch.ones(len(table), dtype=torch.float64)
-        key = table.key("trajectory")
-        steps = torch.zeros(key.size, dtype=torch.float64).index_add_(0, key.codes, counts.double())
-        return steps.clamp_min(1.0)[key.codes]
 
-    def _parts_of(self, row: Row, table: StepTable) -> tuple[float, float, float]:
-        """How much of format, type and argument is right."""
-        references = row.step.info.get("references")
-        if not references:
-            raise _fault(row, "the step has no reference to be compared with.", "Use it where each step tells one.")
-        gesture = row.step.info.get("gesture")
-        if gesture is None:
-            return 0.0, 0.0, 0.0
-        same = [one for one in references if _type_of(one, row) == _type_of(gesture, row)]
-        if not same:
-            return 1.0, 0.0, 0.0
-        if gesture["type"] == "answer":
-            return 1.0, 1.0, self._score_of(row, table)
-        return 1.0, 1.0, max(self._rules.argument(gesture, one, row) for one in same)
+def _right_shares(row: Row, table: StepTable, rules: Rules) -> tuple[float, float, float]:
+    """How much of format, type and argument is right."""
+    references = row.step.info.get("references")
+    if not references:
+        raise _fault(row, "the step has no reference to be compared with.", "Use it where each step tells one.")
+    gesture = row.step.info.get("gesture")
+    if gesture is None:
+        return 0.0, 0.0, 0.0
+    same = [one for one in references if _type_of(one, row) == _type_of(gesture, row)]
+    if not same:
+        return 1.0, 0.0, 0.0
+    if gesture["type"] == "answer":
+        return 1.0, 1.0, _score_of(row, table, rules.score)
+    return 1.0, 1.0, max(rules.argument(gesture, one, row) for one in same)
 
-    def _score_of(self, row: Row, table: StepTable) -> float:
-        score = float(table[self._score][row.index])
-        if not 0 <= score <= 1:
-            raise _fault(row, f"the judge's score `{self._score}` is {score:g}.", "Scores are numbers in [0, 1].")
-        return score
 
-    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
-        """Which share of the actions was readable, of the right type, and right."""
-        return dict(zip(("gui/format", "gui/type", "gui/argument"), self._means.tolist(), strict=True))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing is remembered."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing to read."""
+def _score_of(row: Row, table: StepTable, column: str) -> float:
+    score = float(table[column][row.index])
+    if not 0 <= score <= 1:
+        raise _fault(row, f"the judge's score `{column}` is {score:g}.", "Scores are numbers in [0, 1].")
+    return score
 
 
 # ---- rules ------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """How the argument of an action is compared with that of a reference of the same type."""
+    """How the argument of an action is compared with that of a reference of the same type.
+
+    Attributes:
+        score: the column of the judge's scores, which an answer is worth.
+    """
 
     click: str
     reach: float
     text: str
+    score: str
 
     def argument(self, gesture: Mapping[str, Any], right: Mapping[str, Any], row: Row) -> float:
         """In [0, 1]."""

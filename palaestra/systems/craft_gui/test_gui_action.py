@@ -19,7 +19,7 @@ from palaestra.data.iteration import Iteration
 from palaestra.envs.probes.uiform import UIForm
 from palaestra.errors import InvalidData, MissingColumn, RecipeError
 from palaestra.parts.estimators import grpo
-from palaestra.systems.craft_gui.gui_action import GuiAction, edited, f1
+from palaestra.systems.craft_gui.gui_action import edited, f1, gui_action
 
 BOX = [100, 100, 300, 200]
 CLICK = {"type": "click", "box": BOX}
@@ -39,8 +39,7 @@ def judged(trajectories, weight=None, **options):
     if weight is not None:
         table = table.replace(row_weight=torch.tensor(weight))
     seen = Iteration({}, 0, seed=0, temperature=1.0, token_budget=64, rows=rows_of(trajectories))
-    part = GuiAction(**options)
-    return part(table, seen), part.learn(table, seen), table
+    return gui_action(table, seen, **options), seen.metrics, table
 
 
 def worth(gesture, *references, score=None, **options):
@@ -91,12 +90,12 @@ def test_neutral_settings():  # rule 2
     episodes = [episode(steps, sample, reward=reward) for sample, reward in enumerate((0.3, 0.1, 0.7))]
     table = StepTable.from_trajectories(episodes)
     seen = Iteration({}, 0, seed=0, temperature=1.0, token_budget=64, rows=rows_of(episodes))
-    neutral = GuiAction(weight=0.0, keep=1.0)(table, seen)["reward"]
-    assert not torch.equal(GuiAction(keep=1.0)(table, seen)["reward"], table["reward"])
+    neutral = gui_action(table, seen, weight=0.0, keep=1.0)["reward"]
+    assert not torch.equal(gui_action(table, seen, keep=1.0)["reward"], table["reward"])
     assert torch.equal(neutral, table["reward"])
     assert torch.equal(grpo(table.replace(reward=neutral)), grpo(table))
-    rules = GuiAction(per="step")(table, seen)["reward"]
-    assert torch.equal(rules, GuiAction(per="step", judge=0.0, score="nobody")(table, seen)["reward"])
+    rules = gui_action(table, seen, per="step")["reward"]
+    assert torch.equal(rules, gui_action(table, seen, per="step", judge=0.0, score="nobody")["reward"])
 
 
 def test_an_episode_is_worth_its_mean():  # rule 3
@@ -115,7 +114,7 @@ def test_an_episode_is_worth_its_mean():  # rule 3
 
 def test_bad_actions_are_refused():  # rule 4
     with pytest.raises(RecipeError, match=r"format 0.1, type 0.3 and argument 0.5 are 0.9 together"):
-        GuiAction(format=0.1, type=0.3, argument=0.5)
+        worth(INSIDE, format=0.1, type=0.3, argument=0.5)
     with pytest.raises(InvalidData, match="`drag` is no type of action") as caught:
         worth({"type": "drag"})
     assert "click" in caught.value.options and "trajectory g/0, turn 0" in caught.value.where

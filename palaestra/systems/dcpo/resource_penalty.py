@@ -13,7 +13,7 @@ from palaestra.data import StepTable
 from palaestra.registry import NonNegative, register
 
 
-@register("reward", "resource_penalty", source="arXiv 2510.12635")
+@register("reward", "resource_penalty", reads=("truncated?",), writes=("reward",), source="arXiv 2510.12635")
 def resource_penalty(table: StepTable, *, penalty: NonNegative = 0.1) -> Float[Tensor, " rows"]:
     """−penalty in all for a trajectory that ended at a limit; the others keep their rewards.
 

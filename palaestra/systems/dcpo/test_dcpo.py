@@ -22,7 +22,7 @@ from palaestra.parts.estimators import grpo
 from palaestra.parts.losses import ppo_clip
 from palaestra.systems.dcpo.advantage import dcpo
 from palaestra.systems.dcpo.resource_penalty import resource_penalty
-from palaestra.systems.dcpo.segment_sample import SegmentSample
+from palaestra.systems.dcpo.segment_sample import segment_sample
 from tests.parts.tables import quick, tables
 
 
@@ -115,41 +115,39 @@ def drawn(table, kept):
 
 def test_some_segments_of_some_trajectories_are_drawn():  # rule 5
     table = many()
-    found = drawn(table, SegmentSample(segments=16, trajectories=8)(table, at()))
+    found = drawn(table, segment_sample(table, at(), segments=16, trajectories=8))
     assert len(found) == 3 * 16 * 2
     assert len(set(found)) == 3 * 16  # both rows of a segment, or none
     for group in range(3):
         assert len({trajectory for g, trajectory, _ in found if g == group}) <= 8
-    few = drawn(table, SegmentSample(segments=100, trajectories=2)(table, at()))
+    few = drawn(table, segment_sample(table, at(), segments=100, trajectories=2))
     assert len(set(few)) == 3 * 2 * 4
 
 
 def test_other_segments_in_each_iteration():  # rule 5
-    table, part = many(), SegmentSample(segments=5)
-    first, second = part(table, at(0)), part(table, at(1))
+    table = many()
+    first, second = (segment_sample(table, at(number), segments=5) for number in (0, 1))
     assert not torch.equal(first, second)
-    again = SegmentSample(segments=5)
-    again.load_state_dict(part.state_dict())
-    assert torch.equal(again(table, at(1)), second)
-    assert not torch.equal(part(table, at(0, seed=1)), first)
+    assert torch.equal(segment_sample(table, at(1), segments=5), second)
+    assert not torch.equal(segment_sample(table, at(0, seed=1), segments=5), first)
 
 
 def test_every_segment_is_drawn_as_often_as_others():  # rule 5
-    table, part = many(groups=1, trajectories=4), SegmentSample(segments=4, trajectories=4)
-    total = sum(part(table, at(step)) for step in range(400))
+    table = many(groups=1, trajectories=4)
+    total = sum(segment_sample(table, at(step), segments=4, trajectories=4) for step in range(400))
     assert total.min() > 60
     assert total.max() < 140
 
 
 def test_padding_is_not_drawn():  # rule 5
     table = many(groups=1, trajectories=2).replace(row_weight=[1.0] * 8 + [0.0] * 8)
-    kept = SegmentSample(segments=4, trajectories=1)(table, at())
+    kept = segment_sample(table, at(), segments=4, trajectories=1)
     assert kept.tolist() == [1.0] * 8 + [0.0] * 8
 
 
 def test_without_segments_a_trajectory_is_one():  # rule 5
     table = many(groups=1, trajectories=10, segments=1).replace(segment=None)
-    assert SegmentSample(segments=3)(table, at()).sum() == 3 * 2
+    assert segment_sample(table, at(), segments=3).sum() == 3 * 2
 
 
 # ---- the loss ---------------------------------------------------------------------------------------------

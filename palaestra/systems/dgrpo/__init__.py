@@ -17,14 +17,23 @@ from torch import Tensor
 from palaestra.algebra import segment_count, segment_mean, total_return
 from palaestra.data import Key, StepTable
 from palaestra.data.iteration import Iteration
+from palaestra.data.protocols import StatefulPart
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.registry import Fraction, Positive, register
 
 SLACK = 1e-6  # what float32 sums of rewards may leave outside of [0, 1]
 
 
-@register("weights", "difficulty", writes=("weight", "counts"), uses=("group",), source="arXiv 2508.04416")
-class Difficulty:
+@register(
+    "weights",
+    "difficulty",
+    reads=(),
+    reads_if={"column=outcome": ("outcome",), "family=stratum": ("stratum?",)},
+    writes=("weight", "counts"),
+    uses=("group",),
+    source="arXiv 2508.04416",
+)
+class Difficulty(StatefulPart):
     """The weight of DGRPO: how hard the family is, times how hard the task is.
 
         a_k ← momentum · a_k + (1 − momentum) · mean result of family k in this batch      (at first: that mean)

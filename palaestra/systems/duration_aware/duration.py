@@ -16,7 +16,14 @@ from palaestra.errors import InvalidData, MissingColumn
 from palaestra.registry import Positive, register
 
 
-@register("weights", "duration", writes=("weight", "counts"), source="arXiv 2509.01684")
+@register(
+    "weights",
+    "duration",
+    reads=(),
+    reads_if={"column=duration": ("duration?",), "column=seconds": ("seconds",), "limit": ("truncated?",)},
+    writes=("weight", "counts"),
+    source="arXiv 2509.01684",
+)
 def duration(
     table: StepTable,
     *,

@@ -17,7 +17,13 @@ from palaestra.registry import NonNegative, PositiveInt, register
 WHERE = "reward: milestones"
 
 
-@register("reward", "milestones", reads=("valid", "milestones"), source="arXiv 2509.01684")
+@register(
+    "reward",
+    "milestones",
+    reads=("valid", "milestones"),
+    writes=("reward", "milestone_reward"),
+    source="arXiv 2509.01684",
+)
 def milestones(
     table: StepTable, *, base: float = -10.0, each: NonNegative = 0.1, most: PositiveInt = 5, lowest: float = 0.0
 ) -> dict[str, Float[Tensor, " rows"]]:

@@ -23,7 +23,15 @@ from palaestra.registry import Columns, register
 Part = Annotated[float, pydantic.Field(ge=0, lt=1)]
 
 
-@register("reward", "entity_credit", reads=("entities", "outcome"), uses=("group",), source="arXiv 2510.24694")
+@register(
+    "reward",
+    "entity_credit",
+    reads=("outcome", "invalid?", "truncated?"),
+    reads_if={"column=entities": ("entities",)},
+    writes=("reward", "entity_credit"),
+    uses=("group",),
+    source="arXiv 2510.24694",
+)
 def entity_credit(
     table: StepTable,
     *,

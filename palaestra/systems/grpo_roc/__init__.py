@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import pydantic
@@ -18,13 +18,14 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from palaestra.data import StepTable, Trajectory, derive
-from palaestra.data.iteration import Iteration
+from palaestra.algebra import segment_count, segment_sum
+from palaestra.data import Iteration, Key, StepTable, derive
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.registry import Positive, PositiveInt, register
 
 WHERE = "selection: resample_on_correct"
 NO_CALL = 0.5  # the share of errors of a trajectory that called nothing
+COUNTED = {"calls": "tool_call", "errors": "tool_error", "answers": "answer"}  # what a penalty counts → its column
 Count = Annotated[int, pydantic.Field(ge=0)]
 
 
@@ -32,10 +33,20 @@ Count = Annotated[int, pydantic.Field(ge=0)]
     "selection",
     "resample_on_correct",
     reads=("outcome", "tool_call", "tool_error", "answer"),
+    writes=("row_weight",),
     uses=("group",),
     source="arXiv 2508.20722, public code",
 )
-class ResampleOnCorrect:
+def resample_on_correct(
+    table: StepTable,
+    iteration: Iteration,
+    *,
+    keep: PositiveInt = 16,
+    mode: Literal["lowest", "sample"] = "lowest",
+    least_failures: Count = 2,
+    least_successes: Count = 2,
+    softness: Positive = 0.1,
+) -> Bool[Tensor, " rows"]:
     """Keep `keep` trajectories of each group, chosen before anything is compared; the rewards stay as they are.
 
         p   = errors / calls + min((answers − 1) / turns, 1)         1/2 in place of the first without calls,
@@ -48,80 +59,53 @@ class ResampleOnCorrect:
     ended alike stays, in which no advantage differs from 0.
 
     Args:
+        table: columns group, trajectory, outcome (rows,); tool_call, tool_error, answer (rows,), counts of each act,
+            0 where a column is absent.
         keep: trajectories of a group, half of `rollout.group`. Usual: 16.
         mode: "lowest", as the public code; "sample", as the paper.
         least_failures, least_successes: minima. Usual: 2.
         softness: > 0, of "sample". Lower: clean trajectories are drawn almost surely. Usual: 0.1.
 
-    With `keep` as large as the group and no group that ended alike, nothing changes.
+    Returns: bool (rows,); all true with `keep` as large as the group and no group that ended alike. A trajectory whose
+        rows weigh nothing is no member of its group.
+    Metrics: resample/groups, the share of groups that were resampled; resample/penalty and resample/penalty_kept, the
+        mean p of their successes before and after, left out where there is none.
+    Raises: RecipeError, if the minima are more than `keep`; InvalidData, if every group is smaller than `keep`, or a
+        trajectory has no outcome of 0 or 1.
     """
-
-    def __init__(
-        self,
-        *,
-        keep: PositiveInt = 16,
-        mode: Literal["lowest", "sample"] = "lowest",
-        least_failures: Count = 2,
-        least_successes: Count = 2,
-        softness: Positive = 0.1,
-    ) -> None:
-        """Raises: RecipeError, if the minima are more than `keep`."""
-        if least_failures + least_successes > keep:
-            raise RecipeError(
-                where=WHERE,
-                what=f"`least_failures: {least_failures}` and `least_successes: {least_successes}` are more than "
-                f"`keep: {keep}`.",
-                remedy="Lower the minima, or keep more trajectories of a group.",
-            )
-        self._keep, self._mode, self._softness = keep, mode, softness
-        self._minima = (least_failures, least_successes)
-        self._metrics: dict[str, float] = {}
-
-    def choose(self, trajectories: list[Trajectory], iteration: Iteration) -> list[Trajectory]:
-        """The trajectories that the update learns from.
-
-        Raises: InvalidData, if every group is smaller than `keep`, or a trajectory has no outcome of 0 or 1.
-        """
-        groups: dict[str, list[Trajectory]] = {}
-        for trajectory in sorted(trajectories, key=lambda t: (t.group, t.sample)):
-            groups.setdefault(trajectory.group, []).append(trajectory)
-        whole = [own for own in groups.values() if len(own) >= self._keep]
-        if not whole:
-            raise InvalidData(
-                where=WHERE,
-                what=f"`keep: {self._keep}` of each group, and the largest has {max(map(len, groups.values()))}.",
-                remedy=f"Set rollout.group={2 * self._keep}, twice as many as are kept.",
-            )
-        mixed = [own for own in whole if len({_outcome(trajectory) for trajectory in own}) > 1]
-        chosen = [self._kept(own, iteration.seed) for own in mixed]
-        self._metrics = {
-            "resample/groups": len(mixed) / len(groups),
-            "resample/penalty": _mean_penalty(t for own in mixed for t in own),
-            "resample/penalty_kept": _mean_penalty(t for own in chosen for t in own),
-        }
-        return [t for own in chosen or [whole[0][: self._keep]] for t in own]
-
-    def __call__(self, table: StepTable, iteration: Iteration) -> Bool[Tensor, " rows"]:
-        """All rows: the choice was made among trajectories."""
-        return torch.ones(len(table), dtype=torch.bool)
-
-    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
-        """How many groups were resampled, and the mean penalty of successes before and after."""
-        return {name: value for name, value in self._metrics.items() if not math.isnan(value)}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing: what is drawn depends on seed and group only."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing to take back."""
-
-    def _kept(self, group: Sequence[Trajectory], seed: int) -> list[Trajectory]:
-        right = np.array([_outcome(trajectory) for trajectory in group]) == 1
-        penalty = np.array([_penalty(trajectory) for trajectory in group])
-        draw = np.random.default_rng(derive(seed, "resample", group[0].group)) if self._mode == "sample" else None
-        places = resample(right, penalty, keep=self._keep, minima=self._minima, softness=self._softness, draw=draw)
-        return [group[place] for place in places]
+    if least_failures + least_successes > keep:
+        raise RecipeError(
+            where=WHERE,
+            what=f"`least_failures: {least_failures}` and `least_successes: {least_successes}` are more than "
+            f"`keep: {keep}`.",
+            remedy="Lower the minima, or keep more trajectories of a group.",
+        )
+    groups = _groups(table)
+    large = {name: codes for name, codes in groups.items() if len(codes) >= keep}
+    if groups and not large:
+        raise InvalidData(
+            where=WHERE,
+            what=f"`keep: {keep}` of each group, and the largest has {max(map(len, groups.values()))}.",
+            remedy=f"Set rollout.group={2 * keep}, twice as many as are kept.",
+        )
+    right = _right(table, [code for codes in large.values() for code in codes])
+    mixed = {name: codes for name, codes in large.items() if right[codes].any() and not right[codes].all()}
+    before = [code for codes in mixed.values() for code in codes]
+    penalty = _penalties(table, before)
+    kept: list[int] = []
+    for name, codes in mixed.items():
+        draw = np.random.default_rng(derive(iteration.seed, "resample", name)) if mode == "sample" else None
+        minima = (least_failures, least_successes)
+        places = resample(right[codes], penalty[codes], keep=keep, minima=minima, softness=softness, draw=draw)
+        kept += [codes[place] for place in places]
+    if groups:
+        iteration.metrics["resample/groups"] = len(mixed) / len(groups)
+    for metric, codes in (("penalty", before), ("penalty_kept", kept)):
+        if right[codes].any():
+            iteration.metrics[f"resample/{metric}"] = float(np.mean(penalty[codes][right[codes]]))
+    if large and not kept:
+        kept = next(iter(large.values()))[:keep]
+    return torch.isin(table["trajectory"], torch.tensor(kept, dtype=torch.int64))
 
 
 # ---- numbers ----------------------------------------------------------------------------------------------
@@ -179,24 +163,46 @@ def resample(
 
 
 # ---- trajectories -----------------------------------------------------------------------------------------
-def _outcome(trajectory: Trajectory) -> float:
-    if trajectory.outcome not in (0.0, 1.0):
-        found = "none" if trajectory.outcome is None else f"{trajectory.outcome:g}"
-        raise InvalidData(
-            where=f"{WHERE}, trajectory {trajectory.id}",
-            what=f"its outcome is {found}, neither 0 nor 1.",
-            remedy="It tells right from wrong: give `success` in the environment's info.",
-        )
-    return trajectory.outcome
+def _groups(table: StepTable) -> dict[str, list[int]]:
+    """The trajectories (codes) of each group in the order of their names, a shorter name before a longer one."""
+    counts = table.row_weight > 0
+    pairs = set(zip(table["group"][counts].tolist(), table["trajectory"][counts].tolist(), strict=True))
+    groups, trajectories = table.labels("group"), [str(label) for label in table.labels("trajectory")]
+    named = sorted((str(groups[g]), len(trajectories[t]), trajectories[t], t) for g, t in pairs)
+    found: dict[str, list[int]] = {}
+    for group, _, _, code in named:
+        found.setdefault(group, []).append(code)
+    return found
 
 
-def _penalty(trajectory: Trajectory) -> float:
-    calls, errors, answers = (
-        sum(step.info.get(name, 0.0) for step in trajectory.steps) for name in ("tool_call", "tool_error", "answer")
-    )
-    return tool_penalty(calls=calls, errors=errors, answers=answers, turns=len(trajectory.steps))
+def _right(table: StepTable, codes: Sequence[int]) -> np.ndarray:
+    """Whether each trajectory ended with an outcome of 1: bool (trajectories,), read for `codes`.
+
+    Raises: InvalidData, for one of `codes` whose outcome is neither 0 nor 1.
+    """
+    outcome = np.full(len(table.labels("trajectory")), math.nan)
+    outcome[table["trajectory"].numpy()] = table["outcome"].numpy()
+    for code in codes:
+        if outcome[code] not in (0.0, 1.0):
+            found = "none" if math.isnan(outcome[code]) else f"{outcome[code]:g}"
+            raise InvalidData(
+                where=f"{WHERE}, trajectory {table.labels('trajectory')[code]}",
+                what=f"its outcome is {found}, neither 0 nor 1.",
+                remedy="It tells right from wrong: give `success` in the environment's info.",
+            )
+    return np.asarray(outcome == 1)
 
 
-def _mean_penalty(trajectories: Any) -> float:
-    found = [_penalty(trajectory) for trajectory in trajectories if _outcome(trajectory) == 1]
-    return float(np.mean(found)) if found else math.nan
+def _penalties(table: StepTable, codes: Sequence[int]) -> np.ndarray:
+    """p of each trajectory of `codes`, NaN elsewhere: float64 (trajectories,)."""
+    key = Key(table["trajectory"], len(table.labels("trajectory")))
+    sums = {
+        name: segment_sum(table[column], by=key) if column in table else torch.zeros(key.size)
+        for name, column in COUNTED.items()
+    }
+    turns = segment_count(by=key)
+    penalty = np.full(key.size, math.nan)
+    for code in codes:
+        counts = {name: float(total[code]) for name, total in sums.items()}
+        penalty[code] = tool_penalty(**counts, turns=float(turns[code]))
+    return penalty

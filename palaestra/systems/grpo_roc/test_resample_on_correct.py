@@ -22,7 +22,7 @@ from palaestra.data.iteration import Iteration
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.parts.estimators import grpo
 from palaestra.recipe import load
-from palaestra.systems.grpo_roc import ResampleOnCorrect, quotas, resample, tool_penalty
+from palaestra.systems.grpo_roc import quotas, resample, resample_on_correct, tool_penalty
 from palaestra.training.start import train
 from tests.parts.tables import quick
 
@@ -87,6 +87,17 @@ def test_quotas_can_be_met(failures: int, successes: int, data: st.DataObject) -
 
 
 # ---- groups -----------------------------------------------------------------------------------------------
+def chosen(table: StepTable, *, seed: int = 0, **options: Any) -> tuple[list[str], dict[str, float]]:
+    """Names of the trajectories that stay, in the order of rows, and what is logged."""
+    iteration = at(seed)
+    kept = resample_on_correct(table, iteration, **options)
+    names = [table.labels("trajectory")[code] for code in table["trajectory"].tolist()]
+    assert all(
+        len({bool(keep) for keep, other in zip(kept, names, strict=True) if other == name}) == 1 for name in names
+    )
+    return list(dict.fromkeys(name for name, keep in zip(names, kept, strict=True) if keep)), iteration.metrics
+
+
 def groups() -> list[Trajectory]:
     """Of 8 each: one with both kinds, one that was always right; and a small one."""
     mixed = [episode(i, float(i < 5), errors=i % 3) for i in range(8)]
@@ -95,56 +106,66 @@ def groups() -> list[Trajectory]:
 
 
 def test_groups() -> None:  # rules 2 and 3
-    part = ResampleOnCorrect(keep=4, least_failures=1, least_successes=1)
-    kept = part.choose(groups(), at())
-    assert [(t.group, t.sample) for t in kept] == [("g", 0), ("g", 3), ("g", 5), ("g", 6)]
-    metrics = part.learn(StepTable.from_trajectories(kept), at())
+    options: dict[str, Any] = {"keep": 4, "least_failures": 1, "least_successes": 1}
+    table = StepTable.from_trajectories(groups())
+    kept, metrics = chosen(table, **options)
+    assert kept == ["g/0", "g/3", "g/5", "g/6"]
     assert metrics["resample/groups"] == pytest.approx(1 / 3)
     assert metrics["resample/penalty"] == pytest.approx((0 + 1 + 2 + 0 + 1) / 15)
     assert metrics["resample/penalty_kept"] == 0.0
-    shuffled = part.choose(groups()[::-1], at())
-    assert [t.id for t in shuffled] == [t.id for t in kept]
+    order = torch.arange(len(table)).flip(0)
+    assert chosen(table.take(order), **options) == (kept[::-1], metrics)
+    left = table.replace(row_weight=(table["group"] != 0).float())  # the group of both kinds was dropped before
+    assert chosen(left, **options)[0] == ["h/0", "h/1", "h/2", "h/3"]
+    assert chosen(table.replace(row_weight=torch.zeros(len(table))), **options) == ([], {})
 
 
 def test_where_all_ended_alike() -> None:  # rule 3
-    part = ResampleOnCorrect(keep=4)
-    kept = part.choose([episode(i, 1.0, group="h") for i in range(8)], at())
-    assert len(kept) == 4
-    assert bool((grpo(StepTable.from_trajectories(kept)) == 0).all())
-    assert part.learn(StepTable.from_trajectories(kept), at()) == {"resample/groups": 0.0}
+    table = StepTable.from_trajectories([episode(i, 1.0, group="h") for i in range(12)])
+    kept, metrics = chosen(table, keep=4)
+    assert kept == ["h/0", "h/1", "h/2", "h/3"] and metrics == {"resample/groups": 0.0}
+    assert bool((grpo(table.replace(row_weight=resample_on_correct(table, at(), keep=4).float())) == 0).all())
 
 
 @pytest.mark.parametrize("mode", ["lowest", "sample"])
 def test_neutral(mode: Any) -> None:  # rule 4
-    played = [episode(i, float(i % 2), errors=i % 3, group=g) for g in "ab" for i in range(8)]
-    part = ResampleOnCorrect(keep=8, mode=mode)
-    kept = part.choose(played, at())
-    before, after = StepTable.from_trajectories(played), StepTable.from_trajectories(kept)
-    assert torch.equal(grpo(before), grpo(after))
-    assert torch.equal(before.row_weight * part(after, at()), before.row_weight)
-    part.load_state_dict(part.state_dict())
+    table = StepTable.from_trajectories(
+        [episode(i, float(i % 2), errors=i % 3, group=g) for g in "ab" for i in range(8)]
+    )
+    kept = resample_on_correct(table, at(), keep=8, mode=mode)
+    assert torch.equal(table.row_weight * kept, table.row_weight)
+
+
+def test_the_rest_is_compared_as_if_it_were_alone() -> None:  # rule 2
+    played = [episode(i, float(i % 3 == 0), errors=i % 3, group=g) for g in "ab" for i in range(8)]
+    table = StepTable.from_trajectories(played)
+    kept, _ = chosen(table, keep=4)
+    alone = StepTable.from_trajectories([t for t in played if t.id in kept])
+    weight = resample_on_correct(table, at(), keep=4)
+    assert torch.equal(grpo(table.replace(row_weight=weight.float()))[weight], grpo(alone))
 
 
 def test_samples() -> None:  # rule 5
     played = [episode(i, float(i < 8), errors=3 * (i % 2)) for i in range(16)]
-    part = ResampleOnCorrect(keep=8, mode="sample")
-    drawn = [part.choose(played, at(seed)) for seed in range(200)]
-    counts = Counter(t.sample for kept in drawn for t in kept)
-    assert all(sum(t.outcome == 1 for t in kept) == 4 and len({t.sample for t in kept}) == 8 for kept in drawn)
+    table = StepTable.from_trajectories(played)
+    drawn = [chosen(table, seed=seed, keep=8, mode="sample")[0] for seed in range(200)]
+    counts = Counter(int(name.removeprefix("g/")) for kept in drawn for name in kept)
+    right = {t.id for t in played if t.outcome == 1}
+    assert all(len(right.intersection(kept)) == 4 and len(kept) == 8 for kept in drawn)
     assert min(counts[i] for i in (0, 2, 4, 6)) > 2 * max(counts[i] for i in (1, 3, 5, 7))
     assert all(70 < counts[i] < 130 for i in range(8, 16))
-    again = part.choose(played[::-1], at(7))
-    assert [t.id for t in again] == [t.id for t in drawn[7]]
+    again, _ = chosen(table.take(torch.arange(len(table)).flip(0)), seed=7, keep=8, mode="sample")
+    assert again == drawn[7][::-1]
 
 
 # ---- what is refused --------------------------------------------------------------------------------------
 def test_bad_input() -> None:  # rule 6
     with pytest.raises(RecipeError, match=r"are more than `keep: 4`(.|\n)*Lower the minima"):
-        ResampleOnCorrect(keep=4, least_failures=3, least_successes=2)
+        chosen(StepTable.from_trajectories(groups()), keep=4, least_failures=3, least_successes=2)
     with pytest.raises(RecipeError, match="least_failures"):
-        ResampleOnCorrect(least_failures=-1)
+        chosen(StepTable.from_trajectories(groups()), least_failures=-1)
     with pytest.raises(InvalidData, match=r"the largest has 8(.|\n)*rollout.group=18"):
-        ResampleOnCorrect(keep=9).choose(groups(), at())
+        chosen(StepTable.from_trajectories(groups()), keep=9)
     with pytest.raises(InvalidData, match="`keep: 9`, and the group has 8"):
         resample(RIGHT, PENALTY, keep=9)
     for counts in ({"calls": -1}, {"errors": -1}, {"errors": 3}, {"answers": -1}, {"turns": 0}):
@@ -152,9 +173,8 @@ def test_bad_input() -> None:  # rule 6
             tool_penalty(**{"calls": 2, "errors": 1, "answers": 1, "turns": 2, **counts})
     for won, said in ((None, "none"), (0.5, "0.5")):
         with pytest.raises(InvalidData, match=f"trajectory g/1(.|\n)*its outcome is {said}, neither 0 nor 1"):
-            ResampleOnCorrect(keep=2, least_failures=1, least_successes=1).choose(
-                [episode(0, 1.0), episode(1, won), episode(2, 0.0)], at()
-            )
+            table = StepTable.from_trajectories([episode(0, 1.0), episode(1, won), episode(2, 0.0)])
+            chosen(table, keep=2, least_failures=1, least_successes=1)
 
 
 def test_it_runs(tmp_path: Path) -> None:  # rule 7

@@ -21,7 +21,13 @@ from palaestra.registry import NonNegative, register
 WHERE = "reward: tool_bonus"
 
 
-@register("reward", "tool_bonus", reads=("outcome", "tool_call"), source="arXiv 2510.11701, public code")
+@register(
+    "reward",
+    "tool_bonus",
+    reads=("outcome", "tool_call"),
+    writes=("reward", "tool_bonus"),
+    source="arXiv 2510.11701, public code",
+)
 def tool_bonus(
     table: StepTable, *, bonus: NonNegative = 0.1, right: float = 1.0, wrong: float = -1.0, cap: float = -0.6
 ) -> dict[str, Float[Tensor, " rows"]]:

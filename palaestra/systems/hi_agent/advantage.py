@@ -18,7 +18,7 @@ from palaestra.registry import Columns, Degrees, NonNegative, Scale, ZeroVarianc
 WORTH = ("format", "executed", "judged")
 
 
-@register("advantage", "foresight", reads=("node", *WORTH), source="arXiv 2510.14388")
+@register("advantage", "foresight", reads=("node", *WORTH, "invocation?", "state_key?"), source="arXiv 2510.14388")
 def foresight(
     table: StepTable,
     *,

@@ -17,7 +17,14 @@ from palaestra.errors import RecipeError
 from palaestra.registry import NonNegative, PositiveInt, register
 
 
-@register("reward", "token_budget", source="arXiv 2507.20534")
+@register(
+    "reward",
+    "token_budget",
+    reads=(),
+    reads_if={"by=stratum": ("stratum?",), "by=game": ("game?",), "by=team": ("team?",)},
+    writes=("reward", "token_budget"),
+    source="arXiv 2507.20534",
+)
 def token_budget(
     table: StepTable,
     *,

@@ -18,7 +18,14 @@ from palaestra.systems.m_grpo.calls import Calls, calls_of
 WHERE = "reward: hierarchical"
 
 
-@register("reward", "hierarchical", reads=("format", "outcome"), source="arXiv 2511.13288, section 3")
+@register(
+    "reward",
+    "hierarchical",
+    reads=("format", "outcome", "invocation?", "parent?"),
+    reads_if={"sub_expert": ("expert?",)},
+    writes=("reward",),
+    source="arXiv 2511.13288, section 3",
+)
 def hierarchical(
     table: StepTable,
     *,

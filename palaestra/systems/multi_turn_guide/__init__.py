@@ -18,7 +18,13 @@ from palaestra.registry import PositiveInt, register
 WHERE = "reward: dense_normalized"
 
 
-@register("reward", "dense_normalized", reads=("outcome",), source="arXiv 2510.01132, public code")
+@register(
+    "reward",
+    "dense_normalized",
+    reads=("outcome", "maximum?"),
+    writes=("reward",),
+    source="arXiv 2510.01132, public code",
+)
 def dense_normalized(table: StepTable, *, maximum: PositiveInt | None = None, column: str = "reward") -> Tensor:
     """1 for every step with a positive reward, divided by their number in a win, by the game's maximum otherwise.
 

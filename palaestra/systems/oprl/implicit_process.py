@@ -15,7 +15,7 @@ from palaestra.algebra import reward_to_go, segment_count, segment_mean, segment
 from palaestra.algebra.pairs import Pairs, preference_loss, preference_pairs
 from palaestra.data import Key, StepTable
 from palaestra.data.iteration import Iteration
-from palaestra.data.protocols import Setting
+from palaestra.data.protocols import Setting, StatefulPart
 from palaestra.errors import CheckpointError, ContractError, InvalidData, MissingColumn
 from palaestra.models.learner import Learner
 from palaestra.registry import Positive, PositiveInt, register
@@ -23,8 +23,15 @@ from palaestra.registry import Positive, PositiveInt, register
 Over = Literal["sum", "mean"]
 
 
-@register("reward", "implicit_process", reads=("logprob_behavior",), uses=("group",), source="arXiv 2509.19199")
-class ImplicitProcess:
+@register(
+    "reward",
+    "implicit_process",
+    reads=("logprob_behavior",),
+    writes=("process",),
+    uses=("group",),
+    source="arXiv 2509.19199",
+)
+class ImplicitProcess(StatefulPart):
     """The log-ratio of a model that prefers good episodes to the policy that sampled, summed over each step.
 
         p_k  = beta · Σ over the tokens of step k of (log π_φ − log π_old)          column `process`
@@ -37,8 +44,6 @@ class ImplicitProcess:
     With several trainable policies each has a second model; they learn together. Steps of other policies have
     no step reward (NaN) and count in no Q.
     """
-
-    provides = frozenset({"process"})  # columns that tables have after it
 
     def __init__(
         self,

@@ -18,12 +18,13 @@ from torch import Tensor
 from palaestra.algebra import total_return
 from palaestra.data import StepTable
 from palaestra.data.iteration import Iteration
+from palaestra.data.protocols import StatefulPart
 from palaestra.errors import InvalidData
 from palaestra.registry import Positive, register
 
 
-@register("reward", "running_scale", source="arXiv 2307.04964")
-class RunningScale:
+@register("reward", "running_scale", reads=(), writes=("reward",), source="arXiv 2307.04964")
+class RunningScale(StatefulPart):
     """Divide rewards by the deviation of all returns of the run, this batch's included.
 
         R_i = Σ rewards of trajectory i        n, mean, M₂ = Σ (R − mean)² are merged batch by batch

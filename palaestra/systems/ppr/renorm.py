@@ -14,7 +14,13 @@ from palaestra.errors import InvalidData
 from palaestra.registry import Fraction, Positive, register
 
 
-@register("reward", "renorm", reads=("process", "outcome"), source="arXiv 2509.25598")
+@register(
+    "reward",
+    "renorm",
+    reads=("process", "outcome", "truncated?"),
+    writes=("reward",),
+    source="arXiv 2509.25598",
+)
 def renorm(
     table: StepTable, *, shift: Fraction = 1.0, process_weight: Fraction = 1.0, maximum: Positive = 1.0
 ) -> Float[Tensor, " rows"]:

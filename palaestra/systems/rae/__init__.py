@@ -19,6 +19,7 @@ from palaestra.algebra import total_return
 from palaestra.algebra.segments import reverse_scan
 from palaestra.data import Key, StepTable
 from palaestra.data.iteration import Iteration
+from palaestra.data.protocols import StatefulPart
 from palaestra.errors import InvalidData
 from palaestra.registry import Columns, register
 
@@ -26,7 +27,7 @@ Decay = Annotated[float, pydantic.Field(ge=0, lt=1)]
 
 
 @register("advantage", "rae", source="arXiv 2506.24119")
-class RoleAdvantage:
+class RoleAdvantage(StatefulPart):
     """Return of a role in an episode, minus the moving mean of its returns so far.
 
         b ← alpha · b + (1 − alpha) · R,   then   A = R − b          for each episode in turn, per game and role; b₀ = 0

@@ -18,7 +18,13 @@ from palaestra.registry import Fraction, register
 WHERE = "reward: question_difficulty"
 
 
-@register("reward", "question_difficulty", reads=("valid", "solved"), source="arXiv 2510.18821")
+@register(
+    "reward",
+    "question_difficulty",
+    reads=("valid", "solved"),
+    writes=("reward",),
+    source="arXiv 2510.18821",
+)
 def question_difficulty(
     table: StepTable,
     *,

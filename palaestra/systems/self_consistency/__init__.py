@@ -17,7 +17,14 @@ from palaestra.errors import InvalidData
 from palaestra.registry import Columns, register
 
 
-@register("reward", "self_consistency", source="arXiv 2504.16084")
+@register(
+    "reward",
+    "self_consistency",
+    reads=("action_key",),
+    reads_if={"stratum": ("stratum?",)},
+    writes=("reward",),
+    source="arXiv 2504.16084",
+)
 def self_consistency(
     table: StepTable, *, by: Columns = ("group",), stratum: str | None = None
 ) -> Float[Tensor, " rows"]:

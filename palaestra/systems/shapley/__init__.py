@@ -28,7 +28,7 @@ PLACE = "reward: shapley"
 BITS = 62
 
 
-@register("reward", "shapley", uses=("group",), source="arXiv 2502.00510")
+@register("reward", "shapley", reads=(), writes=("reward",), uses=("group",), source="arXiv 2502.00510")
 def shapley_credit(
     table: StepTable,
     *,

@@ -14,7 +14,7 @@ from palaestra.data import Key, StepTable
 from palaestra.registry import Columns, register
 
 
-@register("reward", "equal_split", source="arXiv 2505.20732, comparison")
+@register("reward", "equal_split", reads=(), writes=("reward",), source="arXiv 2505.20732, comparison")
 def equal_split(table: StepTable, *, by: Columns = ("trajectory",)) -> Float[Tensor, " rows"]:
     """R / K on each of a trajectory's K steps: its return is unchanged.
 

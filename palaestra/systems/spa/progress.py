@@ -15,7 +15,7 @@ from torch import Tensor
 
 from palaestra.data import Row, StepTable, derive
 from palaestra.data.iteration import Iteration
-from palaestra.data.protocols import Setting
+from palaestra.data.protocols import Setting, StatefulPart
 from palaestra.errors import ContractError, InvalidData, NoSignal, RecipeError
 from palaestra.models.learner import Learner
 from palaestra.registry import NonNegative, Positive, PositiveInt, register
@@ -25,8 +25,14 @@ WHERE = "reward: progress"
 Count = Annotated[int, pydantic.Field(ge=0)]
 
 
-@register("reward", "progress", reads=("outcome",), source="arXiv 2505.20732")
-class Progress:
+@register(
+    "reward",
+    "progress",
+    reads=("outcome", "executable?", "invalid?"),
+    writes=("reward",),
+    source="arXiv 2505.20732",
+)
+class Progress(StatefulPart):
     """Step rewards that sum to the predicted outcome, and a bonus for actions that could be executed.
 
         r_k  = alpha · c_k + beta · g_k                        replaces the reward

@@ -1,11 +1,8 @@
-"""A bonus for using tools that fades: tools are tried early, and what they bring decides later.
-
-Knows which steps called a tool, and the iteration. Knows nothing of tools or of what they answer.
-"""
+"""A bonus for using tools that fades: tools are tried early, and what they bring decides later."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -14,13 +11,21 @@ from torch import Tensor
 from palaestra.data import Key, StepTable
 from palaestra.data.iteration import Iteration
 from palaestra.data.keys import compact
+from palaestra.data.protocols import StatefulPart
 from palaestra.errors import MissingColumn
 from palaestra.registry import NonNegative, Positive, PositiveInt, register
 from palaestra.systems.spear.schedules import fall
 
 
-@register("reward", "intrinsic_tool", source="arXiv 2509.22601, public code")
-class IntrinsicTool:
+@register(
+    "reward",
+    "intrinsic_tool",
+    reads=("invalid?", "replayed?"),
+    reads_if={"column=tool_call": ("tool_call?",)},
+    writes=("reward", "intrinsic"),
+    source="arXiv 2509.22601, public code",
+)
+class IntrinsicTool(StatefulPart):
     """Pay each turn that calls a tool, less and less as training goes on; right and wrong episodes alike.
 
         R ← R + min(cap, rate · turns with a tool call) · f(s)
@@ -37,10 +42,11 @@ class IntrinsicTool:
 
     Called with a table, columns trajectory, turn, reward and that column, each (rows,), it returns the columns reward
     and intrinsic (rows,); `outcome` stays as it is. Rows of weight 0 get no bonus.
+    Metrics: intrinsic/factor, f(s); intrinsic/mean and intrinsic/tool_turns, of the fresh episodes that the selection
+        leaves: what one was paid and how many of its turns called a tool, on average. A reward is called before the
+        selection, so this part has `learn` and is a class.
     Raises: MissingColumn, if the table has no such column.
     """
-
-    provides = frozenset({"intrinsic"})
 
     def __init__(
         self,
@@ -101,13 +107,6 @@ class IntrinsicTool:
         if self._column in table:
             found["intrinsic/tool_turns"] = float(self._calls(table)[fresh].sum()) / episodes
         return found
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing: the schedule goes by the number of the iteration."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing to read."""
 
 
 def _before(values: Tensor, table: StepTable) -> Tensor:

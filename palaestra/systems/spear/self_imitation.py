@@ -17,6 +17,7 @@ from torch import Tensor
 from palaestra.algebra import segment_count, segment_mean, segment_std, total_return
 from palaestra.data import Key, StepTable, Trajectory
 from palaestra.data.iteration import Iteration
+from palaestra.data.protocols import StatefulPart
 from palaestra.registry import PositiveInt, Scale, register
 from palaestra.replay import again, is_replayed, pack, refuse_unknown_probabilities, unpack
 
@@ -37,7 +38,7 @@ class Kept:
 
 
 @register("advantage", "self_imitation", source="arXiv 2509.22601, public code")
-class SelfImitation:
+class SelfImitation(StatefulPart):
     """Replay episodes of positive advantage as a second batch, their advantage measured anew.
 
         keep      (episode, R, A, s) with A > 0, while it is at most `tolerance` iterations old

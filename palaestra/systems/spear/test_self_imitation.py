@@ -17,7 +17,7 @@ from palaestra.data import StepTable, Trajectory
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.parts.estimators import dr_grpo, grpo
 from palaestra.replay import is_replayed
-from palaestra.systems.spear.imitation_schedule import ImitationSchedule
+from palaestra.systems.spear.imitation_schedule import imitation_schedule
 from palaestra.systems.spear.self_imitation import SelfImitation
 from tests.parts.episodes import NETWORK, assert_resumes, run
 from tests.replay.episodes import at, episode, seen
@@ -90,9 +90,11 @@ def test_alternatives() -> None:  # rule 4
 
 def test_schedule() -> None:  # rule 5
     table = StepTable.from_trajectories(group(0, 1, 0))
-    assert ImitationSchedule()(table, at(5)).tolist() == [1.0] * 4
+    iteration = at(100)
+    assert imitation_schedule(table, iteration).tolist() == [1.0] * 4
+    assert iteration.metrics == {"imitation/weight": pytest.approx(0.5)}
     second = table.replace(anchored=torch.tensor([1.0, 1, 0, 0]))
-    assert ImitationSchedule(coefficient=0)(second, at(5)).tolist() == [0, 0, 1, 1]
+    assert imitation_schedule(second, at(5), coefficient=0).tolist() == [0, 0, 1, 1]
 
 
 RECIPE: dict[str, Any] = {
@@ -147,4 +149,4 @@ def test_what_is_refused() -> None:  # rule 8
         with pytest.raises(RecipeError, match=next(iter(faulty))):
             SelfImitation(**faulty)
     with pytest.raises(RecipeError, match="horizon"):
-        ImitationSchedule(horizon=-5)
+        imitation_schedule(StepTable.from_trajectories(group(0, 1, 0)), at(0), horizon=-5)

@@ -19,7 +19,13 @@ from palaestra.registry import register
 Share = Annotated[float, pydantic.Field(gt=0, le=1)]
 
 
-@register("selection", "widest_groups", source="arXiv 2509.22601, public code")
+@register(
+    "selection",
+    "widest_groups",
+    reads=("anchored?",),
+    writes=("row_weight",),
+    source="arXiv 2509.22601, public code",
+)
 def widest_groups(table: StepTable, *, share: Share = 0.75) -> Bool[Tensor, " rows"]:
     """Keep the rows of the `share` of groups with the largest deviation of returns, at least one group.
 

@@ -1,24 +1,32 @@
-"""A reward for progress that is taken away once the policy has learned to make some.
-
-Knows progress, unreadable actions, outcomes and the number of the iteration. Knows nothing of what progress is.
-"""
+"""A reward for progress that is taken away once the policy has learned to make some."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from palaestra.data import StepTable
-from palaestra.data.iteration import Iteration
+from palaestra.data import Iteration, StepTable
 from palaestra.errors import InvalidData
 from palaestra.registry import NonNegative, PositiveInt, register
 
 
-@register("reward", "dense_then_sparse", reads=("progress", "outcome"), source="arXiv 2510.12693, public code")
-class DenseThenSparse:
+@register(
+    "reward",
+    "dense_then_sparse",
+    reads=("progress", "outcome", "invalid?"),
+    writes=("reward",),
+    source="arXiv 2510.12693, public code",
+)
+def dense_then_sparse(
+    table: StepTable,
+    iteration: Iteration,
+    *,
+    dense: PositiveInt = 22,
+    success: NonNegative = 3.0,
+    progress: NonNegative = 1.0,
+    invalid: NonNegative = 0.5,
+) -> Float[Tensor, " rows"]:
     """Pay for new progress and for success at first, and for success alone later.
 
         r_k = success · [last row] · outcome                                   always
@@ -28,50 +36,34 @@ class DenseThenSparse:
     A trajectory's progress starts from 0.
 
     Args:
+        table: columns trajectory, turn, progress, outcome (rows,); invalid (rows,) where the environment tells it.
         dense: > 0, iterations with the dense terms. Higher: easier beginnings, and habits that serve progress only.
             Usual: 22.
         success: ≥ 0, for an outcome of 1. Usual: 3.
         progress: ≥ 0, for each step that reaches a new highest progress. Usual: 1.
         invalid: ≥ 0, price of an unreadable action. Usual: 0.5.
+
+    Returns: float32 (rows,), 0 on padding.
+    Metrics: reward/dense, 1 while the dense terms are paid.
+    Raises: MissingColumn; InvalidData, for a trajectory without outcome.
     """
-
-    def __init__(
-        self,
-        *,
-        dense: PositiveInt = 22,
-        success: NonNegative = 3.0,
-        progress: NonNegative = 1.0,
-        invalid: NonNegative = 0.5,
-    ) -> None:
-        self.dense, self.success, self.progress, self.invalid = dense, success, progress, invalid
-        self.step = 0
-
-    def __call__(self, table: StepTable, iteration: Iteration) -> Float[Tensor, " rows"]:
-        self.step = iteration.number
-        order, last = table.timeline("trajectory")
-        ends = torch.zeros(len(table), dtype=torch.bool).index_copy_(0, order, last) & (table.row_weight > 0)
-        outcome = table["outcome"].double()
-        if not bool(outcome[ends].isfinite().all()):
-            raise InvalidData(
-                where="reward: dense_then_sparse",
-                what=f"{int((~outcome[ends].isfinite()).sum())} of {int(ends.sum())} trajectories have no outcome.",
-                remedy="Give `success` in the environment's last `info`.",
-            )
-        reward = torch.where(ends, self.success * outcome, 0.0)
-        if iteration.number < self.dense:
-            reward = reward + self.progress * _advances(table, order)
-            if "invalid" in table:
-                reward = reward - self.invalid * table["invalid"].double()
-        return torch.where(table.row_weight > 0, reward, 0.0).float()
-
-    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
-        return {"reward/dense": float(self.step < self.dense)}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
+    early = iteration.number < dense
+    iteration.metrics["reward/dense"] = float(early)
+    order, last = table.timeline("trajectory")
+    ends = torch.zeros(len(table), dtype=torch.bool).index_copy_(0, order, last) & (table.row_weight > 0)
+    outcome = table["outcome"].double()
+    if not bool(outcome[ends].isfinite().all()):
+        raise InvalidData(
+            where="reward: dense_then_sparse",
+            what=f"{int((~outcome[ends].isfinite()).sum())} of {int(ends.sum())} trajectories have no outcome.",
+            remedy="Give `success` in the environment's last `info`.",
+        )
+    reward = torch.where(ends, success * outcome, 0.0)
+    if early:
+        reward = reward + progress * _advances(table, order)
+        if "invalid" in table:
+            reward = reward - invalid * table["invalid"].double()
+    return torch.where(table.row_weight > 0, reward, 0.0).float()
 
 
 def _advances(table: StepTable, order: Int[Tensor, " rows"]) -> Float[Tensor, " rows"]:

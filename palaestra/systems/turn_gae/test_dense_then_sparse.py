@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from palaestra.data import StepTable
 from palaestra.errors import InvalidData, MissingColumn
-from palaestra.systems.turn_gae.dense_then_sparse import DenseThenSparse
+from palaestra.systems.turn_gae.dense_then_sparse import dense_then_sparse
 from tests.parts.small_tables import NAN, at
 from tests.parts.tables import quick, shuffled, tables
 
@@ -33,19 +33,12 @@ def climbing(**columns: Any) -> StepTable:
 
 
 def test_progress() -> None:  # rules 1 and 2
-    reward = DenseThenSparse(dense=5)
-    assert reward(climbing(), at(4)).tolist() == [1.0, -0.5, 0.0, 4.0, 0.0, 1.0]
-    assert reward.learn(climbing(), at(4)) == {"reward/dense": 1.0}
-    assert reward(climbing(), at(5)).tolist() == [0.0, 0.0, 0.0, 3.0, 0.0, 0.0]
-    assert reward.learn(climbing(), at(5)) == {"reward/dense": 0.0}
-    assert DenseThenSparse(progress=0.0)(climbing(invalid=None), at()).tolist() == [
-        0.0,
-        0.0,
-        0.0,
-        3.0,
-        0.0,
-        0.0,
-    ]
+    early, late = at(4), at(5)
+    assert dense_then_sparse(climbing(), early, dense=5).tolist() == [1.0, -0.5, 0.0, 4.0, 0.0, 1.0]
+    assert dense_then_sparse(climbing(), late, dense=5).tolist() == [0.0, 0.0, 0.0, 3.0, 0.0, 0.0]
+    assert (early.metrics, late.metrics) == ({"reward/dense": 1.0}, {"reward/dense": 0.0})
+    silent = dense_then_sparse(climbing(invalid=None), at(), progress=0.0)
+    assert silent.tolist() == [0.0, 0.0, 0.0, 3.0, 0.0, 0.0]
 
 
 @quick
@@ -53,7 +46,7 @@ def test_progress() -> None:  # rules 1 and 2
 def test_each_height_pays_once(table: StepTable, seed: int) -> None:  # rule 1
     dice = torch.Generator().manual_seed(seed)
     table = table.replace(progress=torch.randint(-2, 4, (len(table),), generator=dice).float())
-    paid = DenseThenSparse(success=0.0)(table, at())
+    paid = dense_then_sparse(table, at(), success=0.0)
     heights: dict[int, float] = {}
     expected = torch.zeros(len(table))
     for row in sorted(range(len(table)), key=lambda r: int(table["turn"][r])):
@@ -62,11 +55,11 @@ def test_each_height_pays_once(table: StepTable, seed: int) -> None:  # rule 1
         heights[name] = max(heights.get(name, 0.0), here)
     assert torch.equal(paid, expected)
     order = shuffled(table, seed)
-    assert torch.equal(DenseThenSparse(success=0.0)(table.take(order), at()), paid[order])
+    assert torch.equal(dense_then_sparse(table.take(order), at(), success=0.0), paid[order])
 
 
 def test_what_it_needs() -> None:  # rule 3
     with pytest.raises(MissingColumn, match="progress"):
-        DenseThenSparse()(climbing(progress=None), at())
+        dense_then_sparse(climbing(progress=None), at())
     with pytest.raises(InvalidData, match="1 of 2 trajectories have no outcome"):
-        DenseThenSparse()(climbing(outcome=[1.0] * 4 + [NAN] * 2), at())
+        dense_then_sparse(climbing(outcome=[1.0] * 4 + [NAN] * 2), at())

@@ -17,7 +17,14 @@ from palaestra.parts.tool_calls import at_the_end, last_rows, total_of
 from palaestra.registry import NonNegative, register
 
 
-@register("reward", "tool_penalties", reads=("tool_call",), source="arXiv 2509.01055, public code")
+@register(
+    "reward",
+    "tool_penalties",
+    reads=("tool_call", "invalid?", "truncated?"),
+    reads_if={"format": ("format",)},
+    writes=("reward", "penalty"),
+    source="arXiv 2509.01055, public code",
+)
 def tool_penalties(
     table: StepTable,
     *,

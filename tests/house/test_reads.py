@@ -1,0 +1,157 @@
+"""What parts of the table say of columns: (1) every part of the slots reward, selection and weights says what it reads
+and writes; (2) in every golden case a part reads no other columns than those, with the options of the case; (3) the
+text of a module names no others, where all its parts say what they read; (4) a read that is not declared is seen.
+
+Columns that a table always has need not be named, nor does a column that an option names.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from palaestra.columns import REQUIRED
+from palaestra.data import Iteration, StepTable
+from palaestra.registry import Part, index, part
+from tests.golden_cases import GoldenCase, golden_cases
+from tests.registered import target
+
+SAY = ("reward", "selection", "weights")
+ALWAYS = frozenset({*REQUIRED, "token_count", "row_weight", "act"})
+PARTS = [(slot, name) for slot in SAY for name in sorted(index()[slot])]
+CASES = [case for case in golden_cases() if case.slot in (*SAY, "advantage") and "method" not in case.extra]
+
+MODULES: dict[str, list[Part]] = {}  # those whose parts of the table all say what they read
+for slot, parts in index().items():
+    for name, place in parts.items() if slot in (*SAY, "advantage") else ():
+        MODULES.setdefault(place.partition(":")[0], []).append(part(slot, name))
+MODULES = {module: parts for module, parts in MODULES.items() if all(one.reads is not None for one in parts)}
+
+
+@contextmanager
+def recorded() -> Iterator[set[str]]:
+    """Names of the columns that tables are asked for from outside; what a table asks itself is not counted."""
+    asked: set[str] = set()
+    inside = False
+
+    def recording(method: Any) -> Any:
+        def call(self: StepTable, *names: Any, **columns: Any) -> Any:
+            nonlocal inside
+            if inside:
+                return method(self, *names, **columns)
+            asked.update(name for name in names if isinstance(name, str))
+            inside = True
+            try:
+                return method(self, *names, **columns)
+            finally:
+                inside = False
+
+        return call
+
+    methods = ("__getitem__", "__contains__", "key", "labels", "unit", "timeline", "replace", "take")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in methods:
+            patch.setattr(StepTable, name, recording(getattr(StepTable, name)))
+        patch.setattr(StepTable, "act", property(recording(StepTable.act.fget)))  # type: ignore[attr-defined]
+        yield asked
+
+
+def names_in(value: Any) -> set[str]:
+    """What may be columns in the value of an option."""
+    return {name for name in (value if isinstance(value, list | tuple) else [value]) if isinstance(name, str)}
+
+
+def undeclared(declared: Part, options: Mapping[str, Any], asked: Collection[str]) -> set[str]:
+    """Columns that were asked for and are neither declared nor named by an option."""
+    checked = declared.check(options, where="options")
+    known = {column.removesuffix("?") for column in declared.reads_with(checked) or ()}
+    known |= {name for value in checked.values() for name in names_in(value)}
+    units = {"row", "token"}  # of `StepTable.unit`, where they are no columns
+    return set(asked) - ALWAYS - known - units
+
+
+def asked_in(case: GoldenCase) -> set[str]:
+    """The columns that the part of a case asks for."""
+    called = target(case.slot, case.part)
+    data = [torch.tensor(case.extra["advantage"])] if "advantage" in case.extra else []
+    iteration = Iteration({}, case.extra.get("step", 0), seed=0, temperature=1.0, token_budget=64)
+    given = {"iteration": iteration} if called.part.takes_iteration else {}
+    table, options = case.table, case.options
+    if inspect.isclass(called):  # holds state
+        called, options = called(**options), {}
+    with recorded() as asked:
+        called(table, *data, **given, **options)
+    return asked
+
+
+def named_in(text: str) -> set[str]:
+    """Columns that a text names: `table["outcome"]`, `"outcome" in table`, `table.key("state_key")`."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Subscript(value=ast.Name(id="table"), slice=ast.Constant(value=str(name))):
+                found.add(name)
+            case ast.Compare(left=ast.Constant(value=str(name)), comparators=[ast.Name(id="table")]):
+                found.add(name)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="table"), attr="key" | "labels" | "timeline")):
+                found.update(one.value for one in node.args if isinstance(one, ast.Constant))
+    return found
+
+
+def may_read(declared: Part) -> set[str]:
+    """Columns that a part reads under some options, that it wrote before, or that its options name by default."""
+    reads = (*(declared.reads or ()), *(column for columns in declared.reads_if.values() for column in columns))
+    defaults = (field.default for field in declared.options.model_fields.values())
+    named = {name for value in defaults for name in names_in(value)}
+    return {column.removesuffix("?") for column in reads} | named | set(declared.writes or ())
+
+
+@pytest.mark.parametrize(("slot", "name"), PARTS, ids=lambda value: value)
+def test_parts_say_what_they_read_and_write(slot: str, name: str) -> None:  # rule 1
+    declared = part(slot, name)
+    assert declared.reads is not None, "declare `reads=`, () for a part that needs only what every table has"
+    assert declared.writes, "declare `writes=`"
+    if slot != "reward":
+        assert set(declared.writes) <= ({"row_weight"} if slot == "selection" else {"weight", "counts"})
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.file}-{case.part}")
+def test_golden_cases_read_what_is_declared(case: GoldenCase) -> None:  # rule 2
+    declared = part(case.slot, case.part)
+    if declared.reads is None:
+        pytest.skip("the part does not say")
+    assert not undeclared(declared, case.options, asked_in(case))
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_texts_read_what_is_declared(module: str) -> None:  # rule 3
+    text = Path(str(importlib.import_module(module).__file__)).read_text(encoding="utf-8")
+    assert not named_in(text) - ALWAYS - set().union(*(may_read(declared) for declared in MODULES[module]))
+
+
+def test_a_read_is_seen() -> None:  # rule 4
+    table = StepTable(
+        group=["g"], trajectory=["a"], agent=["x"], turn=[0], reward=[1.0], outcome=[1.0], state_key=["s"]
+    )
+    with recorded() as asked:
+        changed = table.replace(reward=table["outcome"])
+        assert "process" not in changed
+        changed.key("group", "state_key")
+        changed.labels("state_key")
+        changed.timeline("trajectory")
+    assert asked == {"outcome", "process", "group", "state_key", "trajectory"}
+    declared = part("reward", "role_mix")
+    assert undeclared(declared, {}, {"reward", "outcome"}) == {"outcome"}
+    assert not undeclared(declared, {"team": "outcome"}, {"reward", "outcome"})
+    assert not undeclared(declared, {"own": "score"}, {"score"})
+    assert named_in('"invalid" in table and table["progress"].any() or table.key("group", "stratum")') == {
+        *("invalid", "progress", "group", "stratum"),
+    }

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from palaestra.algebra import Credit, lambda_return, token_rewards, whitened
-from palaestra.algebra import whiten as whiten_units
 from palaestra.data import StepTable
 from palaestra.data.iteration import Iteration
 from palaestra.registry import Columns, Fraction, NonNegative, Positive, PositiveInt, register
@@ -47,10 +46,7 @@ def ppo(
         trajectory whose last row is neither terminated nor truncated.
     """
     estimate = lambda_return(table, gamma=gamma, lam=lam, level=level, gamma_in=gamma_in, by=chain)
-    if not whiten:
-        return estimate
-    judged = estimate.target.isfinite()
-    return Credit(whiten_units(estimate.advantage, weight=judged), estimate.target)
+    return whitened(estimate) if whiten else estimate
 
 
 @register("advantage", "ppo_max", uses=("critic", "reference"), source="arXiv 2307.04964")
@@ -90,7 +86,7 @@ def ppo_max(
     estimate = whitened(estimate) if whiten else estimate
     if clip is None:
         return estimate
-    return Credit(estimate.advantage.clamp(-clip, clip), estimate.target)
+    return estimate._replace(advantage=estimate.advantage.clamp(-clip, clip))
 
 
 @register("advantage", "critic_warmup", uses=("critic",), source="arXiv 2508.04280; arXiv 2510.12693, public code")

@@ -63,10 +63,11 @@ def egae(
         target_lam=1.0,
     )
     row = table.token_row if level == "token" else torch.arange(len(table))
+    assert estimate.target is not None  # `lambda_return` gives one
     target = torch.where(_finished(table, chain)[row], estimate.target, torch.nan)
     if not whiten:
         return Credit(estimate.advantage, target)
-    learns = estimate.target.isfinite()  # who has a critic
+    learns = estimate.judged  # who has a critic
     if "fresh" in table:
         learns = learns & (table["fresh"][row] > 0)
     return Credit(whiten_units(estimate.advantage, weight=learns), target)

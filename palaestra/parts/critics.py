@@ -13,7 +13,15 @@ from palaestra.data.iteration import Iteration
 from palaestra.registry import Columns, Fraction, NonNegative, Positive, PositiveInt, register
 
 
-@register("advantage", "ppo", uses=("critic",), source="arXiv 1707.06347, arXiv 1506.02438")
+@register(
+    "advantage",
+    "ppo",
+    reads=("terminated?", "truncated?", "bootstrap_value?"),
+    reads_if={"level=row": ("row_value",), "level=token": ("value_old",)},
+    writes=("advantage", "value_target", "value_weight"),
+    uses=("critic",),
+    source="arXiv 1707.06347, arXiv 1506.02438",
+)
 def ppo(
     table: StepTable,
     *,
@@ -49,7 +57,15 @@ def ppo(
     return whitened(estimate) if whiten else estimate
 
 
-@register("advantage", "ppo_max", uses=("critic", "reference"), source="arXiv 2307.04964")
+@register(
+    "advantage",
+    "ppo_max",
+    reads=("value_old", "terminated?", "truncated?", "bootstrap_value?"),
+    reads_if={"kl_coefficient": ("logprob_reference", "logprob_old?", "logprob_behavior?")},
+    writes=("advantage", "value_target", "value_weight"),
+    uses=("critic", "reference"),
+    source="arXiv 2307.04964",
+)
 def ppo_max(
     table: StepTable,
     *,
@@ -89,7 +105,14 @@ def ppo_max(
     return estimate._replace(advantage=estimate.advantage.clamp(-clip, clip))
 
 
-@register("advantage", "critic_warmup", uses=("critic",), source="arXiv 2508.04280; arXiv 2510.12693, public code")
+@register(
+    "advantage",
+    "critic_warmup",
+    reads=(),
+    writes=("advantage",),
+    uses=("critic",),
+    source="arXiv 2508.04280; arXiv 2510.12693, public code",
+)
 class CriticWarmup:
     """Advantages of 0 before iteration `iterations`, and as they are from then on.
 

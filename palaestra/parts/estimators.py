@@ -12,7 +12,7 @@ from palaestra.data import Key, StepTable
 from palaestra.registry import Columns, Discount, NonNegative, Scale, register
 
 
-@register("advantage", "dr_grpo", uses=("group",), source="arXiv 2503.20783")
+@register("advantage", "dr_grpo", reads=(), writes=("advantage",), uses=("group",), source="arXiv 2503.20783")
 def dr_grpo(table: StepTable, *, peers: Peers = Peers(fixed=("ddof",))) -> Float[Tensor, " rows"]:
     """Subtract the group's mean return; very easy and very hard tasks are not blown up.
 
@@ -31,6 +31,9 @@ def dr_grpo(table: StepTable, *, peers: Peers = Peers(fixed=("ddof",))) -> Float
 @register(
     "advantage",
     "dr_mas",
+    reads=(),
+    reads_if={"penalty": ("invalid?",)},
+    writes=("advantage",),
     uses=("group",),
     first=("scale", "by", "unit"),
     source="arXiv 2602.08847",
@@ -83,7 +86,7 @@ def _shared(values: Float[Tensor, " rows"], once: Key | None) -> Float[Tensor, "
     return values if once is None else segment_mean(values, by=once)[once.codes]
 
 
-@register("advantage", "grpo", uses=("group",), source="arXiv 2402.03300")
+@register("advantage", "grpo", reads=(), writes=("advantage",), uses=("group",), source="arXiv 2402.03300")
 def grpo(
     table: StepTable,
     *,
@@ -111,7 +114,14 @@ def grpo(
     return peers.standardize(total_return(table), table, scale=scale)
 
 
-@register("advantage", "grpo_process", uses=("group",), source="arXiv 2402.03300, process supervision")
+@register(
+    "advantage",
+    "grpo_process",
+    reads=(),
+    writes=("advantage",),
+    uses=("group",),
+    source="arXiv 2402.03300, process supervision",
+)
 def grpo_process(
     table: StepTable,
     *,
@@ -138,7 +148,7 @@ def grpo_process(
     return reward_to_go(table, gamma=1.0, reward=standard)
 
 
-@register("advantage", "reinforce", source="Williams 1992")
+@register("advantage", "reinforce", reads=(), writes=("advantage",), source="Williams 1992")
 def reinforce(
     table: StepTable,
     *,
@@ -172,7 +182,14 @@ def reinforce(
     )
 
 
-@register("advantage", "reinforce_plus_plus", source="arXiv 2501.03262")
+@register(
+    "advantage",
+    "reinforce_plus_plus",
+    reads=(),
+    reads_if={"beta": ("logprob_reference", "logprob_old?", "logprob_behavior?")},
+    writes=("advantage",),
+    source="arXiv 2501.03262",
+)
 def reinforce_plus_plus(
     table: StepTable,
     *,
@@ -204,7 +221,14 @@ def reinforce_plus_plus(
     return whiten(returns, weight=counts)
 
 
-@register("advantage", "reinforce_plus_plus_baseline", uses=("group",), source="arXiv 2501.03262")
+@register(
+    "advantage",
+    "reinforce_plus_plus_baseline",
+    reads=(),
+    writes=("advantage",),
+    uses=("group",),
+    source="arXiv 2501.03262",
+)
 def reinforce_plus_plus_baseline(
     table: StepTable, *, peers: Peers = Peers(fixed=("ddof", "zero_variance"))
 ) -> Float[Tensor, " tokens"]:
@@ -225,7 +249,7 @@ def reinforce_plus_plus_baseline(
     return whiten(table.per_token(centered), weight=table.per_token(table.row_weight))
 
 
-@register("advantage", "rloo", uses=("group",), source="arXiv 2402.14740")
+@register("advantage", "rloo", reads=(), writes=("advantage",), uses=("group",), source="arXiv 2402.14740")
 def rloo(table: StepTable, *, peers: Peers = Peers(fixed=("ddof",))) -> Float[Tensor, " rows"]:
     """Leave the own return out of the baseline: unbiased, and no scale.
 

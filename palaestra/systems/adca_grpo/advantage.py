@@ -20,7 +20,15 @@ from palaestra.registry import Columns, NonNegative, Positive, PositiveInt, regi
 SMALL = 1e-8  # added to the variance of step scores
 
 
-@register("advantage", "adca_grpo", reads=("good",), uses=("group",), source="arXiv 2511.10395")
+@register(
+    "advantage",
+    "adca_grpo",
+    reads=("good",),
+    reads_if={"decay": ("version",)},
+    writes=("advantage",),
+    uses=("group",),
+    source="arXiv 2511.10395",
+)
 def adca_grpo(
     table: StepTable,
     *,

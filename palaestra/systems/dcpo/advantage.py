@@ -15,7 +15,14 @@ from palaestra.errors import InvalidData
 from palaestra.registry import Scale, register
 
 
-@register("advantage", "dcpo", uses=("group",), source="arXiv 2510.12635")
+@register(
+    "advantage",
+    "dcpo",
+    reads=("segment?", "pruned?"),
+    writes=("advantage",),
+    uses=("group",),
+    source="arXiv 2510.12635",
+)
 def dcpo(
     table: StepTable,
     *,

@@ -22,6 +22,8 @@ from palaestra.systems.descendants.messages import descendant_return, readings_o
 @register(
     "advantage",
     "descendants",
+    reads=("reads?", "parent?", "invocation?"),
+    writes=("advantage",),
     uses=("group",),
     first=("gamma", "own", "replies", "by", "unit"),
     source="common practice",

@@ -15,7 +15,9 @@ from palaestra.errors import InvalidData
 from palaestra.registry import Scale, register
 
 
-@register("advantage", "flow_grpo", uses=("group",), source="arXiv 2510.05592")
+@register(
+    "advantage", "flow_grpo", reads=("outcome?",), writes=("advantage",), uses=("group",), source="arXiv 2510.05592"
+)
 def flow_grpo(
     table: StepTable,
     *,

@@ -24,7 +24,15 @@ from palaestra.systems.gigpo.similarity import similar_texts
 Similarity = Annotated[float, pydantic.Field(gt=0, lt=1)]
 
 
-@register("advantage", "gigpo", reads=("state_key",), uses=("group",), source="arXiv 2505.10978")
+@register(
+    "advantage",
+    "gigpo",
+    reads=("state_key",),
+    reads_if={"similarity": ("state_text?",)},
+    writes=("advantage",),
+    uses=("group",),
+    source="arXiv 2505.10978",
+)
 def gigpo(
     table: StepTable,
     *,

@@ -20,6 +20,8 @@ from palaestra.registry import Degrees, Positive, register
 @register(
     "advantage",
     "hapo",
+    reads=(),
+    writes=("advantage",),
     uses=("group",),
     first=("average", "largest", "by", "ddof"),
     source="arXiv 2509.16591",

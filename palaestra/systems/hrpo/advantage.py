@@ -15,7 +15,7 @@ from palaestra.errors import MissingColumn
 from palaestra.registry import Columns, NonNegative, Scale, register
 
 
-@register("advantage", "hrpo", reads=("process",), uses=("group",), source="arXiv 2506.08507")
+@register("advantage", "hrpo", reads=("process",), writes=("advantage",), uses=("group",), source="arXiv 2506.08507")
 def hrpo(
     table: StepTable,
     *,

@@ -23,6 +23,8 @@ FLOOR = 1e-7  # of a deviation, instead of a number added to it
 @register(
     "advantage",
     "loop",
+    reads=("logprob_behavior?", "logprob_old?"),
+    writes=("advantage",),
     uses=("group",),
     first=("threshold", "scale", "by", "singleton", "zero_variance"),
     source="arXiv 2502.01600",

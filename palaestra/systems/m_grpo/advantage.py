@@ -21,7 +21,14 @@ from palaestra.systems.m_grpo.calls import calls_of
 Align = Literal["weight", "duplicate"]
 
 
-@register("advantage", "m_grpo", uses=("group",), source="arXiv 2511.13288")
+@register(
+    "advantage",
+    "m_grpo",
+    reads=("parent?", "invocation?"),
+    writes=("advantage",),
+    uses=("group",),
+    source="arXiv 2511.13288",
+)
 def m_grpo(
     table: StepTable,
     *,

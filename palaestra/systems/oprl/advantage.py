@@ -18,7 +18,7 @@ from palaestra.errors import MissingColumn
 from palaestra.registry import NonNegative, register
 
 
-@register("advantage", "oprl", reads=("process",), uses=("group",), source="arXiv 2509.19199")
+@register("advantage", "oprl", reads=("process",), writes=("advantage",), uses=("group",), source="arXiv 2509.19199")
 def oprl(
     table: StepTable,
     *,

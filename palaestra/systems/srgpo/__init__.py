@@ -25,7 +25,7 @@ from palaestra.registry import NonNegative, Scale, register
 BlockSize = Annotated[int, pydantic.Field(ge=2)]
 
 
-@register("advantage", "srgpo", reads=("process",), uses=("group",), source="arXiv 2512.02631")
+@register("advantage", "srgpo", reads=("process",), writes=("advantage",), uses=("group",), source="arXiv 2512.02631")
 def srgpo(
     table: StepTable,
     *,

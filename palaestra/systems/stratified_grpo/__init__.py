@@ -20,7 +20,14 @@ from palaestra.registry import Columns, Fraction, Scale, register
 RESULTS = ("reward", "outcome", "process", "value")  # what a stratum must not be made of
 
 
-@register("advantage", "stratified_grpo", reads=("stratum",), uses=("group",), source="arXiv 2510.06214")
+@register(
+    "advantage",
+    "stratified_grpo",
+    reads=("stratum",),
+    writes=("advantage",),
+    uses=("group",),
+    source="arXiv 2510.06214",
+)
 def stratified_grpo(
     table: StepTable,
     *,

@@ -17,7 +17,15 @@ from palaestra.data import StepTable
 from palaestra.registry import Columns, Fraction, register
 
 
-@register("advantage", "egae", uses=("critic",), source="arXiv 2506.15050")
+@register(
+    "advantage",
+    "egae",
+    reads=("terminated?", "truncated?", "bootstrap_value?"),
+    reads_if={"level=row": ("row_value",), "level=token": ("value_old",), "whiten": ("fresh?",)},
+    writes=("advantage", "value_target", "value_weight"),
+    uses=("critic",),
+    source="arXiv 2506.15050",
+)
 def egae(
     table: StepTable,
     *,

@@ -15,7 +15,14 @@ from palaestra.errors import InvalidData
 from palaestra.registry import Columns, Fraction, register
 
 
-@register("advantage", "turn_gae", uses=("critic",), source="arXiv 2510.12693")
+@register(
+    "advantage",
+    "turn_gae",
+    reads=("row_value", "terminated?", "truncated?", "bootstrap_value?"),
+    writes=("advantage", "value_target", "value_weight"),
+    uses=("critic",),
+    source="arXiv 2510.12693",
+)
 def turn_gae(
     table: StepTable,
     *,

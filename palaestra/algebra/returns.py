@@ -114,8 +114,8 @@ def lambda_return(
     A chain without any value belongs to an agent without a critic: advantage 0, target NaN, as on padding.
 
     Args:
-        table: columns value (rows,) at level "row", value_old (tokens,) at level "token"; terminated,
-            truncated (rows,); bootstrap_value (rows,), read on truncated last rows.
+        table: columns row_value (rows,) at level "row", value_old (tokens,) at level "token";
+            terminated, truncated (rows,); bootstrap_value (rows,), read on truncated last rows.
         reward: (units,) in place of the reward column.
         open_end: what follows the last row of a chain which is neither terminated nor truncated: "error", or
             "last_value": V of the chain's last unit once more, so that with gamma 1 its δ is its own reward.

@@ -40,8 +40,8 @@ def ppo(
     V_{u+1} is 0 after a terminated row and the value of the next observation after a truncated one.
 
     Args:
-        table: columns trajectory, agent, turn, reward, terminated, truncated; value (rows,) at level "row",
-            value_old (tokens,) at level "token"; bootstrap_value (rows,) where a trajectory is truncated.
+        table: columns trajectory, agent, turn, reward, terminated, truncated; row_value (rows,) at level
+            "row", value_old (tokens,) at level "token"; bootstrap_value (rows,) where a trajectory is truncated.
         level: the unit of time. "row": one value and one advantage a step. "token": each response token.
         gamma: in [0, 1]. Higher: late rewards reach early units. Usual: rows 0.9–0.99, tokens 1.
         lam: in [0, 1]. Higher: less bias, more variance; 1 is reward to go − V. Usual: 0.95.

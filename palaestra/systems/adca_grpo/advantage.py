@@ -1,7 +1,4 @@
-"""ADCA-GRPO: a judge says which steps were good; that is standardized, and added to the outcome.
-
-Knows rewards, groups, turns and a judge's flags. Knows nothing of the judge, of tokens or of models.
-"""
+"""ADCA-GRPO: a judge says which steps were good; that is standardized, and added to the outcome."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Public baseline (AdvEvo-MARL): the agents of one team share the mean of their returns.
-
-Knows rewards, agents and teams. Knows nothing of turns, of what is an attack, or of models.
-"""
+"""Public baseline (AdvEvo-MARL): the agents of one team share the mean of their returns."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""ArCHer: utterances are judged by a critic that learns off-policy, from everything that was ever played.
-
-Knows transitions, critics and what a policy would say now. Knows nothing of losses, and of groups of episodes.
-"""
+"""ArCHer: utterances are judged by a critic that learns off-policy, from everything that was ever played."""
 
 from __future__ import annotations
 

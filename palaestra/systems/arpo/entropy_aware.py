@@ -1,7 +1,4 @@
-"""Entropy-aware advantage: a filter that lets tokens chosen under more doubt than usual count more.
-
-Knows entropies of tokens. Knows nothing of rewards, time or how tokens were sampled.
-"""
+"""Entropy-aware advantage: a filter that lets tokens chosen under more doubt than usual count more."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Shared prefixes: a filter for trajectories that branch, where one step belongs to several of them.
-
-Knows which rows are copies of one step. Knows nothing of how branches came about or of rewards.
-"""
+"""Shared prefixes: a filter for trajectories that branch, where one step belongs to several of them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""DCPO: a trajectory whose agent edits its own context is several token sequences with one advantage.
-
-Knows rewards, groups, segments and which rows were memory actions. Knows nothing of tokens, contexts or models.
-"""
+"""DCPO: a trajectory whose agent edits its own context is several token sequences with one advantage."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def empg(
     log π grows with its entropy, so that without the factor uncertain steps move the weights most.
 
     Args:
-        table: columns trajectory, turn, entropy (rows,): the mean token entropy of each step under the policy
+        table: columns trajectory, turn, row_entropy (rows,): the mean token entropy of each step under the policy
             that acted. It carries no gradient.
         advantage: (rows,), or (tokens,), whose factor and bonus are those of their row.
         gain: ≥ 0 (k₁ of the paper). Higher: uncertain steps count less; 0 leaves A. Usual: 1.
@@ -76,7 +76,7 @@ def _checked(table: StepTable, counts: Tensor) -> Tensor:
     if bool(negative.any()):
         row = int(negative.nonzero()[0, 0])
         raise InvalidData(
-            where=f"column `entropy`, row {row}",
+            where=f"column `row_entropy`, row {row}",
             what=f"an entropy is negative: {float(entropy[row]):.4g}.",
             remedy="Give the entropy of the distribution over tokens, not a log-probability.",
         )

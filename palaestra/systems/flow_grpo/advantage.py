@@ -1,7 +1,4 @@
-"""Flow-GRPO: the outcome of a trajectory is copied to every turn of the one module that is trained in it.
-
-Knows rewards, groups and the planner's name. Knows nothing of the other modules, tokens or models.
-"""
+"""Flow-GRPO: the outcome of a trajectory is copied to every turn of the one module that is trained in it."""
 
 from __future__ import annotations
 

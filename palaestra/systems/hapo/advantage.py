@@ -1,7 +1,4 @@
-"""HAPO's group average: long answers count by their tokens, so that advantages balance over tokens.
-
-Knows rewards, groups and numbers of tokens. Knows nothing of entropies or losses.
-"""
+"""HAPO's group average: long answers count by their tokens, so that advantages balance over tokens."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Foresight advantage: subgoals are compared with the other subgoals that were tried in the same state.
-
-Knows what an attempt was worth, nodes and who planned. Knows nothing of rewards to come, tokens or models.
-"""
+"""Foresight advantage: subgoals are compared with the other subgoals that were tried in the same state."""
 
 from __future__ import annotations
 
@@ -56,7 +53,8 @@ def foresight(
         by: columns in which subgoals of one state agree.
         peers: columns in which attempts of the others agree that are compared: ("group", "agent"), or
             ("trajectory", "agent") inside one episode.
-        scale, ddof, zero_variance: as in `grpo`, for both; an attempt or subgoal without peers gets 0.
+        scale: "std" divides by the deviation, in both; "none" only centers.
+        ddof, zero_variance: as in `palaestra.algebra.Peers`, for both; an attempt or subgoal without peers gets 0.
 
     Returns: float32 (rows,); 0 on padding.
     Raises: MissingColumn, without nodes or a column of worth; InvalidData, if the planner has no row or a row without

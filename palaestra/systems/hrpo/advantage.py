@@ -1,7 +1,4 @@
-"""HRPO: whole results are compared inside the group, and every action has a price of its own beside.
-
-Knows rewards, groups and the score of an action. Knows nothing of what is built, tokens or models.
-"""
+"""HRPO: whole results are compared inside the group, and every action has a price of its own beside."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""M-GRPO: main rollouts are compared with each other, and calls of a sub-agent with each other.
-
-Knows rewards, groups, agents and calls. Knows nothing of tokens or models.
-"""
+"""M-GRPO: main rollouts are compared with each other, and calls of a sub-agent with each other."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""OPRL, later iStar: the episode's comparison in its group, and the step's own reward against all steps of the group.
-
-Knows rewards, groups and the column `process`. Knows nothing of where step rewards come from, tokens or models.
-"""
+"""OPRL, later iStar: the episode's comparison in its group, and the step's own reward against all steps of the group."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""POAD: temporal differences over tokens, discounted between actions and never inside one.
-
-Knows rewards, the values of response tokens and time. Knows nothing of the critic's network.
-"""
+"""POAD: temporal differences over tokens, discounted between actions and never inside one."""
 
 from __future__ import annotations
 

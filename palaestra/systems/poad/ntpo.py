@@ -1,7 +1,4 @@
-"""NTPO: temporal differences over tokens, discounted at every token.
-
-Knows rewards, the values of response tokens and time. Knows nothing of the critic's network.
-"""
+"""NTPO: temporal differences over tokens, discounted at every token."""
 
 from __future__ import annotations
 

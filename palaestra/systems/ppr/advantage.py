@@ -1,7 +1,4 @@
-"""PPR: token-level temporal differences of rewards that join a judge's scores with the outcome.
-
-Knows rewards, the values of response tokens and time. Knows nothing of judges: the reward part `renorm` joins the two.
-"""
+"""PPR: token-level temporal differences of rewards that join a judge's scores with the outcome."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Self-imitation: what went better than its group is kept and learned from once more, later.
-
-Knows episodes, returns and advantages. Knows nothing of rewards' meaning, tokens or losses.
-"""
+"""Self-imitation: what went better than its group is kept and learned from once more, later."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from palaestra.data.keys import Key
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.registry import Columns, Fraction, Scale, register
 
-RESULTS = ("reward", "outcome", "process", "value")  # what a stratum must not be made of
+RESULTS = ("reward", "outcome", "process", "row_value")  # what a stratum must not be made of
 
 
 @register(

@@ -1,7 +1,4 @@
-"""EGAE: generalized advantage estimation that does not wait for the end of a long response.
-
-Knows rewards, values and time. Knows nothing of the critic's network, nor of who cuts responses into windows.
-"""
+"""EGAE: generalized advantage estimation that does not wait for the end of a long response."""
 
 from __future__ import annotations
 
@@ -45,7 +42,7 @@ def egae(
     target there is NaN: no target. A finished trajectory has exactly the advantages of PPO.
 
     Args:
-        table: columns trajectory, agent, turn, reward, terminated, truncated (both False: unfinished); value
+        table: columns trajectory, agent, turn, reward, terminated, truncated (both False: unfinished); row_value
             (rows,) at level "row", value_old (tokens,) at level "token"; bootstrap_value (rows,) where a trajectory is
             truncated; fresh (rows,), if it is there, says which rows `whiten` looks at.
         level: the unit of time. "token": each response token. "row": one value and one advantage a step.

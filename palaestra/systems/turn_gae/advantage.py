@@ -1,7 +1,4 @@
-"""Turn-level GAE: one advantage per turn, whitened over response tokens.
-
-Knows rewards, one value a turn, turns and numbers of tokens. Knows nothing of the critic's network.
-"""
+"""Turn-level GAE: one advantage per turn, whitened over response tokens."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ def turn_gae(
         δ_t = r_t + gamma · V_{t+1} − V_t        A_t = δ_t + gamma · lam · A_{t+1}        target_t = A_t + V_t
 
     Args:
-        table: columns trajectory, agent, turn, reward, terminated, truncated, token_count, value (rows,);
+        table: columns trajectory, agent, turn, reward, terminated, truncated, token_count, row_value (rows,);
             bootstrap_value (rows,) where a trajectory is truncated.
         gamma: in [0, 1], per turn. Higher: late rewards reach early turns. Usual: 0.99.
         lam: in [0, 1], per turn. Higher: less bias, more variance. Usual: 0.99.

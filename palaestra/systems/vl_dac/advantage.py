@@ -1,7 +1,4 @@
-"""VL-DAC: a critic of whole steps for an actor of single tokens.
-
-Knows rewards, one value a step and time. Knows nothing of the critic's network and of the loss's ratios.
-"""
+"""VL-DAC: a critic of whole steps for an actor of single tokens."""
 
 from __future__ import annotations
 
@@ -34,8 +31,8 @@ def vl_dac(
     those of single tokens, no weight between thought and action tokens has to be tuned.
 
     Args:
-        table: columns trajectory, agent, turn, reward, terminated, truncated, value (rows,); bootstrap_value (rows,)
-            where a trajectory is truncated.
+        table: columns trajectory, agent, turn, reward, terminated, truncated, row_value (rows,); bootstrap_value
+            (rows,) where a trajectory is truncated.
         gamma: in [0, 1], per step; nothing is discounted inside a step. Higher: late rewards reach early steps.
             Usual: 0.9.
         lam: in [0, 1]. Higher: less bias, more variance. Usual: 0.95.

@@ -1,4 +1,4 @@
-"""OPRL, later iStar: the episode's comparison in its group, and the step's own reward against all steps of the group."""
+"""OPRL, later iStar: an episode against its group, and a step's own reward against all steps of the group."""
 
 from __future__ import annotations
 

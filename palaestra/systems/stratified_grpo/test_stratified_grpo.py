@@ -62,6 +62,6 @@ def test_stratified_bad_input() -> None:  # rule 3
     for blend in (-0.1, 1.1):
         with pytest.raises(RecipeError, match="cannot take `blend: "):
             stratified_grpo(table(), blend=blend)
-    for leak in ("reward", "outcome"):
+    for leak in ("reward", "outcome", "row_value"):
         with pytest.raises(RecipeError, match=f"a stratum cannot be made of `{leak}`"):
             stratified_grpo(table(outcome=[1.0, 1.0, 0.0, 0.0]), strata=("stratum", leak))

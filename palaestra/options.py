@@ -186,7 +186,7 @@ def schema(target: Callable[..., Any], title: str, first: tuple[str, ...] = ()) 
             what=f"its options cannot be read from its signature: {type(error).__name__}: {error}.",
             remedy="Annotate keyword-only parameters with kinds that can be found in the module of the part.",
         ) from error
-    if inspect.isclass(target) and groups_of(target) and not hasattr(target, "part"):
+    if inspect.isclass(target) and groups_of(target) and "part" not in vars(target):
         raise ContractError(
             where=title,
             what=f"`{target.__name__}` takes a group of options and is not registered.",

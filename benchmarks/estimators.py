@@ -28,7 +28,7 @@ from palaestra.parts.filters import whiten
 from palaestra.registry import names, part
 from palaestra.systems.gigpo import gigpo
 from palaestra.systems.hi_agent.advantage import foresight
-from palaestra.training.credit import chain
+from palaestra.training.credit import assign_credit
 
 RESULT = Path(__file__).parent / "results" / "estimators.json"
 SIZES = (10**3, 10**4, 10**5, 10**6)
@@ -104,7 +104,7 @@ def chosen_parts() -> dict[str, Callable[[StepTable], Any]]:
     found: dict[str, Callable[[StepTable], Any]] = {}
     for name in names("advantage"):
         chosen = part("advantage", name)
-        if chosen.holds_state:
+        if chosen.takes_iteration:
             continue
         if len(chosen.data) == 1:
             found[name] = chosen.target
@@ -113,7 +113,7 @@ def chosen_parts() -> dict[str, Callable[[StepTable], Any]]:
     found["foresight"] = lambda table: foresight(table, planner=PLANNER, by=("group", "state_key"))
     found["ppo, level token"] = lambda table: ppo(table, level="token")
     found["gigpo, scale std, clock turn"] = lambda table: gigpo(table, scale="std", clock="turn")
-    found["chain of gigpo, whiten; with report"] = lambda table: chain([gigpo, whiten], table)
+    found["chain of gigpo, whiten; with report"] = lambda table: assign_credit([gigpo, whiten], table)
     return found
 
 

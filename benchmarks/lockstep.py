@@ -47,7 +47,7 @@ from asynchrony import TURN  # one for this file as a script and as the home of 
 from machine import describe
 
 from palaestra.data import Action, Observation, Tail, derive
-from palaestra.data.protocols import Acted, Sampling, Setting
+from palaestra.data.protocols import Acted, Policy, Sampling, Session, Setting
 from palaestra.recipe import load
 from palaestra.registry import register
 from palaestra.rollout.programs import acted_by
@@ -68,7 +68,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-class Answering:
+class Answering(Session):
     """A session that takes its time."""
 
     def __init__(self, seconds: float) -> None:
@@ -86,7 +86,7 @@ class Answering:
 
 
 @register("policy", "served")
-class Served:
+class Served(Policy):
     """A policy that answers after a while, as many at once as ask."""
 
     def __init__(self, name: str, setting: Setting, *, seconds: float) -> None:

@@ -28,7 +28,7 @@ from matplotlib.figure import Figure
 from palaestra.chat import FullHistory
 from palaestra.data import Step, Trajectory, derive
 from palaestra.data.iteration import Iteration
-from palaestra.data.protocols import Generation, Request, Setting
+from palaestra.data.protocols import Engine, Generation, Request, Setting
 from palaestra.engines import InProcessEngine
 from palaestra.policies.language import LanguagePolicy
 from palaestra.registry import part
@@ -62,7 +62,7 @@ class Sizes:
 
 # ---- the variant that reads everything again ------------------------------------------------------------------
 @dataclass
-class Rereading:
+class Rereading(Engine):
     """An engine that keeps ids and no keys and values: every request sends the whole prompt to a new session."""
 
     engine: InProcessEngine
@@ -161,7 +161,9 @@ def learn(side: Side, played: Sequence[Trajectory]) -> tuple[float, int]:
         advantage=[bind("advantage", Use(name="grpo"))],
         weights=[],
     )
-    experience = prepare(played, parts, Iteration({"main": side.learner}, 0, 0, 1.0, TOKEN_BUDGET), {}, proximal=False)
+    experience = prepare(
+        played, parts, Iteration({"main": side.learner}, 0, 0, 1.0, TOKEN_BUDGET), {}, several_updates=False
+    )
     norm = side.updater.update(experience, seed=0)["policy/grad_norm"]
     return norm, int(experience.samples["main"].cost.sum())  # type: ignore[attr-defined]
 

@@ -121,7 +121,7 @@ class Ours:
         """From ids and rewards to the optimizer's step. Returns the gradient's norm before clipping."""
         played = [_trajectory(episode, sample) for sample, episode in enumerate(batch)]
         experience = prepare(
-            played, self.parts, Iteration({"main": self.policy}, 0, 0, 1.0, TOKEN_BUDGET), {}, proximal=False
+            played, self.parts, Iteration({"main": self.policy}, 0, 0, 1.0, TOKEN_BUDGET), {}, several_updates=False
         )
         return self.updater.update(experience, seed=0)["policy/grad_norm"]
 

@@ -22,6 +22,7 @@ import machine
 import yaml
 
 from palaestra.data import Trajectory
+from palaestra.data.abilities import has
 from palaestra.envs.kit.panels import FILE, Panel, evaluation_tasks, measure, panels
 from palaestra.evaluation.panels import summarize
 from palaestra.evaluation.scripted import play_scripted, played_hash
@@ -57,7 +58,7 @@ def run(chosen: argparse.Namespace, environment: str) -> None:
     settings = RolloutSettings(max_turns=200, workers=chosen.workers)
     result: dict[str, Any] = {"environment": environment, "options": options, "machine": machine.describe()}
     for policy in ("expert", "random"):
-        if policy == "expert" and not callable(getattr(env, "expert", None)):
+        if policy == "expert" and not has(env, "expert"):
             result["expert"], result["why_no_expert"] = None, chosen.no_expert
             continue
         start = time.perf_counter()

@@ -75,6 +75,20 @@ FORMER_USES = {
 MAY_BE_OBJECTS = {"tool"}  # `palaestra.tools.tool` makes an object of a function
 MAY_HOLD_STATE = STAGES | {"sampler", "strategy"}
 
+# What parts of any slot may say of themselves, so that it is known before they are made or called: an attribute of the
+# function or the class. Beside each what holds where a part says nothing.
+DECLARED: dict[str, Any] = {
+    "provides": None,  # columns that tables have with it, a frozenset; None: unknown
+    "abilities": None,  # of an environment, their names (palaestra.data.abilities); of a policy, a function of options
+    "outputs_with": None,  # of a policy: a function of options that gives the outputs it has with them
+    "stands_on": None,  # of a policy: a function of options that names the policy which must be made before it
+    "called_per": "iteration",  # of a strategy: whether a call gets the plays of an iteration or of a "group"
+    "forks": False,  # of a runner: whether episodes can branch off from others
+    "opens": False,  # of a runner: whether it has `open()`: episodes that go on by themselves
+    "roles": None,  # of a program: names, or functions of options that give them (palaestra.rollout.programs.acted_by)
+    "demonstration": None,  # of a program: how a warm start plays it (palaestra.rollout.programs.demonstrated_by)
+}
+
 P = TypeVar("P", bound=Callable[..., Any])
 
 
@@ -391,6 +405,22 @@ def index() -> dict[str, dict[str, str]]:
 def names(slot: str) -> list[str]:
     """All known names of a slot, sorted."""
     return sorted(index()[slot])
+
+
+def registration(target: Any) -> Part | None:
+    """What `@register` made of a function or class, also of one bound to options; None: it is not registered."""
+    declares: Part | None = getattr(target.func if isinstance(target, functools.partial) else target, "part", None)
+    return declares
+
+
+def declared(target: Any, name: str) -> Any:
+    """What a part says of itself by an attribute, a key of `DECLARED`; where it says nothing, the value there.
+
+    Args:
+        target: a function, a class or an object of it, or a part that a recipe has bound to options.
+    """
+    made = None if isinstance(target, functools.partial) else registration(target)
+    return getattr(target, name, DECLARED[name] if made is None else getattr(made.target, name, DECLARED[name]))
 
 
 def part(slot: str, name: str, *, where: str = "") -> Part:

@@ -31,7 +31,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """What the source text says of one part. `target` is `module:attribute`."""
+    """What the source text says of one part. `target` is `module:attribute`; `abilities` are an environment's."""
 
     slot: str
     name: str
@@ -40,6 +40,7 @@ class Declaration:
     uses: tuple[str, ...]
     source: str
     extra: str
+    abilities: tuple[str, ...]
     summary: str
     body: str
     notes: dict[str, str]
@@ -109,7 +110,8 @@ def is_registration(node: ast.AST) -> bool:
 
 def _declaration(node: Definition, decorator: ast.expr, module: str) -> Declaration:
     assert isinstance(decorator, ast.Call)
-    declared = {keyword.arg: _plain(keyword.value) for keyword in decorator.keywords}
+    shown = ("reads", "uses", "source", "extra")
+    declared = {keyword.arg: _plain(keyword.value) for keyword in decorator.keywords if keyword.arg in shown}
     summary, body, notes, texts = read_docstring(ast.get_docstring(node) or "")
     constructor = _constructor(node)
     if constructor is not None:
@@ -123,6 +125,7 @@ def _declaration(node: Definition, decorator: ast.expr, module: str) -> Declarat
         uses=declared.get("uses", ()),
         source=" ".join(declared.get("source", ())),
         extra=" ".join(declared.get("extra", ())),
+        abilities=_abilities(node) if slot == "environment" else (),
         summary=summary,
         body=body,
         notes=notes,
@@ -141,6 +144,17 @@ def _plain(node: ast.expr) -> tuple[str, ...]:
 def _constructor(node: Definition) -> ast.FunctionDef | None:
     inside = node.body if isinstance(node, ast.ClassDef) else []
     return next((n for n in inside if isinstance(n, ast.FunctionDef) and n.name == "__init__"), None)
+
+
+def _abilities(node: Definition) -> tuple[str, ...]:
+    """What the class lists in its attribute `abilities`."""
+    for inner in node.body if isinstance(node, ast.ClassDef) else []:
+        if not isinstance(inner, ast.Assign | ast.AnnAssign):
+            continue
+        target = inner.targets[0] if isinstance(inner, ast.Assign) else inner.target
+        if isinstance(target, ast.Name) and target.id == "abilities" and inner.value is not None:
+            return _plain(inner.value)
+    return ()
 
 
 def _options(node: Definition, constructor: ast.FunctionDef | None, texts: dict[str, str]) -> Iterator[Option]:

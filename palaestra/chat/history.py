@@ -1,46 +1,23 @@
 """Contexts: how an agent's history becomes prompt ids. Three of them: full history, window, latest only.
 
 A conversation appends. It never re-renders what the model already saw: a new segment repeats earlier ids
-as they were, and only its start is new. Knows renderers. Knows nothing of engines and models.
+as they were, and only its start is new.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from palaestra.chat.render import Renderer, head_of
 from palaestra.data import Observation
+from palaestra.data.protocols import Context, Conversation, Prompt
 from palaestra.registry import PositiveInt, register
-
-
-class Prompt(NamedTuple):
-    """Ids to append to a segment. `fresh`: the segment starts here, its ids are exactly `ids`."""
-
-    ids: np.ndarray
-    segment: int
-    fresh: bool
 
 
 class ContextFull(Exception):
     """The next prompt leaves no room for a response in the model's context."""
-
-
-class Conversation(Protocol):
-    """One agent's history in one episode."""
-
-    length: int  # ids in the present segment
-
-    def observe(self, observation: Observation) -> Prompt: ...
-    def respond(self, ids: np.ndarray) -> None: ...
-
-
-class Context(Protocol):
-    """Starts conversations; holds options, no state."""
-
-    def start(self, renderer: Renderer) -> Conversation: ...
 
 
 @dataclass(slots=True)
@@ -63,7 +40,7 @@ class _Appending:
 
 
 @register("context", "full_history")
-class FullHistory:
+class FullHistory(Context):
     """Everything since the episode's start: one segment, and the engine reads each id once."""
 
     def start(self, renderer: Renderer) -> Conversation:
@@ -102,7 +79,7 @@ class _Windowed:
 
 
 @register("context", "window")
-class Window:
+class Window(Context):
     """The last turns only; ids of kept turns are repeated as they were."""
 
     def __init__(self, *, turns: PositiveInt = 4, drop: PositiveInt = 1, keep_first: bool = False) -> None:
@@ -119,7 +96,7 @@ class Window:
 
 
 @register("context", "latest_only")
-class LatestOnly:
+class LatestOnly(Context):
     """The present observation only: each turn is its own segment. For observations that say everything."""
 
     def start(self, renderer: Renderer) -> Conversation:

@@ -68,6 +68,7 @@ def _described(name: str) -> str:
     if part is None:
         return f"{name}: {targets[name]}"
     lines = [f"{name}: {part.summary}", "", *([part.body, ""] if part.body else []), f"code: {part.target}"]
+    lines += [f"abilities: {', '.join(part.abilities)}"] if part.abilities else []
     lines += [f"panel: {panel_sizes(name)}"] if panel_sizes(name) != "–" else []
     lines += [f"extra {part.extra}: {packages(part.extra)}"] if part.extra else []
     lines += ["", "options"] if part.options else []

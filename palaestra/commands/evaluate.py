@@ -72,7 +72,7 @@ def load_weights(world: World, folder: RunFolder, checkpoint: int | None) -> Non
             remedy="Train longer, or set training.checkpoint_every.",
         )
     for name, policy in world.policies.items():
-        if hasattr(policy, "module"):
+        if policy.module is not None:
             load_policy(place, name, policy)
 
 

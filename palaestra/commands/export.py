@@ -13,7 +13,7 @@ def run(*, folder: str, out: str, policy: str | None, checkpoint: int | None) ->
     """
     _, world = open_run(folder, checkpoint)
     world.runner.close()
-    learned = sorted(name for name, found in world.policies.items() if hasattr(found, "module"))
+    learned = sorted(name for name, found in world.policies.items() if found.module is not None)
     name = policy or (learned[0] if len(learned) == 1 else "")
     if name not in learned:
         raise UnknownName(

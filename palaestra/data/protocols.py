@@ -1,96 +1,61 @@
 """Protocols: what a lower room needs from a higher one, and what users implement.
 
-Override these: Environment (or AsyncEnvironment). The rest is for authors of new kinds of policies.
+What need not do everything has a protocol with defaults. Inherit from it, `class Mine(Policy)`, and write what differs:
+callers call its members and never look one up. `complete` refuses, by one line, an object that neither inherits nor has
+all of them. The protocols of environments are in `palaestra.data.abilities`. What a part says of itself before it is
+made or called is in `palaestra.registry.DECLARED`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+import functools
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from torch import Tensor
 from torch.nn import Module
 
 from palaestra.data.entropy_signal import EntropyHeat
-from palaestra.data.interaction import Action, FinishReason, Observation, StepResult
+from palaestra.data.interaction import Action, FinishReason, Observation
 from palaestra.data.table import Row, StepTable
 from palaestra.data.task import Task
 from palaestra.data.trajectory import Tail, Trajectory
+from palaestra.errors import ContractError
 
 if TYPE_CHECKING:
     from palaestra.data.iteration import Iteration  # which imports this module
 
-
-# ---- environments -----------------------------------------------------------------------------------------
-@runtime_checkable
-class Environment(Protocol):
-    """One episode at a time; several agents by name, one is not special."""
-
-    agents: tuple[str, ...]
-
-    def reset(self, task: Task) -> StepResult: ...
-    def step(self, actions: Mapping[str, Action]) -> StepResult: ...
-    def close(self) -> None: ...
+Made = TypeVar("Made")
+Oracle = Callable[[], Awaitable[Action]]  # asks the environment's expert
 
 
-@runtime_checkable
-class AsyncEnvironment(Protocol):
-    """The same, when acting means waiting."""
+def complete(made: Made, protocol: type, *, where: str) -> Made:
+    """`made`, which has every member of a protocol.
 
-    agents: tuple[str, ...]
-
-    async def reset(self, task: Task) -> StepResult: ...
-    async def step(self, actions: Mapping[str, Action]) -> StepResult: ...
-    async def close(self) -> None: ...
-
-
-@runtime_checkable
-class HasTasks(Protocol):
-    """Gives tasks. The same (split, n, seed) gives the same tasks; splits never share a content hash."""
-
-    def tasks(self, split: str, n: int, seed: int) -> list[Task]: ...
-
-
-@runtime_checkable
-class HasExpert(Protocol):
-    """Knows a good action for the present state."""
-
-    def expert(self, agent: str) -> Action: ...
-
-
-@runtime_checkable
-class HasSnapshot(Protocol):
-    """Can be put back into an earlier state."""
-
-    def snapshot(self) -> Any: ...
-    def restore(self, state: Any) -> None: ...
-
-
-@runtime_checkable
-class HasGlobalState(Protocol):
-    """Shows a centralized critic what no agent sees."""
-
-    def global_state(self) -> np.ndarray: ...
-
-
-@runtime_checkable
-class HasTools(Protocol):
-    """Offers tools beside plain actions."""
-
-    def tools(self) -> Sequence[Any]: ...
-
-
-@runtime_checkable
-class HasGuidance(Protocol):
-    """Has a teacher who knows the answer and helps without giving it away.
-
-    `guidance` says something to who made this attempt ("" or None: nothing); an attempt without steps is yet to be
-    made. `reference`, optional, is the whole answer of a task, as guidance must not hold it.
+    Raises: ContractError, that names the first member that is missing and where its default is.
     """
+    for name in _members(protocol):
+        if not hasattr(type(made), name) and not hasattr(made, name):  # of the class first: no property runs
+            raise ContractError(
+                where=where,
+                what=f"{type(made).__name__} has no `{name}`.",
+                remedy=f"Inherit its default, `class {type(made).__name__}({protocol.__name__})` with `from "
+                f"{protocol.__module__} import {protocol.__name__}`, or write it.",
+            )
+    return made
 
-    def guidance(self, trajectory: Trajectory, *, seed: int) -> str | None: ...
+
+@functools.cache
+def _members(protocol: type) -> tuple[str, ...]:
+    found = [name for one in protocol.__mro__ if one not in (object, Protocol) for name in _own(one)]
+    return tuple(dict.fromkeys(name for name in found if not name.startswith("_")))
+
+
+def _own(protocol: type) -> list[str]:
+    return [*vars(protocol).get("__annotations__", {}), *vars(protocol)]
 
 
 # ---- generation -------------------------------------------------------------------------------------------
@@ -142,8 +107,91 @@ class Generation:
 class Engine(Protocol):
     """Serves generations of one or several policies."""
 
-    async def generate(self, request: Request) -> Generation: ...
-    def close(self, session: Hashable) -> None: ...
+    async def generate(self, request: Request) -> Generation:
+        """Sample a response; the session remembers prompt and response.
+
+        Raises: EpisodeFailure, boundary "engine".
+        """
+        ...
+
+    def close(self, session: Hashable) -> None:
+        """Forget a session, if there is one of this key."""
+        ...
+
+    def weights_changed(self, policy: str, version: int) -> None:
+        """The policy's weights are others now: forget what the old ones computed. Default: nothing is kept."""
+        return
+
+    def fork(self, session: Hashable, new_session: Hashable) -> None:
+        """A second session that goes on from where the first one stands. Default: it cannot.
+
+        Raises: ContractError.
+        """
+        raise ContractError(
+            where=f"engine {type(self).__name__}",
+            what="it cannot fork a session.",
+            remedy="Use the in-process engine, or a strategy that does not branch.",
+        )
+
+    def serve(self, policy: str, model: Any, *, version: int = 0) -> None:
+        """Generate for one policy more: an opponent from a pool. Default: it cannot. Raises: ContractError."""
+        raise ContractError(
+            where=f"engine {type(self).__name__}",
+            what=f"it serves the policies that it was made with, and `{policy}` is another one.",
+            remedy="Use the in-process engine.",
+        )
+
+    def dismiss(self, policy: str) -> None:
+        """Serve a policy no longer. Default: nothing is held for it."""
+        return
+
+
+# ---- contexts ---------------------------------------------------------------------------------------------
+class Prompt(NamedTuple):
+    """Ids to append to a segment. `fresh`: the segment starts here, its ids are exactly `ids`."""
+
+    ids: np.ndarray
+    segment: int
+    fresh: bool
+
+
+class Conversation(Protocol):
+    """One agent's history in one episode."""
+
+    length: int  # ids in the present segment
+
+    def observe(self, observation: Observation) -> Prompt:
+        """The ids that this observation adds, or those of a new segment."""
+        ...
+
+    def respond(self, ids: np.ndarray) -> None:
+        """The response to the last observation."""
+        ...
+
+
+class Context(Protocol):
+    """How an agent's history becomes prompt ids, a part of the slot `context`. Holds options, no state.
+
+    A policy calls `start_for` for each agent of each episode; `renderer` is a `palaestra.chat.Renderer`.
+    """
+
+    def start(self, renderer: Any) -> Conversation:
+        """A conversation of an episode that nobody named."""
+        ...
+
+    def start_for(self, renderer: Any, key: Hashable) -> Conversation:
+        """The conversation of the episode and agent that `key` names. Default: as `start`, the same for all."""
+        return self.start(renderer)
+
+    @property
+    def phrases(self) -> Sequence[str]:
+        """Words that it puts before a policy, for a tokenizer that is made for the run. Default: none."""
+        return ()
+
+    @property
+    def uncompressed(self) -> Context | None:
+        """The same context with nothing left out, for `dual_branch`. Default: None, nothing is left out."""
+        return None
 
 
 # ---- policies ---------------------------------------------------------------------------------------------
@@ -166,7 +214,10 @@ class Sampling:
 class Session(Protocol):
     """One agent's conversation with its policy during one episode."""
 
-    async def act(self, observation: Observation, *, seed: int) -> Acted: ...
+    async def act(self, observation: Observation, *, seed: int) -> Acted:
+        """The policy's action; `seed` decides all that is drawn. Raises: EpisodeFailure."""
+        ...
+
     def record(self, observation: Observation, action: Action) -> Acted:
         """Take `action` as if the policy had chosen it: demonstrations, and actions from outside."""
         ...
@@ -174,6 +225,33 @@ class Session(Protocol):
     def end(self, observation: Observation | None) -> Tail | None:
         """Close the session; the prompt ids that `observation` would have had (None without tokens)."""
         ...
+
+    def replay(self, observation: Observation, action: Action) -> Acted:
+        """Take an action of this very policy again, token by token. Default: as `record`."""
+        return self.record(observation, action)
+
+    def fork(self, key: Hashable) -> Session:
+        """A copy that goes on by itself under another key: an episode branches off. Default: it cannot be copied.
+
+        Raises: ContractError.
+        """
+        raise ContractError(
+            where="a branch",
+            what=f"a {type(self).__name__} cannot be copied.",
+            remedy="Give it a method `fork(key)` that returns a copy, or play without a strategy that branches.",
+        )
+
+    def hear_expert(self, ask: Oracle) -> None:
+        """How to ask the environment's expert; episodes say it once, before the first act. Default: nobody asks."""
+        return
+
+    def remembers(self) -> bool:
+        """Whether an act depends on earlier ones by more than the prompt that is recorded. Default: no."""
+        return False
+
+    def history(self) -> Conversation | None:
+        """The conversation that makes its prompts. Default: None, as for policies that read no tokens."""
+        return None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -187,13 +265,37 @@ class Acted:
 
 
 class Policy(Protocol):
-    """Maps observations to actions."""
+    """Maps observations to actions: a part of the slot `policy`, made once for a run.
+
+    Attributes:
+        name: as in the recipe. trainable: whether the run updates it. version: of its weights, 0 at the start.
+        module: everything with gradients, as a torch module; None: it has no weights.
+        model: the causal language model that an engine generates with; None: it generates no tokens.
+        engine: what generates, set before the first act; None: nothing yet, or it generates no tokens.
+        base: name of the policy that it stands on, an adapter's; None: on none.
+        choices: how many there are at each token, so that entropies are at most ln(choices); None: unknown.
+        renderer: how observations become token ids, a `palaestra.chat.Renderer`; None: it reads no tokens.
+        limit: most ids of a prompt and its response; None: any number.
+
+    A class may say beside it (palaestra.registry.DECLARED) `abilities(options)`, what parts may use of a policy with
+    these options, `outputs_with(options)`, the outputs that it has, and `stands_on(options)`, the policy that must be
+    made before it.
+    """
 
     name: str
-    trainable: bool
-    version: int
+    trainable: bool = False
+    version: int = 0
+    module: Any = None
+    model: Any = None
+    engine: Engine | None = None
+    base: str | None = None
+    choices: int | None = None
+    renderer: Any = None
+    limit: int | None = None
 
-    def session(self, *, context: Any, sampling: Sampling, key: Hashable) -> Session: ...
+    def session(self, *, context: Any, sampling: Sampling, key: Hashable) -> Session:
+        """A session for one agent in one episode; `key` tells both."""
+        ...
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -250,6 +352,41 @@ class TrainablePolicy(Policy, Protocol):
     def forward(self, samples: Any, which: Sequence[int], outputs: Collection[str]) -> PolicyOutputs: ...
     def weights_changed(self, version: int) -> None: ...
     def save(self, folder: str) -> None: ...
+
+
+# ---- optimizers -------------------------------------------------------------------------------------------
+class Optimizer(Protocol):
+    """Moves parameters: a part of the slot `optimizer`, one for each trained policy.
+
+    It is made of the parameters, or of the module if its first parameter is called so.
+
+    Attributes:
+        lr: the learning rate of the next step.
+        metrics: what the last step tells beside its norm, by the names of the log. Default: nothing.
+    """
+
+    metrics: Mapping[str, float] = MappingProxyType({})
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the next step."""
+        ...
+
+    def zero(self) -> None:
+        """Forget the gradients: a new batch begins."""
+        ...
+
+    def step(self) -> float:
+        """Move the parameters. Returns the gradient's norm before clipping; one that is not finite moves nothing."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a resumed run needs."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state` was taken. Raises: CheckpointError, if it belongs to other parameters."""
+        ...
 
 
 # ---- parts with state -------------------------------------------------------------------------------------

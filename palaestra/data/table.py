@@ -175,7 +175,8 @@ class StepTable:
                 where=f"column `{name}`", what=f"it is called `{RENAMED[name]}` now.", remedy="Rename it."
             )
         length, tokens = len(values), int(self._columns["token_count"].sum())
-        of_tokens = name in OF_TOKENS or is_output(name) or (length == tokens != self.rows)
+        known = name in (*NUMBERS, *COUNTS, *FLAGS, *KEYS)
+        of_tokens = name in OF_TOKENS or is_output(name) or (not known and length == tokens != self.rows)
         expected = tokens if of_tokens else self.rows
         if length != expected:
             unit = "tokens" if of_tokens else "rows"

@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Mapping
 import torch
 from transformers import PreTrainedModel
 
-from palaestra.data.protocols import Generation, Request
+from palaestra.data.protocols import Engine, Generation, Request
 from palaestra.engines.server import PolicyServer
 from palaestra.engines.session import Job, SessionState, Statistics
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, UnknownName, nearest
@@ -28,7 +28,7 @@ QUIET_TURNS = 4
 Versions = Mapping[str, int] | Callable[[str], int]
 
 
-class InProcessEngine:
+class InProcessEngine(Engine):
     """Serves generations of one or several policies from models in this process.
 
     Keys and values stay with each session from turn to turn, so every id is computed once. A prompt which

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from palaestra.data import Observation, Task, Trajectory, derive
+from palaestra.data.abilities import sizes_of
 from palaestra.data.protocols import Setting
 from palaestra.envs.kit.panels import Panel, panels, verified
 from palaestra.errors import InvalidData
@@ -43,7 +44,7 @@ def play_scripted(
         make: gives an environment; default the registered one.
     """
     make = make or functools.partial(part("environment", environment).target, **options)
-    setting = Setting(seed=seed, action_count=getattr(make(), "action_count", None))
+    setting = Setting(seed=seed, action_count=sizes_of(make())[1])
     stage = Stage(
         environment_name=environment,
         make_environment=make,

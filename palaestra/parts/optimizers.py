@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from palaestra.data.protocols import Optimizer
 from palaestra.errors import CheckpointError, ContractError, InvalidData, RecipeError
 from palaestra.registry import Columns, NonNegative, Positive, PositiveInt, register
 
@@ -20,7 +21,7 @@ Beta = Annotated[float, pydantic.Field(ge=0, lt=1)]
 
 
 @register("optimizer", "adamw", source="arXiv 1711.05101")
-class AdamW:
+class AdamW(Optimizer):
     """Adam with weight decay apart from the gradient; decay spares biases and norms (one dimension).
 
     Args:
@@ -157,7 +158,7 @@ def bounded_gradient(parameters: Sequence[Tensor], largest: float | None) -> flo
 
 
 @register("optimizer", "muon", source="arXiv 2502.16982; arXiv 2507.20534")
-class Muon:
+class Muon(Optimizer):
     """Orthogonalized momentum for matrices, AdamW for vectors, embeddings and output heads.
 
         M ← momentum · M + G,   O = 0.2 · sqrt(max(n, m)) · M with all singular values near 1 (Newton–Schulz)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from palaestra.data import Task, Trajectory, derive
-from palaestra.data.protocols import HasTasks
+from palaestra.data.abilities import HasTasks
 from palaestra.registry import PositiveInt, register
 
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from palaestra.data import derive
-from palaestra.data.protocols import Engine, Setting
+from palaestra.data.protocols import Engine, Policy, Setting
 from palaestra.errors import RecipeError
 from palaestra.models.adapters import FOLDER, add_adapter, load_adapter, merged, own_weights, second
 from palaestra.models.heads import ValueHead
@@ -32,7 +32,7 @@ def _through(name: str) -> Any:
 
 
 @register("policy", "adapter", source="arXiv 2106.09685", extra="lora", modules=("peft",))
-class AdapterPolicy:
+class AdapterPolicy(Policy):
     """A language policy that is another one plus a low-rank addition; only the addition is its own and learns.
 
     At the start it is its base exactly (B = 0). Adapters that change places change the roles they play.

@@ -20,8 +20,8 @@ from torch.utils.checkpoint import checkpoint
 
 from palaestra.chat import Context, ContextFull, Conversation, FullHistory, Prompt, renderer_for
 from palaestra.data import Action, Observation, Row, Tail
-from palaestra.data.protocols import Acted, Engine, PolicyOutputs, Request, Sampling, Setting
-from palaestra.errors import ContractError, EpisodeFailure, PalaestraError
+from palaestra.data.protocols import Acted, Engine, Policy, PolicyOutputs, Request, Sampling, Session, Setting
+from palaestra.errors import EpisodeFailure, PalaestraError
 from palaestra.models.attention import reading
 from palaestra.models.causal_lm import load_causal_lm, make_causal_lm
 from palaestra.models.devices import device_of
@@ -36,7 +36,7 @@ CHUNK_LOGITS = 2**26  # logits that exist at once: 256 MB in float32
 
 
 @register("policy", "language")
-class LanguagePolicy:
+class LanguagePolicy(Policy):
     """Observations in, text out, by a causal language model.
 
     Without `model` a small Llama is made on the spot and its tokenizer is trained on transcripts of the
@@ -88,7 +88,7 @@ class LanguagePolicy:
             )
         else:
             causal, self.tokenizer = load_causal_lm(model), load_tokenizer(model)
-        self.limit = int(getattr(causal.config, "max_position_embeddings", context))
+        self.limit: int = int(getattr(causal.config, "max_position_embeddings", context))
         parts: dict[str, nn.Module] = {"model": causal}
         if value_head:
             parts["value"] = ValueHead(causal.config.hidden_size, widths=value_layers, seed=setting.seed)
@@ -100,12 +100,12 @@ class LanguagePolicy:
             self.module["value"].load_state_dict(load_file(Path(model) / "value_head.safetensors"))
 
     @property
-    def model(self) -> Any:
+    def model(self) -> Any:  # type: ignore[override]
         """The causal language model inside `module`."""
         return self.module["model"]
 
     @property
-    def choices(self) -> int:
+    def choices(self) -> int:  # type: ignore[override]
         """How many tokens there are to choose from: their entropy is at most ln(choices)."""
         return int(self.model.config.get_text_config().vocab_size)
 
@@ -122,9 +122,7 @@ class LanguagePolicy:
     def session(self, *, context: Context | None, sampling: Sampling, key: Hashable) -> LanguageSession:
         """A conversation of one agent in one episode; without a context it has its full history."""
         context = context or FullHistory()
-        if hasattr(context, "start_for"):  # what it shows is drawn for each episode
-            return LanguageSession(self, context.start_for(self.renderer, key), sampling, key)
-        return LanguageSession(self, context.start(self.renderer), sampling, key)
+        return LanguageSession(self, context.start_for(self.renderer, key), sampling, key)
 
     def twin(self) -> LanguagePolicy:
         """The same policy with weights of its own, and no engine yet."""
@@ -146,7 +144,7 @@ class LanguagePolicy:
         """Call after each update: cached keys and values of older weights are forgotten."""
         self.version = version
         if self.engine is not None:
-            self.engine.weights_changed(self.name, version)  # type: ignore[attr-defined]
+            self.engine.weights_changed(self.name, version)
 
     def respond(
         self, rows: Sequence[Row], seeds: Sequence[int], *, temperature: float, max_tokens: int = 32
@@ -279,7 +277,7 @@ class LanguagePolicy:
 
 
 @dataclass(slots=True)
-class LanguageSession:
+class LanguageSession(Session):
     """One agent's conversation: a context that appends, and the engine's cached keys and values."""
 
     policy: LanguagePolicy
@@ -353,15 +351,12 @@ class LanguageSession:
         conversation = copy.deepcopy(self.conversation, {id(renderer): renderer})
         twin = replace(self, conversation=conversation, key=key, unread=list(self.unread))
         if self.heard:
-            engine = self.policy.connected()
-            if not hasattr(engine, "fork"):
-                raise ContractError(
-                    where=f"policy {self.policy.name}",
-                    what=f"its engine, {type(engine).__name__}, cannot fork a session.",
-                    remedy="Use the in-process engine, or a strategy that does not branch.",
-                )
-            engine.fork((self.key, self.segment), (key, self.segment))
+            self.policy.connected().fork((self.key, self.segment), (key, self.segment))
         return twin
+
+    def history(self) -> Conversation:
+        """What makes its prompts."""
+        return self.conversation
 
     def end(self, observation: Observation | None) -> Tail | None:
         """Free the engine's memory; the prompt ids that `observation` would have had, if they fit."""

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from palaestra.data import Action, Observation, Row
 from palaestra.data.entropy_signal import EntropyHeat
-from palaestra.data.protocols import Acted, PolicyOutputs, Sampling, Setting
+from palaestra.data.protocols import Acted, Policy, PolicyOutputs, Sampling, Session, Setting
 from palaestra.errors import CheckpointError, EpisodeFailure, RecipeError
 from palaestra.models.devices import device_of
 from palaestra.models.networks import Activation, ActorCritic, RecurrentActorCritic
@@ -39,7 +39,7 @@ SMALLEST = 16  # rows of a forward pass; matrix kernels for very few rows round 
 
 
 @register("policy", "network")
-class NetworkPolicy:
+class NetworkPolicy(Policy):
     """An actor-critic over observation vectors and discrete actions."""
 
     # Output → function of log-probabilities (tokens, actions) and the taken actions (tokens,), giving (tokens, …). A
@@ -95,7 +95,7 @@ class NetworkPolicy:
         return device_of(self.module)
 
     @property
-    def choices(self) -> int:
+    def choices(self) -> int:  # type: ignore[override]
         """How many actions there are to choose from: their entropy is at most ln(choices)."""
         return self.actions
 
@@ -308,7 +308,7 @@ class Batcher(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class NetworkSession:
+class NetworkSession(Session):
     """One agent in one episode: what it remembers."""
 
     policy: NetworkPolicy
@@ -337,6 +337,10 @@ class NetworkSession:
     def fork(self, key: Hashable) -> NetworkSession:
         """A copy that remembers the same; memories are never written to, only replaced."""
         return replace(self)
+
+    def remembers(self) -> bool:
+        """Whether the network has a memory."""
+        return self.memory is not None
 
     def end(self, observation: Observation | None) -> None:
         """Nothing is held; the value after the end is read from the observation itself."""

@@ -10,19 +10,17 @@ from typing import Any
 import numpy as np
 
 from palaestra.data import Action, Observation, Tail
-from palaestra.data.protocols import Acted, Sampling, Setting
+from palaestra.data.protocols import Acted, Oracle, Policy, Sampling, Session, Setting
 from palaestra.errors import EpisodeFailure
 from palaestra.registry import register
 
-Oracle = Callable[[], Awaitable[Action]]
-
 
 @dataclass(slots=True)
-class ScriptedSession:
+class ScriptedSession(Session):
     """A session whose answer is a function of the observation, a seed and, for experts, the environment."""
 
     answer: Callable[[Observation, np.random.Generator, Oracle | None], Awaitable[Action]]
-    oracle: Oracle | None = None  # set by the episode: asks the environment's expert
+    oracle: Oracle | None = None
 
     async def act(self, observation: Observation, *, seed: int) -> Acted:
         return Acted(action=await self.answer(observation, np.random.default_rng(seed), self.oracle))
@@ -34,11 +32,14 @@ class ScriptedSession:
         """The same function; the episode that takes it tells it its own expert."""
         return ScriptedSession(self.answer)
 
+    def hear_expert(self, ask: Oracle) -> None:
+        self.oracle = ask
+
     def end(self, observation: Observation | None) -> Tail | None:
         return None
 
 
-class _Scripted:
+class _Scripted(Policy):
     """A policy without weights."""
 
     def __init__(self, name: str, answer: Any) -> None:

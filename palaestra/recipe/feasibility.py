@@ -1,21 +1,22 @@
 """What is impossible: combinations that would fail, or silently do nothing, after the run has started.
 
-Knows what parts declare (`reads`, `uses`), what environments and policies say they give (`provides`,
-`abilities`), and which settings exclude each other. What declares nothing is unknown and never refused.
+It compares what parts need (`reads`, `uses`) with what environments, policies and runners say they give (`provides`,
+`abilities`, `forks`), and knows which settings exclude each other. What declares nothing is unknown and never refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from palaestra import registry
 from palaestra.columns import FROM_EPISODES, FROM_OUTPUTS, OF_TOKENS, ability_of, output_of
+from palaestra.data.abilities import ABILITIES, has
 from palaestra.errors import RecipeError, nearest
 from palaestra.recipe.layers import slot_at
 from palaestra.recipe.origins import Node
 from palaestra.recipe.parts import Row, UsedPart
 from palaestra.recipe.together import refuse_together
+from palaestra.registry import declared
 from palaestra.training.settings import RunSettings
 
 AGGREGATIONS = (  # palaestra.data.Aggregation, which cannot be asked without torch; a test holds them equal
@@ -32,7 +33,7 @@ AGGREGATIONS = (  # palaestra.data.Aggregation, which cannot be asked without to
 ADDITIVE = ("reward", "selection", "weights", "regularizer")  # slots whose parts can be left out one by one
 NEED_CONSTANT = ("sequence-sum-norm", "constant-length")
 
-ABILITIES_OF_ENVIRONMENTS = ("expert", "snapshot", "restore", "global_state", "tools", "guidance")
+RENAMED_ABILITIES = {"restore": "snapshot"}
 
 WHY = {
     "state_key": "Without it every step is its own state, and comparing equal states compares nothing.",
@@ -123,13 +124,13 @@ def _check_settings(settings: RunSettings, rows: Mapping[str, Row]) -> None:
 
 def _check_warm_start(parts: Sequence[UsedPart], warm_start: Node | None) -> None:
     environment = _environment(parts)
-    if warm_start is None or warm_start.value is None or _environment_can(environment, "expert") is not False:
+    if warm_start is None or warm_start.value is None or _may_have(environment, "expert"):
         return
     raise RecipeError(
         where=warm_start.mark.where,
         what=f"`warm_start` imitates the environment's expert, and `{environment.name}` has none.\n  {WHY['expert']}",
         remedy=_ways(
-            f"give `{environment.name}` a method `expert(agent) -> Action`",
+            f"give `{environment.name}` a method `expert(agent) -> Action`, and name `expert` in its `abilities`",
             "leave `warm_start` out (warm_start=null)",
         ),
     )
@@ -140,8 +141,10 @@ def _needs(used: UsedPart, parts: Sequence[UsedPart]) -> Iterator[str]:
     """Abilities and columns that must come from somewhere, each once."""
     reads = [column for column in used.part.reads_with(used.values) or () if not column.endswith("?")]
     written = {column for part in parts if part is not used for column in part.part.writes or ()}
-    needs = {ability_of(column) or ("state_key" if column == "next_key" else column) for column in reads}
-    yield from sorted((needs | set(used.part.uses)) - FROM_EPISODES - OF_TOKENS - written)
+    columns = {"state_key" if column == "next_key" else column for column in reads} - FROM_EPISODES - written
+    abilities = {ability for column in columns if (ability := ability_of(column))}
+    others = {column for column in columns if not ability_of(column)} - OF_TOKENS
+    yield from sorted(others | abilities | set(used.part.uses))
 
 
 def _check_need(
@@ -158,11 +161,17 @@ def _check_need(
             raise _refusal(used, need, fault, f"set rollout.runner={' or '.join(runners)}", where=where)
     elif need == "reference":
         _check_reference(used, settings)
-    elif need in ABILITIES_OF_ENVIRONMENTS:
+    elif need in RENAMED_ABILITIES and need in used.part.uses:
+        raise RecipeError(
+            where=used.mark.where,
+            what=f"`{used.name}` uses `{need}`, which is called `{RENAMED_ABILITIES[need]}` now.",
+            remedy=f'Register it with uses=("{RENAMED_ABILITIES[need]}",).',
+        )
+    elif need in ABILITIES and need in used.part.uses:
         environment = _environment(parts)
-        if _environment_can(environment, need) is False:
+        if not _may_have(environment, need):
             fault = f"`{need}` of the environment, and `{environment.name}` has none"
-            raise _refusal(used, need, fault, f"give `{environment.name}` a method `{need}`")
+            raise _refusal(used, need, fault, f"give `{environment.name}` the ability `{need}`")
     elif need in used.part.uses or need == "critic":
         _check_ability(need, used, settings, parts)
     elif _is_output(need, used):
@@ -186,7 +195,7 @@ def _check_reference(used: UsedPart, settings: RunSettings) -> None:
 
 def _check_ability(need: str, used: UsedPart, settings: RunSettings, parts: Sequence[UsedPart]) -> None:
     for policy in (other for other in parts if slot_at(tuple(other.path.split("."))) == "policy"):
-        abilities = getattr(policy.part.target, "abilities", None)
+        abilities = declared(policy.part.target, "abilities")
         concerned = policy.owner in _policies_of(used, settings)
         if concerned and abilities is not None and need not in abilities(policy.values):
             fault = f"a {need}, and policy `{policy.owner}` (`{policy.name}`) has none"
@@ -208,7 +217,7 @@ def _check_output(need: str, used: UsedPart, settings: RunSettings, parts: Seque
     """Each trained policy that the part works with must have the output; a policy that does not say is not refused."""
     output = output_of(need)[0]
     for policy in (other for other in parts if slot_at(tuple(other.path.split("."))) == "policy"):
-        outputs_with = getattr(policy.part.target, "outputs_with", None)
+        outputs_with = declared(policy.part.target, "outputs_with")
         if policy.owner in _policies_of(used, settings) and outputs_with is not None:
             outputs = outputs_with(policy.values)
             if output not in outputs:
@@ -220,9 +229,9 @@ def _check_output(need: str, used: UsedPart, settings: RunSettings, parts: Seque
 def _check_column(need: str, used: UsedPart, settings: RunSettings, parts: Sequence[UsedPart]) -> None:
     environment = _environment(parts)
     runner = registry.part("rollout", settings.rollout.runner).target
-    provided = [getattr(target, "provides", None) for target in (runner, *(other.part.target for other in parts))]
+    provided = [declared(target, "provides") for target in (runner, *(other.part.target for other in parts))]
     runners = [name for name in registry.names("rollout") if need in _provides("rollout", name)]
-    own = getattr(environment.part.target, "provides", None)
+    own = declared(environment.part.target, "provides")
     if own is None or any(need in columns for columns in provided if columns is not None):
         return
     source = {"state_key": "`Observation.state_key`", "outcome": "`success`"}.get(need, f"`{need}` in `info`")
@@ -235,11 +244,11 @@ def _check_column(need: str, used: UsedPart, settings: RunSettings, parts: Seque
 
 
 def _forks(runner: str) -> bool:
-    return bool(getattr(registry.part("rollout", runner).target, "forks", False))
+    return bool(declared(registry.part("rollout", runner).target, "forks"))
 
 
 def _provides(slot: str, name: str) -> frozenset[str]:
-    return frozenset(getattr(registry.part(slot, name).target, "provides", None) or ())
+    return frozenset(declared(registry.part(slot, name).target, "provides") or ())
 
 
 def _policies_of(used: UsedPart, settings: RunSettings) -> set[str]:
@@ -260,10 +269,15 @@ def _environment(parts: Sequence[UsedPart]) -> UsedPart:
     return next(used for used in parts if used.path == "environment")
 
 
-def _environment_can(environment: UsedPart, ability: str) -> bool | None:
-    """Whether the environment has this method; None: a function makes it, so nobody knows yet."""
-    target: Any = environment.part.target
-    return callable(getattr(target, ability, None)) if isinstance(target, type) else None
+def _may_have(environment: UsedPart, ability: str) -> bool:
+    """Whether the environment's class has this ability, or a function makes it, so that nobody knows yet.
+
+    Attributes such as `vector_size` may come with the constructor: of a class without a list they are unknown too.
+    """
+    target = environment.part.target
+    if not isinstance(target, type) or (ability == "vector" and declared(target, "abilities") is None):
+        return True
+    return has(target, ability)
 
 
 # ---- messages ---------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import numpy as np
 
 from palaestra.columns import may_be_missing
 from palaestra.data import Action, Observation, Step, StepResult, StopReason, Trajectory
-from palaestra.data.protocols import Sampling, Session
+from palaestra.data.protocols import Sampling, Session, complete
 from palaestra.errors import ContractError, EpisodeFailure
 from palaestra.rollout.agent import Agent, Agents, segment_number
 from palaestra.rollout.hosts import Host
@@ -73,8 +73,7 @@ class Episode:
         session = None if origin is None else origin.sessions.get(name)
         if session is None:
             session = self._session(role, (self.play.group, self.play.sample, name))
-        if hasattr(session, "oracle"):  # scripted experts ask the environment itself
-            session.oracle = lambda: self.expert(name)
+        session.hear_expert(lambda: self.expert(name))
         if origin is not None:
             session = origin.repeating(name, session)
         return Agent(name, session, role, self)
@@ -109,7 +108,8 @@ class Episode:
         return self.stage.role(self.play.cast.get(name, name))
 
     def _session(self, role: Role, key: tuple[Any, ...]) -> Session:
-        return role.policy.session(context=role.context, sampling=role.sampling_of(self.sampling), key=key)
+        session = role.policy.session(context=role.context, sampling=role.sampling_of(self.sampling), key=key)
+        return complete(session, Session, where=f"policy {role.policy.name}, session")
 
     def instructed(self, observation: Observation) -> Observation:
         """The observation with what this play says to everybody; without such, as the environment gave it."""

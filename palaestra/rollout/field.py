@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol, cast, get_args
 from palaestra.data import Trajectory
 from palaestra.data.protocols import Sampling
 from palaestra.errors import ContractError
+from palaestra.registry import declared
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Stage
 
@@ -50,7 +51,7 @@ def called_per(strategy: Any) -> CalledPer:
 
     Raises: ContractError, for another word.
     """
-    said = getattr(strategy, "called_per", "iteration")
+    said = declared(strategy, "called_per")
     if said not in get_args(CalledPer):
         raise ContractError(
             where=f"strategy {getattr(strategy, '__name__', type(strategy).__name__)}",

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from palaestra.data import Action, StepResult, Task
+from palaestra.data.abilities import abilities_of
 from palaestra.errors import EpisodeFailure, MissingExtra, PalaestraError
 from palaestra.tools.threads import Late, Threads
 
@@ -79,7 +80,13 @@ def no_snapshot(name: str) -> EpisodeFailure:
     )
 
 
-MISSING = {"expert": no_expert, "snapshot": no_snapshot, "restore": no_snapshot}  # abilities that some lack
+NEEDS = {"expert": "expert", "snapshot": "snapshot", "restore": "snapshot"}  # calls, and the ability behind each
+
+
+def refuse_missing(name: str, call: str, abilities: frozenset[str]) -> None:
+    """Raises: EpisodeFailure, if the environment lacks the ability that this call needs."""
+    if call in NEEDS and NEEDS[call] not in abilities:
+        raise no_expert(name) if NEEDS[call] == "expert" else no_snapshot(name)
 
 
 class InlineCalls:
@@ -89,11 +96,8 @@ class InlineCalls:
         self._name, self._environment = name, environment
 
     async def __call__(self, call: str, *arguments: Any) -> Any:
-        method = getattr(self._environment, call, None)
-        if method is None and call in MISSING:
-            raise MISSING[call](self._name)
         try:
-            result = method(*arguments)  # type: ignore[misc]
+            result = getattr(self._environment, call)(*arguments)
             return await result if inspect.isawaitable(result) else result
         except asyncio.CancelledError:
             raise
@@ -174,9 +178,9 @@ class ThreadCalls:
 class LocalHost:
     """An environment in this process; `calls` decides where its methods run."""
 
-    def __init__(self, environment: Any, calls: Callable[..., Awaitable[Any]]) -> None:
-        self.agents = tuple(environment.agents)
-        self._call = calls
+    def __init__(self, name: str, environment: Any, calls: Callable[..., Awaitable[Any]]) -> None:
+        self.agents, self.abilities = tuple(environment.agents), abilities_of(environment)
+        self._name, self._call = name, calls
 
     async def reset(self, task: Task) -> StepResult:
         return await self._call("reset", task)  # type: ignore[no-any-return]
@@ -185,12 +189,15 @@ class LocalHost:
         return await self._call("step", actions)  # type: ignore[no-any-return]
 
     async def expert(self, agent: str) -> Action:
+        refuse_missing(self._name, "expert", self.abilities)
         return await self._call("expert", agent)  # type: ignore[no-any-return]
 
     async def snapshot(self) -> Any:
+        refuse_missing(self._name, "snapshot", self.abilities)
         return await self._call("snapshot")
 
     async def restore(self, state: Any) -> None:
+        refuse_missing(self._name, "restore", self.abilities)
         await self._call("restore", state)
 
     async def close(self) -> None:

@@ -14,8 +14,9 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from palaestra.data import Action, Observation, StepResult, Task
+from palaestra.data.abilities import abilities_of, has
 from palaestra.errors import ContractError, EpisodeFailure
-from palaestra.rollout.hosts import MISSING, failure, no_expert, no_snapshot
+from palaestra.rollout.hosts import failure, no_expert, no_snapshot, refuse_missing
 
 Arrival = StepResult | EpisodeFailure
 
@@ -38,6 +39,7 @@ class PlainLanes:
     def __init__(self, name: str, make: Callable[[], Any]) -> None:
         self._name, self._make = name, make
         self._environments: dict[int, Any] = {}
+        self._abilities: frozenset[str] = frozenset()  # of each of them, as soon as one is open
 
     def agents(self, lane: int) -> tuple[str, ...]:
         """Names of the environment's agents; none if it cannot be made, which `reset` will report."""
@@ -78,6 +80,7 @@ class PlainLanes:
             except Exception as error:
                 raise failure(self._name, "constructor", error) from error
             self._refuse_async(self._environments[lane])
+            self._abilities = abilities_of(self._environments[lane])
         return self._environments[lane]
 
     def _call(self, lane: int, call: str, argument: Any) -> Arrival:
@@ -90,11 +93,9 @@ class PlainLanes:
             return _caused(self._name, call, error)
 
     def _ability(self, lane: int, name: str, *arguments: Any) -> Any:
-        method = getattr(self._environments[lane], name, None)
-        if not callable(method):
-            raise MISSING[name](self._name)
+        refuse_missing(self._name, name, self._abilities)
         try:
-            return method(*arguments)
+            return getattr(self._environments[lane], name)(*arguments)
         except Exception as error:
             raise failure(self._name, name, error) from error
 
@@ -216,16 +217,14 @@ class VectorLanes:
 def open_lanes(name: str, make: Callable[[], Any], count: int) -> PlainLanes | VectorLanes:
     """Lanes for `count` episodes: a vector environment where the environment offers one, else one object each.
 
-    An environment of one agent offers it by a method `vector_environment(count) -> gymnasium.vector.VectorEnv`
-    (autoreset disabled); its copies must do what the environment itself does for the same task seed.
+    An environment of one agent offers it by the ability `vector_environment`.
     """
     try:
         environment = make()
     except Exception:
         return PlainLanes(name, make)  # which reports it, episode by episode
-    offered = getattr(environment, "vector_environment", None)
-    if callable(offered) and len(environment.agents) == 1:
-        return VectorLanes(name, environment.agents[0], lambda: offered(count))
+    if has(environment, "vector_environment") and len(environment.agents) == 1:
+        return VectorLanes(name, environment.agents[0], lambda: environment.vector_environment(count))
     environment.close()
     return PlainLanes(name, make)
 

@@ -179,7 +179,7 @@ def snapshot(policy: Any, number: int) -> Any:
     copied = policy.twin()
     copied.name, copied.trainable = f"{policy.name}@{number}", False
     copied.module.requires_grad_(False)
-    engine = getattr(policy, "engine", None)
+    engine = policy.engine
     if engine is not None:
         engine.serve(copied.name, copied.model)
         copied.engine = engine
@@ -188,7 +188,7 @@ def snapshot(policy: Any, number: int) -> Any:
 
 def let_go(member: Member) -> None:
     """What an engine holds for this member is freed."""
-    engine = getattr(member.policy, "engine", None)
+    engine = member.policy.engine
     if engine is not None:
         engine.dismiss(member.policy.name)
 

@@ -92,10 +92,4 @@ def fork(session: Any, key: Any) -> Session:
 
     Raises: ContractError, if this kind of session cannot be copied.
     """
-    if not callable(getattr(session, "fork", None)):
-        raise ContractError(
-            where="a branch",
-            what=f"a {type(session).__name__} cannot be copied.",
-            remedy="Give it a method `fork(key)` that returns a copy, or play without a strategy that branches.",
-        )
     return session.fork(key)  # type: ignore[no-any-return]

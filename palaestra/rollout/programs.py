@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from palaestra.data import Action, Observation, derive
-from palaestra.registry import register
+from palaestra.registry import declared, register
 
 if TYPE_CHECKING:
     from palaestra.rollout.episode import Episode
@@ -79,14 +79,18 @@ def demonstrated_by(demonstration: Program) -> Callable[[Program], Program]:
 
 def roles_of(program: Any) -> tuple[str, ...] | None:
     """The roles that a bound program says it has; None: it does not say, and the environment's agents act."""
-    declared = getattr(getattr(getattr(program, "part", None), "target", program), "roles", None)
-    if declared is None:
+    said = declared(program, "roles")
+    if said is None:
         return None
-    options = getattr(program, "options", {})
-    return tuple(name for one in declared for name in ([one] if isinstance(one, str) else one(options)))
+    return tuple(name for one in said for name in ([one] if isinstance(one, str) else one(options_of(program))))
+
+
+def options_of(program: Any) -> Mapping[str, Any]:
+    """What a recipe says of a program's options; none of a program that is played without a recipe."""
+    options: Mapping[str, Any] = getattr(program, "options", {})
+    return options
 
 
 def demonstration_of(program: Any) -> Any:
     """How a warm start plays this program: its own demonstration, else `demonstrate`."""
-    target = getattr(getattr(program, "part", None), "target", program)
-    return getattr(target, "demonstration", demonstrate)
+    return declared(program, "demonstration") or demonstrate

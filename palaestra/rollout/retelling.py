@@ -49,8 +49,7 @@ def retold(trajectory: Trajectory, opened: Opened, *, instruction: str | None, *
 
 def _again(step: Step, session: Any, instruction: str | None, info: dict[str, float]) -> Step:
     observation: Observation = replace(step.observation, instruction=instruction)
-    take = getattr(session, "replay", session.record)  # token-exact, where responses are tokens
-    taken = take(observation, step.action)
+    taken = session.replay(observation, step.action)
     read = replace(
         step,
         observation=observation,

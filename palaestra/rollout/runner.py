@@ -14,7 +14,7 @@ from typing import Any
 from palaestra.data import StopReason, Trajectory
 from palaestra.data.protocols import Sampling
 from palaestra.errors import EpisodeFailure
-from palaestra.registry import register
+from palaestra.registry import register, registration
 from palaestra.rollout.endings import failed, finished, let_out, verdict
 from palaestra.rollout.episode import Episode, nobody_acted
 from palaestra.rollout.field import Act, Collect
@@ -33,7 +33,7 @@ from palaestra.tools.threads import Threads
 class EpisodeRunner:
     """Plays async programs in one event loop, `in_flight` at a time."""
 
-    forks = True  # episodes can branch off from others
+    forks, opens = True, True  # episodes can branch off from others, and go on by themselves (palaestra.registry)
 
     def __init__(self, stage: Stage, settings: RolloutSettings) -> None:
         self._stage, self._settings = stage, settings
@@ -150,7 +150,7 @@ class EpisodeRunner:
             calls: Any = ThreadCalls(name, environment, self._threads, self._settings.step_seconds)
         else:
             calls = InlineCalls(name, environment)
-        return LocalHost(environment, calls)
+        return LocalHost(name, environment, calls)
 
     def close(self) -> None:
         """End worker processes; threads without work end by themselves."""
@@ -202,7 +202,7 @@ def _leaving(permit: _Permit, play: Play) -> Play:
 
 
 def _name(program: Program) -> str:
-    target = getattr(getattr(program, "part", None), "target", program)
+    target = program if (made := registration(program)) is None else made.target
     return str(getattr(target, "__name__", target))
 
 

@@ -110,11 +110,11 @@ class SelfPlay:
 
     def _seats(self, field: Field) -> tuple[list[str], list[str]]:
         """The seats of the policy, and those of others."""
-        if self._policy not in field.policies or not hasattr(field.policies[self._policy], "module"):
+        if self._policy not in field.policies or field.policies[self._policy].module is None:
             raise RecipeError(
                 where=f"{WHERE}, policy",
                 what=f"`{self._policy}` is no policy of this run whose weights could be kept.",
-                options=sorted(name for name, policy in field.policies.items() if hasattr(policy, "module")),
+                options=sorted(name for name, policy in field.policies.items() if policy.module is not None),
                 remedy="Name the policy whose earlier selves are the opponents.",
             )
         assert field.stage is not None

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from palaestra.data import Task
-from palaestra.data.protocols import AsyncEnvironment, Environment, Policy, Sampling
+from palaestra.data.abilities import AsyncEnvironment, Environment
+from palaestra.data.protocols import Policy, Sampling
 from palaestra.errors import ContractError, nearest
 from palaestra.rollout.role_tools import RoleTools
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from palaestra.data import Action, StepResult, StopReason, Task, Trajectory
-from palaestra.data.protocols import Sampling
+from palaestra.data.protocols import Policy, Sampling
 from palaestra.errors import EpisodeFailure, RecipeError
 from palaestra.policies.network import NetworkPolicy, NetworkSession, Question
 from palaestra.registry import register
@@ -195,7 +195,7 @@ class _LockStepBatcher:
 
 
 @dataclass(slots=True)
-class _LockStepPolicy:
+class _LockStepPolicy(Policy):
     """A network policy whose sessions ask the runner instead of the event loop."""
 
     policy: NetworkPolicy
@@ -230,7 +230,7 @@ class _LockStepRoles(Mapping[str, Role]):
 
 
 def _in_lock_step(name: str, role: Role) -> Role:
-    if hasattr(role.policy, "engine"):
+    if role.policy.model is not None:
         raise RecipeError(
             where="rollout.runner: vector",
             what=f"role `{name}` is played by `{role.policy.name}`, which generates tokens with an engine.",

@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy as np
 
 from palaestra.data import Action, Failure, Observation, Step, StopReason, Tail, Trajectory
-from palaestra.data.protocols import Acted, Policy, Sampling, Session
+from palaestra.data.protocols import Acted, Oracle, Policy, Sampling, Session
 from palaestra.errors import EpisodeFailure
 from palaestra.registry import register
 from palaestra.rollout.agent import conversation_of
@@ -191,7 +191,7 @@ class Window:
 
 
 @dataclass(slots=True)
-class _WindowedPolicy:
+class _WindowedPolicy(Policy):
     """A policy whose sessions repeat and stop as the windows say; outside of any window they are its own."""
 
     policy: Policy
@@ -206,7 +206,7 @@ class _WindowedPolicy:
 
 
 @dataclass(slots=True, eq=False)
-class _WindowedSession:
+class _WindowedSession(Session):
     """One agent in one window: acts of the record come back as they were, the others are sampled."""
 
     session: Session
@@ -237,21 +237,14 @@ class _WindowedSession:
     def end(self, observation: Observation | None) -> Tail | None:
         return self.session.end(observation)
 
-    @property
-    def oracle(self) -> Any:
-        """The environment's expert, where the session asks it (scripted experts)."""
-        return self.session.oracle  # type: ignore[attr-defined]
-
-    @oracle.setter
-    def oracle(self, ask: Any) -> None:
-        self.session.oracle = ask  # type: ignore[attr-defined]
+    def hear_expert(self, ask: Oracle) -> None:
+        self.session.hear_expert(ask)
 
     def _repeat(self, observation: Observation, step: Step) -> Acted:
         differing = _differences(step.observation, observation)
         if differing:
             raise self.window.changed(step.turn, f"the observation has another {' and another '.join(differing)}")
-        repeat = getattr(self.session, "replay", self.session.record)  # token-exact, where responses are tokens
-        acted = repeat(observation, step.action)
+        acted = self.session.replay(observation, step.action)
         if acted.segment != conversation_of(step.segment)[1] or not np.array_equal(acted.prompt, step.prompt):
             raise self.window.changed(step.turn, "the prompt has other tokens")
         return Acted(action=step.action, prompt=step.prompt, segment=acted.segment, version=step.version)

@@ -6,6 +6,7 @@ Knows the Environment protocol and pipes. Knows nothing of agents or policies.
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import itertools
 import math
@@ -22,8 +23,9 @@ from typing import Any
 
 from palaestra import registry
 from palaestra.data import Action, StepResult, Task
+from palaestra.data.abilities import abilities_of
 from palaestra.errors import ContractError
-from palaestra.rollout.hosts import MISSING, failure, hung
+from palaestra.rollout.hosts import failure, hung, refuse_missing
 
 DEPTH = 4  # messages on their way to one worker: with more, both sides of a full pipe could wait for each other
 READY = -1  # in place of an environment's number: the process has imported everything
@@ -80,11 +82,9 @@ def _result(environments: dict[int, Any], start: _StartUp, number: int, call: st
     """What one call of one environment gives."""
     if call == "open":
         environments[number] = pickle.loads(start.make)()
-        return tuple(environments[number].agents), registry.user_files()
+        return tuple(environments[number].agents), abilities_of(environments[number]), registry.user_files()
     if call == "close":
         return environments.pop(number).close() if number in environments else None
-    if call in MISSING and not hasattr(environments[number], call):
-        raise MISSING[call](type(environments[number]).__name__)
     return getattr(environments[number], call)(*arguments)
 
 
@@ -94,7 +94,7 @@ def _context(make: Callable[[], Any]) -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, getattr(make, "func", make).__module__])
+    context.set_forkserver_preload([__name__, (make.func if isinstance(make, functools.partial) else make).__module__])
     return context
 
 
@@ -278,7 +278,7 @@ class WorkerPool:
         worker.load += 1
         host = ProcessHost(name, worker, next(self._numbers), seconds)
         try:
-            host.agents, files = await host.ask("open")
+            host.agents, host.abilities, files = await host.ask("open")
             registry.know_files(files)  # its objects are read here
         except BaseException:
             await host.close()
@@ -302,6 +302,7 @@ class ProcessHost:
         self._past: list[tuple[str, tuple[Any, ...]]] = []
         self._life = worker.lives
         self.agents: tuple[str, ...] = ()
+        self.abilities: frozenset[str] = frozenset()
 
     async def ask(self, call: str, *arguments: Any) -> Any:
         """Call a method of the environment.
@@ -338,12 +339,15 @@ class ProcessHost:
         return await self.ask("step", actions)  # type: ignore[no-any-return]
 
     async def expert(self, agent: str) -> Action:
+        refuse_missing(self._name, "expert", self.abilities)
         return await self.ask("expert", agent)  # type: ignore[no-any-return]
 
     async def snapshot(self) -> Any:
+        refuse_missing(self._name, "snapshot", self.abilities)
         return await self.ask("snapshot")
 
     async def restore(self, state: Any) -> None:
+        refuse_missing(self._name, "restore", self.abilities)
         await self.ask("restore", state)
 
     async def close(self) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from palaestra.data import Action, Observation, Step, derive
+from palaestra.rollout.programs import options_of
 
 if TYPE_CHECKING:
     from palaestra.rollout.agent import Agent
@@ -29,7 +30,7 @@ async def everybody_as_expert(episode: Episode, *, noise: float = 0.0) -> None:
 
 def option_of(episode: Episode, name: str, default: Any) -> Any:
     """What the recipe says of an option of the program; the default where the program is played without a recipe."""
-    return getattr(episode.stage.program, "options", {}).get(name, default)
+    return options_of(episode.stage.program).get(name, default)
 
 
 def spoiled(text: str, draw: np.random.Generator) -> str:

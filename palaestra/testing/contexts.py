@@ -9,6 +9,7 @@ import numpy as np
 
 from palaestra.chat import Context, Renderer
 from palaestra.data import Observation
+from palaestra.data.protocols import complete
 from palaestra.errors import ContractError
 
 
@@ -63,7 +64,7 @@ def check_context(context: Context, *, turns: int = 12, renderer: Renderer | Non
     """
     plain = renderer or _Letters()
     renderer = _Recording(plain)
-    talk: Any = context.start(renderer)
+    talk: Any = complete(context, Context, where="context").start(renderer)
     segments: dict[int, list[int]] = {}
     pieces: list[tuple[list[int], list[int]]] = []
     for turn in range(turns):

@@ -1,7 +1,4 @@
-"""check_environment: the contract of environments, as code that users run on their own.
-
-Knows the protocols of `palaestra.data`. Knows no environment by name and makes no exceptions.
-"""
+"""check_environment: the contract of environments, as code that users run on their own."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from palaestra.data import Action, Observation, StepResult, Task
+from palaestra.data.abilities import check_abilities, has, sizes_of
 from palaestra.errors import ContractError, MissingExtra
 from palaestra.testing.results import (
     broken,
@@ -41,10 +39,11 @@ def check_environment(
     """Play an environment and see whether it keeps its contract. It is closed at the end.
 
     The contract:
-        1. Members: `agents` (distinct names), `reset`, `step`, `close`.
+        1. Members: `agents` (distinct names), `reset`, `step`, `close`. A list of `abilities` names all that are there
+            and none that is not; each ability is there with all of its members (palaestra.data.abilities).
         2. `reset` returns a StepResult that asks at least one of the agents to act, and ends nobody's episode.
         3. An observation shows something: text, messages, a vector (float32, 1-D, finite, of `vector_size`
-            if the environment names it) or an image (uint8); `state_key` is a text or None.
+            with the ability `vector`) or an image (uint8); `state_key` is a text or None.
         4. `step` takes actions of exactly the agents that were asked; rewards are finite numbers of agents.
         5. `terminated` and `truncated` are disjoint frozensets of agents; who is in one acts no more; `last` holds
             observations of truncated agents only.
@@ -53,13 +52,13 @@ def check_environment(
         8. The same task and the same actions give the same observations, rewards and end: after another
             reset, and in another instance if `make` is given.
         9. Equal `state_key` of an agent in a task means equal situations: what is legal is equal too.
-        10. `tasks`, if there: the same arguments give the same tasks, n of them, with JSON params and the
+        10. Ability `tasks`: the same arguments give the same tasks, n of them, with JSON params and the
             split's label; the splits "train" and "eval" share no content hash.
-        11. `expert`, if there: gives an Action with a value that `step` takes and that is legal.
-        12. `snapshot` and `restore`, if there: what follows after restoring is the same, each time.
+        11. Ability `expert`: it gives an Action with a value that `step` takes and that is legal.
+        12. Ability `snapshot`: what follows after restoring is the same, each time.
         13. An unreadable action never raises; where legal actions are listed, it is marked
             `info["invalid"] = {agent: True}`.
-        14. `action_count`, if there: every index below it is an action that can be read.
+        14. Ability `vector`: every index below `action_count` is an action that can be read.
 
     Args:
         env: an Environment or an AsyncEnvironment.
@@ -81,9 +80,9 @@ def check_environment(
         player.replay(task, moments, "a second reset with the same task")
         if make is not None:
             _Player(_Caller(make(), name), act, player.draw, max_turns).replay(task, moments, "a fresh instance")
-    if callable(getattr(env, "expert", None)):
+    if has(env, "expert"):
         player.play(tasks[0], expert=True)
-    if callable(getattr(env, "snapshot", None)):
+    if has(env, "snapshot"):
         _check_snapshot(player, tasks[0])
     _check_unreadable(player, tasks[0])
     _check_indices(player, tasks[0])
@@ -119,7 +118,7 @@ class _Caller:
 def _check_members(env: Any, name: str) -> None:  # rule 1
     for method in ("reset", "step", "close"):
         if not callable(getattr(env, method, None)):
-            broken(name, f"it has no method `{method}`.", "Write it as in palaestra.data.protocols.Environment.")
+            broken(name, f"it has no method `{method}`.", "Write it as in palaestra.data.abilities.Environment.")
     agents = getattr(env, "agents", None)
     named = isinstance(agents, tuple) and all(isinstance(agent, str) for agent in agents)
     if not named or not agents or len(set(agents)) < len(agents):
@@ -128,11 +127,12 @@ def _check_members(env: Any, name: str) -> None:  # rule 1
             f"it must be a tuple of distinct names, found {agents!r}.",
             'Set `agents = ("player",)` where there is only one.',
         )
+    check_abilities(env)
 
 
 # ---- tasks ------------------------------------------------------------------------------------------------
 def _tasks(caller: _Caller, count: int, seed: int) -> list[Task]:  # rule 10
-    if not callable(getattr(caller.env, "tasks", None)):
+    if not has(caller.env, "tasks"):
         return [Task(env=caller.name, seed=seed + number) for number in range(count)]
     splits = {split: _tasks_of(caller, split, count, seed) for split in ("train", "eval")}
     shared = {t.content_hash for t in splits["train"]} & {t.content_hash for t in splits["eval"]}
@@ -225,7 +225,7 @@ class _Player:
 
     def choose(self, seen: Observation) -> Action:
         """A random action that can be read, as far as that is known."""
-        count = getattr(self.caller.env, "action_count", None)
+        count = sizes_of(self.caller.env)[1]
         if self.act is not None:
             return self.act(seen, self.draw)
         if seen.legal is not None and len(seen.legal) > 0:
@@ -272,7 +272,7 @@ class _Player:
         if first and result.terminated | result.truncated:
             broken(where, "an episode ends before anybody acted.", "Leave `terminated` and `truncated` empty.")
         for agent, seen in [*result.observations.items(), *result.last.items()]:
-            check_observation(seen, getattr(self.caller.env, "vector_size", None), f"{where}, observation of {agent}")
+            check_observation(seen, sizes_of(self.caller.env)[0], f"{where}, observation of {agent}")
         check_info(result.info, agents, where)
 
     def _check_end(self, moment: _Moment, acted: set[str], done: set[str]) -> None:  # rules 5 and 6
@@ -336,7 +336,7 @@ def _check_unreadable(player: _Player, task: Task) -> None:  # rule 13
 
 
 def _check_indices(player: _Player, task: Task) -> None:  # rule 14
-    count = getattr(player.caller.env, "action_count", None) or 0
+    count = sizes_of(player.caller.env)[1] or 0
     for index in range(count):
 
         def choose(turn: int, result: StepResult, where: str, index: int = index) -> Mapping[str, Action] | None:

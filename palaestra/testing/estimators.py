@@ -14,6 +14,7 @@ from torch import Tensor
 from palaestra.algebra import Credit
 from palaestra.data import StepTable
 from palaestra.errors import ContractError, InvalidData
+from palaestra.registry import registration
 
 TOLERANCE = 1e-4  # of |difference| / (1 + |value|), for sums in another order
 
@@ -48,7 +49,7 @@ def check_estimator(
     shuffled = check.run(table.take(permutation))
     check.same(_taken(first, table, permutation), shuffled, table, "4", "another order of rows gives other numbers")
     _check_padding(check, first, table)
-    declared = getattr(estimator, "part", None)
+    declared = registration(estimator)
     if declared is None or "group" not in declared.uses:
         return
     if "good" not in (declared.reads or ()):
@@ -64,7 +65,7 @@ class _Check:
 
     def __init__(self, estimator: Callable[[StepTable], Any]) -> None:
         self.estimator = estimator
-        declared = getattr(estimator, "part", None)
+        declared = registration(estimator)
         self.name = declared.name if declared is not None else getattr(estimator, "__name__", repr(estimator))
 
     def broken(self, rule: str, what: str, *, remedy: str = "") -> NoReturn:
@@ -77,7 +78,7 @@ class _Check:
     def run(self, table: StepTable) -> list[Tensor]:
         """Advantage, and target if there is one."""
         found = self.estimator(table)
-        parts = list(found) if isinstance(found, Credit) else [found]
+        parts = [found] if not isinstance(found, Credit) else [one for one in found[:2] if one is not None]
         for part in parts:
             if not isinstance(part, Tensor) or part.dtype != torch.float32:
                 self.broken("1", f"it gave {getattr(part, 'dtype', type(part).__name__)}, not a float32 tensor")
@@ -104,10 +105,10 @@ def _check_padding(check: _Check, first: list[Tensor], table: StepTable) -> None
     padding = torch.arange(len(index)) < len(extra)
     both = table.take(index)
     wild: dict[str, Tensor] = {
-        "weight": torch.where(padding, 0.0, both.weight),
+        "row_weight": torch.where(padding, 0.0, both.row_weight),
         "reward": torch.where(padding, 1e3, both["reward"]),
     }
-    for name in ("value", "bootstrap_value"):
+    for name in ("row_value", "bootstrap_value"):
         if name in both:
             wild[name] = torch.where(padding, torch.nan, both[name])
     padded = both.replace(**wild)

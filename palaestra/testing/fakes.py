@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from palaestra.data import Action, Observation, StepResult, Tail, Task, derive
-from palaestra.data.protocols import Acted, Sampling, Setting
+from palaestra.data.protocols import Acted, Policy, Sampling, Session, Setting
 from palaestra.engines import InProcessEngine
 from palaestra.policies.language import LanguagePolicy
 from palaestra.registry import PositiveInt, register
@@ -24,6 +24,8 @@ WORDS = ("red", "green", "blue", "gold")
 @register("environment", "echo")
 class EchoEnvironment:
     """Say the word you are told, `turns` times. For tests: it can raise, hang or give a bad reward on demand."""
+
+    abilities: tuple[str, ...] = ("tasks", "expert", "vector")
 
     provides = frozenset({"state_key", "outcome"})
 
@@ -117,7 +119,7 @@ class EchoEnvironment:
 
 
 @dataclass(slots=True)
-class _ScriptedTurns:
+class _ScriptedTurns(Session):
     answers: Callable[[int, Observation], str]
     turn: int = 0
 
@@ -137,7 +139,7 @@ class _ScriptedTurns:
         return None
 
 
-class ScriptedPolicy:
+class ScriptedPolicy(Policy):
     """Answers from a list (the last repeats) or from a function of turn and observation."""
 
     def __init__(self, answers: Sequence[str] | Callable[[int, Observation], str], *, name: str = "scripted") -> None:

@@ -15,7 +15,7 @@ from palaestra.algebra import Aggregation, coefficients
 from palaestra.columns import is_output
 from palaestra.data import TokenBatch
 from palaestra.errors import ContractError, MissingColumn
-from palaestra.registry import Part
+from palaestra.registry import Part, registration
 
 LEAVES = ("logprob", "entropy", "value")  # what carries gradient
 STEP = 1e-6  # of the finite difference
@@ -69,8 +69,8 @@ class _Check:
 
     def __init__(self, loss: Callable[[TokenBatch], Any], how: Aggregation) -> None:
         self.loss, self.how = loss, how
-        declared = getattr(getattr(loss, "func", loss), "part", None)  # options may be bound by functools.partial
-        options = getattr(loss, "keywords", {})
+        declared = registration(loss)
+        options = getattr(loss, "keywords", {})  # options may be bound by functools.partial
         self.reads = None if declared is None else declared.reads_with(_options(declared, options))
         self.scope = "row" if declared is None else declared.scope_with(_options(declared, options))
         self.frozen_minibatch = declared is not None and declared.frozen_minibatch

@@ -5,6 +5,7 @@ Knows signatures, docstrings and JSON schemas. Knows nothing of how calls are wr
 
 from __future__ import annotations
 
+import functools
 import inspect
 import keyword
 import re
@@ -167,7 +168,8 @@ def tool(
 
 # ---- signatures -------------------------------------------------------------------------------------------
 def _model(function: Callable[..., Any], name: str, told: Mapping[str, str], where: str) -> type[pydantic.BaseModel]:
-    called = function if inspect.isroutine(function) or hasattr(function, "func") else type(function).__call__
+    itself = inspect.isroutine(function) or isinstance(function, functools.partial)
+    called = function if itself else type(function).__call__
     try:
         signature = inspect.signature(function, eval_str=True)
     except (NameError, TypeError, ValueError, SyntaxError) as error:

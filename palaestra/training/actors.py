@@ -29,7 +29,7 @@ class Actors:
     """
 
     def __init__(self, settings: RunSettings, world: World) -> None:
-        self._learners = {name: policy for name, policy in world.policies.items() if hasattr(policy, "module")}
+        self._learners = {name: policy for name, policy in world.policies.items() if policy.module is not None}
         self.policies: dict[str, Any] = {**world.policies, **{n: p.twin() for n, p in self._learners.items()}}
         connect_engine(self.policies, world.setting.device)
         roles = {

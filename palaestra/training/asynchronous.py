@@ -23,7 +23,7 @@ from palaestra.data import Trajectory, derive
 from palaestra.data.protocols import Sampling
 from palaestra.data.table import token_count
 from palaestra.errors import ContractError, RecipeError
-from palaestra.registry import part
+from palaestra.registry import declared, part
 from palaestra.rollout.field import Collect, Field, called_per, play_through
 from palaestra.rollout.journal import Journal, name_of
 from palaestra.rollout.stage import Play
@@ -117,7 +117,7 @@ class Asynchronous:
         self._collect: Collect | None = None
         self._finish: asyncio.Event | None = None
         self.actors = Actors(settings, world)
-        if not hasattr(self.actors.runner, "open"):
+        if not declared(self.actors.runner, "opens"):
             raise ContractError(
                 where=f"rollout.runner: {settings.rollout.runner}",
                 what="it plays in lock step, and `training.max_staleness` wants episodes that go on by themselves.",

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from palaestra.data import StopReason, Task, Trajectory, derive
-from palaestra.data.protocols import Setting
+from palaestra.data.abilities import has, require, sizes_of
+from palaestra.data.protocols import Optimizer, Policy, Setting, complete
 from palaestra.engines import InProcessEngine
-from palaestra.errors import ContractError, RecipeError, nearest
+from palaestra.errors import RecipeError, nearest
 from palaestra.models.devices import run_device
-from palaestra.registry import part
+from palaestra.registry import declared, part
 from palaestra.rollout.programs import demonstration_of, roles_of
 from palaestra.rollout.role_tools import phrases_of
 from palaestra.rollout.settings import RolloutSettings
@@ -30,7 +31,8 @@ TRANSCRIPTS = 96  # episodes that a tokenizer is trained on
 def make_optimizer(use: Use, module: Any) -> Any:
     """An optimizer of a policy's module; those that tell layers apart are given the module, others its parameters."""
     bound = bind("optimizer", use)
-    return bound(module if "module" in bound.part.data else list(module.parameters()))
+    made = bound(module if "module" in bound.part.data else list(module.parameters()))
+    return complete(made, Optimizer, where=f"optimizer: {use.name}")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,17 +74,18 @@ def build_world(settings: RunSettings) -> World:
     use = settings.environment
     environment = bind("environment", use)
     make = functools.partial(make_environment, use.name, environment.options)
-    source = make()
-    if not callable(getattr(source, "tasks", None)):
-        raise ContractError(
-            where=f"environment: {use.name}",
-            what="it gives no tasks.",
-            remedy="Add a method `tasks(split, n, seed) -> list[Task]`; training draws its tasks there.",
-        )
+    source = require(
+        make(),
+        "tasks",
+        where=f"environment: {use.name}",
+        what="it gives no tasks.",
+        remedy="Add a method `tasks(split, n, seed) -> list[Task]`; training draws its tasks there.",
+    )
+    vector_size, action_count = sizes_of(source)
     setting = Setting(
         seed=derive(settings.seed, "weights") % 2**31,
-        vector_size=getattr(source, "vector_size", None),
-        action_count=getattr(source, "action_count", None),
+        vector_size=vector_size,
+        action_count=action_count,
         texts=lambda: [*transcripts(use, make, source, settings.rollout, settings.seed), *phrases(settings, source)],
         device=str(device),
     )
@@ -100,7 +103,7 @@ def build_world(settings: RunSettings) -> World:
     )
     chosen = temperatures(settings, roles)  # which may refuse the recipe: before there are workers
     runner = part("rollout", settings.rollout.runner).target(stage, settings.rollout)
-    if callable(getattr(source, "expert", None)):
+    if has(source, "expert"):
         setting.demonstrate = functools.partial(demonstrations, stage, runner, settings.seed)
     return World(
         stage=stage,
@@ -130,7 +133,7 @@ def make_policies(settings: RunSettings, setting: Setting) -> dict[str, Any]:
 def _below(settings: PolicySettings) -> str | None:
     """The policy that this one stands on, if its kind does."""
     bound = bind("policy", settings.policy)
-    stands_on = getattr(bound.part.target, "stands_on", None)
+    stands_on = declared(bound.part.target, "stands_on")
     return None if stands_on is None else stands_on(bound.options)
 
 
@@ -167,14 +170,15 @@ def _policy(name: str, settings: PolicySettings, setting: Setting) -> Any:
         if "model" not in options:
             raise RecipeError(where=f"policies.{name}.load", what=f"policy `{settings.policy.name}` loads no folder.")
         options["model"] = settings.load
-    policy = bound.part.target(name, setting, **options)
+    made = bound.part.target(name, setting, **options)
+    policy = complete(made, Policy, where=f"policies.{name}.policy: {settings.policy.name}")
     policy.trainable = policy.trainable and settings.trainable
     return policy
 
 
 def connect_engine(policies: Mapping[str, Any], device: str) -> None:
     """One engine serves all policies that generate tokens."""
-    models = {name: policy.model for name, policy in policies.items() if hasattr(policy, "engine")}
+    models = {name: policy.model for name, policy in policies.items() if policy.model is not None}
     if models:
         engine = InProcessEngine(models=models, device=device)
         for name in models:
@@ -183,8 +187,8 @@ def connect_engine(policies: Mapping[str, Any], device: str) -> None:
 
 def transcripts(use: Use, make: Callable[[], Any], source: Any, rollout: RolloutSettings, seed: int) -> list[str]:
     """What expert (else random) play reads and writes: texts for a tokenizer. Runs in the run's own workers."""
-    kind = "expert" if callable(getattr(source, "expert", None)) else "random"
-    setting = Setting(seed=seed, action_count=getattr(source, "action_count", None))
+    kind = "expert" if has(source, "expert") else "random"
+    setting = Setting(seed=seed, action_count=sizes_of(source)[1])
     player = part("policy", kind).target(kind, setting)
     stage = Stage(
         environment_name=use.name,
@@ -222,7 +226,9 @@ def demonstrations(stage: Stage, runner: Any, seed: int, tasks: Sequence[Task]) 
 def phrases(settings: RunSettings, source: Any) -> list[str]:
     """What is put before a policy beside observations, by contexts, strategies, tools and the environment's teacher:
     texts for a tokenizer."""
-    made: list[Any] = [source, *(bind("context", role.context)() for role in settings.agents.values())]
-    made += [strategy.held for strategy in bind_all("strategy", settings.strategy)]
-    called = [tool.name for role in settings.agents.values() for tool in role.tools.use]
-    return [text for one in made for text in getattr(one, "phrases", ())] + phrases_of(called)
+    texts: list[str] = [*source.phrases] if has(source, "phrases") else []
+    for role in settings.agents.values():
+        texts += bind("context", role.context)().phrases
+    for strategy in bind_all("strategy", settings.strategy):
+        texts += strategy.can("phrases") or ()
+    return texts + phrases_of([tool.name for role in settings.agents.values() for tool in role.tools.use])

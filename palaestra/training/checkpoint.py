@@ -40,7 +40,7 @@ class RunState:
     @property
     def learners(self) -> dict[str, Any]:
         """The policies with weights."""
-        return {name: policy for name, policy in self.policies.items() if hasattr(policy, "module")}
+        return {name: policy for name, policy in self.policies.items() if policy.module is not None}
 
 
 def save_checkpoint(folder: RunFolder, step: int, state: RunState, *, counters: Mapping[str, float], keep: int) -> None:

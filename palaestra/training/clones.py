@@ -73,7 +73,7 @@ class Clones:
 
 
 def _learners(policies: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: policy for name, policy in policies.items() if hasattr(policy, "module")}
+    return {name: policy for name, policy in policies.items() if policy.module is not None}
 
 
 def _digest(settings: RunSettings) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor
 from palaestra.algebra import Credit, standardize, total_return
 from palaestra.data import StepTable
 from palaestra.errors import ContractError, RecipeError
+from palaestra.registry import registration
 
 Estimator = Callable[..., Any]
 
@@ -126,17 +128,17 @@ def _checked(parts: Sequence[Estimator]) -> Sequence[Estimator]:
 
 def _data(part: Estimator) -> tuple[str, ...]:
     """Names of the positional parameters: what the part reads."""
-    declared = getattr(part, "part", None)
-    if declared is not None:
-        return tuple(declared.data)
+    made = registration(part)
+    if made is not None:
+        return tuple(made.data)
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return tuple(p.name for p in inspect.signature(part).parameters.values() if p.kind in positional)
 
 
 def _name(part: Estimator) -> str:
-    part = getattr(part, "func", part)  # the function inside a functools.partial
-    declared = getattr(part, "part", None)
-    return str(declared.name if declared is not None else getattr(part, "__name__", type(part).__name__))
+    made = registration(part)
+    inner = part.func if isinstance(part, functools.partial) else part
+    return str(made.name if made is not None else getattr(inner, "__name__", type(inner).__name__))
 
 
 def _sound(advantage: Any, table: StepTable, part: Estimator) -> Tensor:

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from palaestra.data.protocols import Context, complete
 from palaestra.errors import RecipeError, nearest
 from palaestra.rollout.programs import roles_of
 from palaestra.rollout.role_tools import RoleTools
@@ -53,7 +54,7 @@ def make_roles(
 def _role(chosen: RoleSettings, policy: Any) -> Role:
     return Role(
         policy=policy,
-        context=bind("context", chosen.context)(),
+        context=complete(bind("context", chosen.context)(), Context, where=f"context: {chosen.context.name}"),
         frozen=chosen.frozen,
         prompt=chosen.prompt,
         parser=None if chosen.parser is None else bind("parser", chosen.parser),
@@ -122,7 +123,7 @@ def _refuse_unused(
     settings: RunSettings, roles: Mapping[str, Role], acting: Sequence[str], policies: Mapping[str, Any]
 ) -> None:
     used = {roles[name].policy.name for name in acting}
-    used |= {policy.base for policy in policies.values() if hasattr(policy, "base")}  # adapters stand on another policy
+    used |= {policy.base for policy in policies.values() if policy.base is not None}  # adapters stand on another policy
     for name in policies:
         if name not in used:
             raise RecipeError(

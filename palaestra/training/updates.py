@@ -329,7 +329,7 @@ class Updater:
                 "the last good update.",
             )
         out = {f"policy/{key}" if key == "loss" else key: value for key, value in metrics.items()}
-        out |= getattr(self.optimizer, "metrics", {})
+        out |= self.optimizer.metrics
         return out | {"policy/grad_norm": norm, "policy/lr": rate, "policy/skipped": 0.0 if finite else 1.0}
 
 

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from palaestra.data import StopReason, Trajectory, derive, rows_of
+from palaestra.data.abilities import has
 from palaestra.data.batches import micro_batches
-from palaestra.data.protocols import HasGuidance
 from palaestra.errors import NoSignal, RecipeError
 from palaestra.rollout.programs import demonstration_of
 from palaestra.rollout.stage import Play
@@ -40,7 +40,7 @@ def warm_start(
         demonstration failed.
     """
     source = world.source
-    if not callable(getattr(source, "expert", None)):
+    if not has(source, "expert"):
         raise RecipeError(
             where="warm_start",
             what=f"environment `{world.stage.environment_name}` has no expert to clone.",
@@ -62,7 +62,7 @@ def warm_start(
     metrics: dict[str, float] = {"warm_start/demonstrations": float(len(whole))}
     for name, members in _cloned_together(world.policies, frozen=settings.frozen).items():
         policy, rows = world.policies[name], [row for row in rows_of(whole) if row.step.policy in members]
-        if rows and (policy.trainable or (settings.frozen and hasattr(policy, "module"))):
+        if rows and (policy.trainable or (settings.frozen and policy.module is not None)):
             found = _clone(policy, rows, settings, seed=derive(seed, "cloning", name), say=say)
             metrics |= {f"warm_start/{name}/{key}": value for key, value in found.items()}
             for member in members:
@@ -72,7 +72,7 @@ def warm_start(
 
 def _cloned_together(policies: Mapping[str, Any], *, frozen: bool) -> dict[str, list[str]]:
     """Who learns from whose demonstrations: each from its own, and a base that is cloned from those of all above it."""
-    bases = {name: getattr(policy, "base", None) if frozen else None for name, policy in policies.items()}
+    bases = {name: policy.base if frozen else None for name, policy in policies.items()}
     return {
         name: [name, *(other for other, base in bases.items() if base == name)]
         for name, base in bases.items()
@@ -82,11 +82,12 @@ def _cloned_together(policies: Mapping[str, Any], *, frozen: bool) -> dict[str, 
 
 def _guided(plays: list[Play], world: World, *, share: float) -> list[Play]:
     """A share of the plays under what the environment's teacher says before a first attempt."""
-    if share > 0 and not isinstance(world.source, HasGuidance):
+    if share > 0 and not has(world.source, "guidance"):
         raise RecipeError(
             where="warm_start.guidance",
             what=f"environment `{world.stage.environment_name}` has no teacher.",
-            remedy="Set it to 0, or give the environment a method `guidance(trajectory, *, seed) -> str`.",
+            remedy="Set it to 0, or give the environment the ability `guidance`: `guidance(trajectory, *, seed)` and "
+            "`reference(task)`.",
         )
     found = []
     for play in plays:

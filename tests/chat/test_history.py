@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from palaestra.chat import FullHistory, LatestOnly, Prompt, Window, renderer_for
+from palaestra.chat import Context, FullHistory, LatestOnly, Prompt, Window, renderer_for
 from palaestra.data import Observation
 from palaestra.errors import ContractError
 from palaestra.models.tokenizer import train_tokenizer
@@ -28,7 +28,7 @@ def test_windows(turns: int, drop: int, keep_first: bool) -> None:
     check_context(Window(turns=turns, drop=drop, keep_first=keep_first))
 
 
-class _Rerendering:
+class _Rerendering(Context):
     """Loses the first id of every held turn: what re-tokenizing does."""
 
     def start(self, renderer: object) -> object:

@@ -223,7 +223,7 @@ def test_info_marks_nothing(name: str) -> None:  # rule 8
     told = _two(**{name: "leaf" if name == "node" else 5.0})
     if name == "node":
         return  # a label, which environments may tell where the library marks none
-    assert name not in told and told.weight.tolist() == [1.0, 1.0]
+    assert name not in told and told.row_weight.tolist() == [1.0, 1.0]
     assert told.key("act").codes.tolist() == [0, 1]
 
 

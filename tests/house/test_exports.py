@@ -42,25 +42,26 @@ def test_exports_exist(path: Path) -> None:  # rule 3
     assert not [name for name in module.__all__ if not hasattr(module, name)]
 
 
-def classes() -> dict[str, tuple[str, list[str]]]:
-    return {
-        node.name: (f"{shown(path)}:{node.lineno}", [ast.unparse(parent).rpartition(".")[2] for parent in node.bases])
+def classes() -> list[tuple[str, str, list[str]]]:
+    """Place, name and bases of every class; names may repeat."""
+    return [
+        (f"{shown(path)}:{node.lineno}", node.name, [ast.unparse(parent).rpartition(".")[2] for parent in node.bases])
         for path in FILES
         for node in ast.walk(tree(path))
         if isinstance(node, ast.ClassDef)
-    }
+    ]
 
 
-def protocols(known: dict[str, tuple[str, list[str]]]) -> set[str]:
-    return {name for name, (_, bases) in known.items() if any(base.startswith("Protocol") for base in bases)}
+def protocols(known: list[tuple[str, str, list[str]]]) -> set[str]:
+    return {name for _, name, bases in known if any(base.startswith("Protocol") for base in bases)}
 
 
 def test_classes_do_not_inherit_from_ours() -> None:  # rule 4
     known = classes()
-    allowed = OWN_ROOTS | protocols(known)
+    ours, allowed = {name for _, name, _ in known}, OWN_ROOTS | protocols(known)
     assert not [
         f"{place} {name}({base})"
-        for name, (place, bases) in known.items()
+        for place, name, bases in known
         for base in bases
-        if base in known and base not in allowed
+        if base in ours and base not in allowed
     ]

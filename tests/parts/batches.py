@@ -52,7 +52,6 @@ def filled(rows: list[list[int]], seed: int, *, on_policy: bool = False) -> Toke
         value_target=normal(),
         value_weight=(torch.rand(tokens, generator=dice) > 0.3).double(),
         foreign=(torch.tensor(trajectory) % 2).double(),
-        counts=(weight > 0).double(),
         scope="minibatch",
         outcome=(torch.tensor(trajectory) % 3 % 2).double(),
         entropy_old=normal().abs(),

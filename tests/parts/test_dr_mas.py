@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from palaestra.algebra import segment_mean
 from palaestra.data import StepTable
 from palaestra.parts.estimators import dr_mas
-from palaestra.training.credit import report
+from palaestra.training.credit import assign_credit, signal_metrics
 from tests.parts.tables import close, quick, tables
 
 units = pytest.mark.parametrize("unit", ["row", "trajectory", "token"])
@@ -89,14 +89,18 @@ def test_5_mean_squares() -> None:
     )
     together = dr_mas(table, by=("group",), ddof=0).double()
     apart = dr_mas(table, ddof=0).double()
-    signal = report(together, table).agents
+    signal = signal_metrics(assign_credit([lambda given: together.float()], table))
     for code, name in enumerate(table.labels("agent")):
         own = table["agent"] == code
-        expected = signal[name].variance_ratio + signal[name].shift ** 2
+        ratio, shift = (signal[f"agent/{name}/return/{what}"] for what in ("variance_ratio", "shift"))
+        expected = ratio + shift**2
         assert float(together[own].square().mean()) == pytest.approx(expected, abs=1e-4)
-        varied = signal[name].variance_ratio > 0
+        varied = ratio > 0
         assert float(apart[own].square().mean()) == pytest.approx(float(varied), abs=1e-4)
-    assert (signal["A"].shift, signal["S"].shift) == (pytest.approx(0.75, abs=1e-6), pytest.approx(-0.5, abs=1e-6))
+    assert (signal["agent/A/return/shift"], signal["agent/S/return/shift"]) == (
+        pytest.approx(0.75, abs=1e-6),
+        pytest.approx(-0.5, abs=1e-6),
+    )
 
 
 def test_6_own_returns_by_trajectories() -> None:

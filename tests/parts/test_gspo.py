@@ -112,7 +112,7 @@ def test_empty_responses_are_skipped() -> None:  # rule 6
 def test_refusals() -> None:  # rule 7
     batch = filled([[2, 1], [3]], 1).replace(weight=torch.ones(6).double())
     with pytest.raises(ContractError, match="a part of a trajectory only"):
-        gspo(batch.replace(whole=frozenset({"row"})))
+        gspo(batch.replace(scope="row"))
     with pytest.raises(InvalidData, match="6 of 6 tokens have a log-probability that is not finite"):
         gspo(batch.replace(logprob=torch.full((6,), -math.inf).double()))
     for wrong in ({"level": "word"}, {"low": 1.0}, {"high": -0.1}, {"cap": 0.0}, {"advantage_unit": "row"}):
@@ -123,6 +123,6 @@ def test_refusals() -> None:  # rule 7
 def test_far_ratios_stay_finite() -> None:  # rule 7
     batch = even(filled([[2], [2]], 0))
     far = batch.replace(logprob=torch.full((4,), -200.0).double(), logprob_old=torch.full((4,), -1.0).double())
-    for one in (far, far.replace(logprob=far.proximal, logprob_old=far.logprob)):
+    for one in (far, far.replace(logprob=far["logprob_old"], logprob_old=far["logprob"])):
         assert bool(gspo(one)[0].isfinite().all())
         assert float(gspo(one)[1]["policy/ratio"].max()) <= math.exp(10) * 1.001

@@ -77,7 +77,7 @@ def test_neutral_bounds(batch: TokenBatch) -> None:  # rule 4
 
 
 def test_cut_trajectories_are_refused() -> None:  # rule 5
-    batch = filled([[2, 1], [3]], 1).replace(whole=frozenset({"row"}))
+    batch = filled([[2, 1], [3]], 1).replace(scope="row")
     assert len(ppo_clip(batch, ratio="turn")[0]) == 6
     with pytest.raises(ContractError, match="a part of a trajectory only"):
         ppo_clip(batch, ratio="trajectory")
@@ -89,10 +89,10 @@ def test_bounds_out_of_range(options: dict[str, Any]) -> None:  # rule 5
         ppo_clip(filled([[1], [1]], 0), **options)
 
 
-@pytest.mark.parametrize(("part", "column"), [(kl, "reference"), (entropy, "entropy"), (value, "value")])
+@pytest.mark.parametrize(("part", "column"), [(kl, "logprob_reference"), (entropy, "entropy"), (value, "value")])
 def test_missing_columns(part: Any, column: str) -> None:
     batch = filled([[1], [1]], 0).replace(**{column: None})
-    with pytest.raises(MissingColumn, match=f"regularizer: {column if part is not kl else 'kl'}"):
+    with pytest.raises(MissingColumn, match=f"no column `{column}`"):
         part(batch)
 
 
@@ -104,7 +104,7 @@ def test_clipped_values_need_the_old_ones() -> None:
 def test_extreme_ratios_stay_finite() -> None:
     batch = filled([[2], [2]], 0)
     far = batch.replace(logprob=torch.full((4,), -200.0).double(), logprob_old=torch.full((4,), -1.0).double())
-    for one in (far, far.replace(logprob=far.proximal, logprob_old=far.logprob)):
+    for one in (far, far.replace(logprob=far["logprob_old"], logprob_old=far["logprob"])):
         assert bool(ppo_clip(one)[0].isfinite().all())
 
 

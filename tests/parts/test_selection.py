@@ -31,9 +31,9 @@ def test_groups_that_differ_stay(table: StepTable) -> None:  # rule 1
 @given(tables())
 def test_no_silent_group_remains(table: StepTable) -> None:  # rule 2
     kept = table.replace(row_weight=constant_groups(table, column="return").float())
-    if bool((kept.weight > 0).any()):
+    if bool((kept.row_weight > 0).any()):
         spread = segment_range(grpo(kept), by=kept.key("group"))
-        assert bool((spread[kept["group"]][kept.weight > 0] > 0).all())
+        assert bool((spread[kept["group"]][kept.row_weight > 0] > 0).all())
     else:
         assert bool((grpo(kept) == 0).all()), "a batch without any row is no error"
 

@@ -64,8 +64,8 @@ def test_the_value_loss_stops_before_the_model() -> None:  # rule 2
 def test_the_policy_is_the_same() -> None:  # rule 3
     one, other = (policy(critic_gradient=switch) for switch in (True, False))
     found = [p.forward(samples(), [0, 1], ("logprob", "value", "bootstrap_value")) for p in (one, other)]
-    assert torch.equal(found[0].logprob, found[1].logprob) and found[1].logprob.requires_grad
-    assert torch.equal(found[0].value, found[1].value)
+    assert torch.equal(found[0]["logprob"], found[1]["logprob"]) and found[1]["logprob"].requires_grad
+    assert torch.equal(found[0]["value"], found[1]["value"])
 
 
 def test_layers_of_the_value_head() -> None:  # rule 4

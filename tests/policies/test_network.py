@@ -71,10 +71,9 @@ def play(policy: NetworkPolicy, lengths: list[int], *, cut: tuple[int, ...] = ()
     return asyncio.run(everybody())
 
 
-def everything(policy: NetworkPolicy, rows: list[Row], **wanted: bool) -> tuple:
+def everything(policy: NetworkPolicy, rows: list[Row]) -> tuple:
     samples = policy.collate(rows, temperature=0.7)
-    wanted = {"values": True, "entropy": True} | wanted
-    return samples, policy.forward(samples, range(len(samples.cost)), **wanted)
+    return samples, policy.forward(samples, range(len(samples.cost)), {*policy.outputs, "bootstrap_value"})
 
 
 def test_1_acts_follow_the_distribution() -> None:
@@ -173,12 +172,12 @@ def test_7_order_of_which(body: str) -> None:
     for which in ([2, 0, 1], [1], [0, 2]):
         cut = policy.forward(samples, which, ("logprob", "value", "bootstrap_value"))
         tokens = np.concatenate([np.arange(*samples.token_start[i : i + 2]) for i in which])
-        torch.testing.assert_close(cut["logprob"], whole.logprob[tokens])
+        torch.testing.assert_close(cut["logprob"], whole["logprob"][tokens])
         torch.testing.assert_close(cut["value"], whole["value"][tokens])
         torch.testing.assert_close(cut.bootstrap_value, whole.bootstrap_value[which], equal_nan=True)
-        assert cut.entropy is None
+        assert "entropy" not in cut.columns
     bare = make(body, critic=False)
-    assert everything(bare, rows)[1].value is None and not bare.has_critic
+    assert "value" not in everything(bare, rows)[1].columns and not bare.has_critic
     assert NetworkPolicy.abilities({"critic": False}) == frozenset()
     assert NetworkPolicy.abilities({}) == frozenset({"critic"})
 
@@ -188,7 +187,7 @@ def test_8_dropped_rows_are_read() -> None:
     rows = rows_of(play(policy, [6]))
     _, whole = everything(policy, rows)
     samples, some = everything(policy, [rows[2], rows[4]])
-    torch.testing.assert_close(some.logprob, whole.logprob[[2, 4]])
+    torch.testing.assert_close(some["logprob"], whole["logprob"][[2, 4]])
     assert samples.token_index.tolist() == [2, 4] and samples.cost.tolist() == [5]
 
 
@@ -215,7 +214,7 @@ def test_10_files(body: str, tmp_path: Path) -> None:
     loaded = NetworkPolicy("other", setting, model=str(tmp_path / "a"))
     assert loaded.architecture() == policy.architecture()
     np.testing.assert_array_equal(
-        policy.act_batch(vectors(9), range(9))["logprob"], loaded.act_batch(vectors(9), range(9))["logprob"]
+        policy.act_batch(vectors(9), range(9)).logprob, loaded.act_batch(vectors(9), range(9)).logprob
     )
     with pytest.raises(CheckpointError, match="reads 4 numbers and knows 3 actions"):
         NetworkPolicy("other", Setting(seed=0, vector_size=5, action_count=ACTIONS), model=str(tmp_path / "a"))

@@ -47,7 +47,7 @@ def test_3_expert_asks_the_environment() -> None:
     async def oracle() -> Action:
         return Action(text="take key")
 
-    asking.oracle = oracle
+    asking.hear_expert(oracle)
     assert act(asking, Observation(text="a hall")).text == "take key"
 
 

@@ -16,6 +16,7 @@ from palaestra.registry import Discount, PositiveInt, register
 
 @register("environment", "yard")
 class Yard:
+    abilities = ("expert",)
     provides = frozenset({"state_key", "outcome"})
 
     def __init__(self, *, size: PositiveInt = 3, level: str = "easy", mix: dict[str, float] = {}): ...
@@ -25,6 +26,7 @@ class Yard:
 
 @register("environment", "fog")
 class Fog:
+    abilities = ()
     provides = frozenset({"outcome"})
 
 
@@ -67,7 +69,7 @@ def reinforce(table): ...
 def whiten(table, advantage): ...
 
 
-@register("regularizer", "kl", reads=("reference",))
+@register("regularizer", "kl", reads=("logprob_reference",))
 def kl(batch, *, coefficient: float = 0.1): ...
 
 
@@ -75,7 +77,7 @@ def kl(batch, *, coefficient: float = 0.1): ...
 def entropy(batch, *, coefficient: float = 0.01): ...
 
 
-@register("loss", "ppo_clip", reads=("proximal", "advantage"))
+@register("loss", "ppo_clip", reads=("logprob_old", "advantage"))
 def ppo_clip(batch, *, low: float = 0.2): ...
 
 

@@ -13,9 +13,10 @@ from typing import get_args
 import pytest
 
 from palaestra.algebra import Aggregation
+from palaestra.columns import FROM_EPISODES
 from palaestra.errors import MissingExtra, PalaestraError, RecipeError, UnknownName
 from palaestra.recipe import load
-from palaestra.recipe.feasibility import AGGREGATIONS, ALWAYS
+from palaestra.recipe.feasibility import AGGREGATIONS
 
 
 @pytest.fixture
@@ -233,11 +234,27 @@ def test_a_reference_for_each_policy_concerned(base, message) -> None:  # rule 1
     assert "policy `other` has none" in message("", *own)
 
 
+def test_abilities_of_environments(base, write, message) -> None:  # rules 10 and 14
+    part = "from palaestra.registry import register\n@register('strategy', 'f', uses=('{}',))\nclass F: ...\n"
+    write("new.py", part.format("snapshot")), write("old.py", part.format("restore"))
+    write("other.py", part.format("expert")), write("maker.py", "def make(): ...\n")
+    load([base], ["environment=riddle", "strategy=other.py:F"])  # without a list, by the methods of the class
+    load([base], ["environment=maker.py:make", "strategy=new.py:F"])
+    said = message("strategy: new.py:F\n")
+    assert "`new.py:F` uses `snapshot` of the environment, and `yard` has none." in said
+    assert "• give `yard` the ability `snapshot`" in said
+    assert message("strategy: old.py:F\n") == (
+        "x.yaml:1  strategy: old.py:F\n\n  `old.py:F` uses `restore`, which is called `snapshot` now.\n\n"
+        '  Register it with uses=("snapshot",).'
+    )
+
+
 def test_no_expert_to_imitate(base, message) -> None:  # rule 12
     assert message("environment: fog\nwarm_start:\n  episodes: 4\n") == (
         "x.yaml:2  warm_start:\n\n  `warm_start` imitates the environment's expert, and `fog` has none.\n"
         "  Without one there is nothing to imitate.\n\n  Do one of these:\n"
-        "    • give `fog` a method `expert(agent) -> Action`, or\n    • leave `warm_start` out (warm_start=null)."
+        "    • give `fog` a method `expert(agent) -> Action`, and name `expert` in its `abilities`, or\n"
+        "    • leave `warm_start` out (warm_start=null)."
     )
     load([base], ["warm_start={}"])
     load([base], ["environment=fog", "warm_start.episodes=4", "warm_start=null"])
@@ -262,7 +279,7 @@ def test_settings_that_exclude_each_other(message) -> None:  # rule 13
 
 def test_names_held_equal_to_the_data_room() -> None:  # rule 13
     assert get_args(Aggregation) == AGGREGATIONS
-    assert "state_key" not in ALWAYS and "reward" in ALWAYS
+    assert "state_key" not in FROM_EPISODES and "reward" in FROM_EPISODES
 
 
 def test_what_declares_nothing_is_not_refused(base) -> None:  # rule 14

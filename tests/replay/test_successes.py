@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from palaestra.data import FinishReason, StepTable, StopReason, Tail, Task, Trajectory
-from palaestra.data.protocols import Setting
+from palaestra.data.protocols import PolicyOutputs, Setting
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.parts.estimators import grpo
 from palaestra.replay import SuccessStore, again, in_group_of, is_replayed, pack, unpack
@@ -157,8 +157,8 @@ class Says:
         index = np.array([row.start for row in rows])
         return type("Samples", (), {"cost": np.ones(len(rows), int), "token_index": index})()
 
-    def forward(self, samples: Any, which: Any, **options: bool) -> Any:
-        return type("Now", (), {"logprob": torch.full((len(which),), -0.25)})()
+    def forward(self, samples: Any, which: Any, outputs: Any) -> PolicyOutputs:
+        return PolicyOutputs(columns={"logprob": torch.full((len(which),), -0.25)})
 
 
 def test_the_expert_solves_what_nobody_did() -> None:  # rule 8

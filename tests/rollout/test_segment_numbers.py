@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from palaestra.data import Action, Observation, StopReason, Tail
-from palaestra.data.protocols import Acted
+from palaestra.data.protocols import Acted, Policy, Session
 from palaestra.rollout.agent import conversation_of, segment_number
 from palaestra.rollout.programs import play
 from palaestra.rollout.runner import EpisodeRunner
@@ -29,7 +29,7 @@ from tests.rollout.test_vector import stage
 
 
 @dataclass
-class Turns:
+class Turns(Session):
     """A conversation whose every act is a segment of its own; the first ones are behind it already."""
 
     segment: int
@@ -48,7 +48,7 @@ class Turns:
         return None if observation is None else Tail(np.array([self.segment], np.int32), self.segment)
 
 
-class Long:
+class Long(Policy):
     """A policy with such conversations: that of the whole episode has many segments behind it."""
 
     name, trainable, version = "long", False, 0

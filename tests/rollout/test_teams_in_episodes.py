@@ -32,7 +32,7 @@ import numpy as np
 import pytest
 
 from palaestra.data import Action, Observation, StepTable, StopReason, Trajectory
-from palaestra.data.protocols import Acted, Sampling
+from palaestra.data.protocols import Acted, Policy, Sampling, Session
 from palaestra.rollout.episode import Episode
 from palaestra.rollout.programs import acted_by
 from palaestra.rollout.runner import EpisodeRunner
@@ -42,7 +42,7 @@ from palaestra.testing import EchoEnvironment, ScriptedPolicy
 
 
 @dataclass
-class Slow:
+class Slow(Policy):
     """A policy whose answers take their time; it notes seeds and samplings."""
 
     name: str = "slow"
@@ -60,7 +60,7 @@ class Slow:
 
 
 @dataclass
-class _Slow:
+class _Slow(Session):
     policy: Slow
     key: Any
 

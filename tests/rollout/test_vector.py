@@ -29,7 +29,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from palaestra.data import Action, Observation, StepResult, StopReason, Task, Trajectory
-from palaestra.data.protocols import Setting
+from palaestra.data.protocols import Policy, Setting
 from palaestra.envs.adapters.gymnasium.world import GymnasiumEnvironment
 from palaestra.errors import ContractError, RecipeError
 from palaestra.policies.network import NetworkPolicy
@@ -165,6 +165,7 @@ def test_4_lanes_are_never_idle() -> None:
 class VectorCartPole(GymnasiumEnvironment):
     """CartPole which also offers copies that are stepped together."""
 
+    abilities = (*GymnasiumEnvironment.abilities, "vector_environment")
     mode = AutoresetMode.DISABLED
     fuse = 10**9
 
@@ -249,8 +250,8 @@ def test_9_programs() -> None:
 
 
 def test_10_refusals() -> None:
-    class Writer:
-        name, engine = "writer", None
+    class Writer(Policy):
+        name, model = "writer", "a causal language model"
 
     with pytest.raises(RecipeError, match="runner: episodes"):
         VectorRunner(stage(Countdown, all=Writer()), RolloutSettings())

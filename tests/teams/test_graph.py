@@ -27,7 +27,7 @@ import numpy as np
 import pytest
 
 from palaestra.data import Action, Observation, Trajectory
-from palaestra.data.protocols import Acted
+from palaestra.data.protocols import Acted, Policy, Session
 from palaestra.errors import RecipeError
 from palaestra.rollout.programs import demonstration_of, roles_of
 from palaestra.rollout.runner import EpisodeRunner
@@ -69,7 +69,7 @@ def speaking(*roles: str) -> dict[str, Any]:
 
 
 @dataclass
-class Late:
+class Late(Policy):
     """Says a letter and a count, after a while."""
 
     letter: str
@@ -83,7 +83,7 @@ class Late:
 
 
 @dataclass
-class _Late:
+class _Late(Session):
     policy: Late
     acts: int = 0
 

@@ -187,7 +187,7 @@ FAULTS = {
     "vector is float64": ({"look": set_observation(vector=np.zeros(3))}, "finite float32"),
     "vector is NaN": ({"look": set_observation(vector=np.full(3, np.nan, np.float32))}, "finite float32"),
     "vector_size differs": (
-        {"look": set_observation(vector=np.zeros(3, np.float32)), "vector_size": 4},
+        {"look": set_observation(vector=np.zeros(3, np.float32)), "vector_size": 4, "action_count": None},
         "`vector` has 3 numbers",
     ),
     "image is float": ({"look": set_observation(image=np.zeros((2, 2, 3)))}, "must be uint8"),
@@ -232,7 +232,7 @@ FAULTS = {
     "expert does what is not legal": ({"expert": lambda env: lambda agent: Action(text="perhaps")}, "is not legal"),
     "restore forgets": ({"restore": forgetful}, "restoring a snapshot"),
     "unreadable passes": ({"step": takes_any}, "is not marked"),
-    "too many indices": ({"action_count": 2}, "index 0 is unreadable"),
+    "too many indices": ({"action_count": 2, "vector_size": None}, "index 0 is unreadable"),
 }
 
 

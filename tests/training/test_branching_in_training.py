@@ -70,7 +70,7 @@ def test_methods_train(tmp_path: Path, method: list[str]) -> None:  # rule 3
     ("changes", "message"),
     [
         (["rollout.runner=vector"], "`branching` uses forks of episodes, and the runner `vector` makes none"),
-        (["environment=echo"], "`branching` uses `restore` of the environment, and `echo` has none"),
+        (["environment=echo"], "`branching` uses `snapshot` of the environment, and `echo` has none"),
         (["strategy=[]"], "`shared_prefix` reads the column `node`"),
         (["strategy=[{branching: {beam: 0}}]"], "beam"),
     ],

@@ -68,19 +68,19 @@ def everywhere(table: StepTable) -> Tensor:
     return torch.ones(len(table))
 
 
-@register("loss", "every_clip", uses=("every_token",))
+@register("loss", "every_clip", every_token=True)
 def every_clip(batch: TokenBatch) -> tuple[Tensor, dict[str, Tensor]]:
     """The clipped surrogate, of a loss that says that it reads every token."""
     return ppo_clip(batch)
 
 
-@register("loss", "every_gspo", uses=("every_token", "whole_trajectory"))
+@register("loss", "every_gspo", scope="trajectory", every_token=True)
 def every_gspo(batch: TokenBatch) -> tuple[Tensor, dict[str, Tensor]]:
     """The same of GSPO."""
     return gspo(batch, low=0.2, high=0.2)
 
 
-@register("loss", "every_cov", uses=("every_token", "mini_batch"))
+@register("loss", "every_cov", scope="minibatch", every_token=True)
 def every_cov(batch: TokenBatch) -> tuple[Tensor, dict[str, Tensor]]:
     """The same of a loss that looks at the whole mini-batch."""
     return ppo_clip_cov(batch, share=0.3, lower=0.0)
@@ -146,9 +146,9 @@ def test_3_what_is_skipped_is_not_evaluated(run: Run, monkeypatch: pytest.Monkey
     read: list[int] = []
     plain = NetworkPolicy.forward
 
-    def forward(self: Any, samples: Any, which: Any, **options: Any) -> Any:
+    def forward(self: Any, samples: Any, which: Any, outputs: Any) -> Any:
         read.append(int(sum(samples.token_start[i + 1] - samples.token_start[i] for i in which)))
-        return plain(self, samples, which, **options)
+        return plain(self, samples, which, outputs)
 
     monkeypatch.setattr(NetworkPolicy, "forward", forward)
     (_, some), seen = run(), sum(read)
@@ -190,12 +190,12 @@ def test_6_rejected_tokens_count_everywhere(run: Run, monkeypatch: pytest.Monkey
     mask = {"weights": [{"truncated_importance": {"mode": "mask", "cap": 1.1}}]}
     (_, (whole,)), (_, (masked,)) = run(*noisy, every), run(*noisy, every, mask)
     of_all, rejecting = batches
-    rejected = rejecting.weight == 0
+    rejected = rejecting["weight"] == 0
     kept = float((~rejected).float().mean())
-    assert 0.2 < kept < 0.8 and bool((rejecting.counted > 0).all())
-    expected = -float((rejecting.advantage * rejecting.weight).sum()) / len(rejecting)
+    assert 0.2 < kept < 0.8 and bool((rejecting["counts"] > 0).all())
+    expected = -float((rejecting["advantage"] * rejecting["weight"]).sum()) / len(rejecting)
     assert masked["policy/loss"] == pytest.approx(expected, rel=1e-4)
-    assert whole["policy/loss"] == pytest.approx(-float(of_all.advantage.mean()), rel=1e-4)
+    assert whole["policy/loss"] == pytest.approx(-float(of_all["advantage"].mean()), rel=1e-4)
     for name in ("policy/entropy", "mismatch/abs", "mismatch/kl", "policy/ratio", "policy/kl"):
         assert masked[name] == pytest.approx(whole[name], rel=1e-5), name
     assert masked["weights/effective"] == pytest.approx(kept, rel=1e-5)

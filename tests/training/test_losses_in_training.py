@@ -78,7 +78,7 @@ def every_other(table: StepTable) -> Tensor:
     return (table["trajectory"] % 2 == 0).float()
 
 
-@register("weights", "rejecting", uses=("rejection",))
+@register("weights", "rejecting", writes=("weight",))
 def rejecting(table: StepTable) -> Tensor:
     """The same, as a rejection."""
     return every_other(table)

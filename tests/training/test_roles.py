@@ -168,7 +168,7 @@ def test_4_frozen_beside_a_critic(run: Callable[..., Path], monkeypatch: pytest.
     monkeypatch.setattr(Updater, "_batch", batch)
     run("shared", agents={"a": {"policy": "one"}, "b": {"policy": "one", "frozen": True}}, **CRITIC)
     for own in batches:
-        judged = own.value_weight > 0
+        judged = own["value_weight"] > 0
         assert judged[own.agent == 0].any() and not judged[own.agent == 1].any()
     both = {name: {"policy": "one", "frozen": True} for name in "ab"}
     assert same(run("nobody", agents=both, **CRITIC), "one", 0, 3)

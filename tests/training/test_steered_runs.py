@@ -84,7 +84,7 @@ def test_4_trajectories_without_advantage(loss: str, kept: list[int]) -> None:
         advantage=torch.tensor([0.0, 0.0, 1.0, 2.0]), weight=torch.tensor([1.0, 1.0, 1.0, 0.0])
     )
     samples = SimpleNamespace(token_start=np.arange(5), token_index=np.arange(4))
-    assert updater._useful(samples, batch.replace(whole=frozenset({"row", "sequence"}))) == kept
+    assert updater._useful(samples, batch.replace(scope="row", counts=batch["weight"], value_weight=None)) == kept
 
 
 def test_4_runs(echo: Run) -> None:

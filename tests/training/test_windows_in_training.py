@@ -55,13 +55,12 @@ def test_1_every_token_once(long: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = Updater.update
 
     def watched(self: Updater, experience: Experience, *, seed: int) -> dict[str, float]:
-        credit, weight = experience.credit, experience.weight
-        assert credit is not None and credit.target_weight is not None and weight is not None
+        weight, value_weight = experience.table["weight"], experience.table["value_weight"]
         for row in experience.rows:
             act = (row.trajectory.id, row.step.turn)
             generated[act] += int(row.step.marks.fresh)
             learned[act] += int(weight[row.start])
-            judged[act] += int(credit.target_weight[row.start])
+            judged[act] += int(value_weight[row.start])
             if row.step.terminated:
                 over.add(row.trajectory.id)
         return plain(self, experience, seed=seed)
@@ -134,8 +133,8 @@ def test_6_old_tokens_reach_the_critic(long: Run, monkeypatch: pytest.MonkeyPatc
     plain = Updater.update
 
     def nothing_is_fresh(self: Updater, experience: Experience, *, seed: int) -> dict[str, float]:
-        assert experience.weight is not None
-        experience.weight = torch.zeros_like(experience.weight)
+        nothing = torch.zeros_like(experience.table["weight"])
+        experience.table = experience.table.replace(weight=nothing)
         return plain(self, experience, seed=seed)
 
     monkeypatch.setattr(Updater, "update", nothing_is_fresh)

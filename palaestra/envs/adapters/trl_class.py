@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, ToolCall, derive
+from palaestra.data.abilities import without
 from palaestra.envs.adapters.rows import division
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.randomness import Randomness
@@ -61,6 +62,7 @@ class TrlClass:
     """
 
     agents: tuple[str, ...] = (AGENT,)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "tools")
     provides = frozenset({"outcome"})  # columns that tables made of it have
 
     def __init__(
@@ -86,7 +88,7 @@ class TrlClass:
         self._measure = _function(reward, f"{self._where}, reward")
         self._advise = _function(expert, f"{self._where}, expert")
         if self._advise is None:
-            self.expert = None  # type: ignore[assignment, method-assign]  # the protocols' way to say "no such ability"
+            self.abilities = without(self.abilities, "expert")
         self._object: Any = _made(env, self._where)
         self._box = self._toolbox()
         self._chance = Randomness(0)
@@ -148,7 +150,7 @@ class TrlClass:
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """What the function named by `expert` does here."""
-        assert self._advise is not None  # else this method is taken away
+        assert self._advise is not None  # else `abilities` leave it out
         advice = self._advise(self._object)
         return Action(text=self._box.write(advice) if isinstance(advice, ToolCall) else str(advice))
 

@@ -72,6 +72,7 @@ class Alignment:
     """
 
     agents: tuple[str, ...] = (AGENT,)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome"})  # columns that tables made of it have
 
     def __init__(self, *, limit: PositiveInt = 6, good: Fraction = 0.9, wanted: Fraction = 0.3) -> None:

@@ -159,6 +159,7 @@ class CodeFix:
     """
 
     agents: tuple[str, ...] = (AGENT,)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "guidance", "vector", "phrases")
     provides = frozenset({"state_key", "outcome", "process"})  # columns that tables made of it have
 
     def __init__(

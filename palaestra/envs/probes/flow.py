@@ -99,6 +99,7 @@ class Flow:
     """
 
     agents: tuple[str, ...] = MODULES
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "stratum"})
 
     def __init__(

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.data.abilities import has, without
 from palaestra.envs.adapters.openspiel.world import OpenSpiel, Opponent
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.single import unstarted
@@ -51,6 +52,8 @@ class Games:
     Raises: RecipeError, for no game, one twice, weights that do not fit, or as `openspiel` does; MissingExtra.
     """
 
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector", "phrases")
+
     provides = frozenset({"state_key", "outcome", "game", "illegal"})
 
     def __init__(
@@ -78,8 +81,8 @@ class Games:
         sizes = [one.vector_size for one in inside]
         known = [size for size in sizes if size is not None]
         self.vector_size: int | None = len(games) + max(known) if len(known) == len(sizes) else None
-        if blunders < 1 and not all(callable(one.expert) for one in inside):
-            self.expert = None  # type: ignore[assignment, method-assign]  # the protocols' way to say "no such ability"
+        if blunders < 1 and not all(has(one, "expert") for one in inside):
+            self.abilities = without(self.abilities, "expert")
         self._name, self._seed, self._moves = "", 0, 0
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:

@@ -15,6 +15,7 @@ import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.data.abilities import without
 from palaestra.envs.kit.entities import named_share
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.probes.hopsearch_graph import (
@@ -114,6 +115,7 @@ class HopSearch:
     """
 
     agents: tuple[str, ...] = (AGENT,)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "process", "executable", "stratum", "calls", "entities"})
 
     def __init__(
@@ -142,6 +144,8 @@ class HopSearch:
         self.actions = (*(f"follow {name}" for name in RELATIONS[:relations]), REPEAT, RESTART, ANSWER)
         self.action_count = len(self.actions) if self._single else None
         self.vector_size = 2 * hops[1] * relations + hops[1] + 2 + len(EVIDENCE) + 1 if self._single else None
+        if not self._single:
+            self.abilities = without(self.abilities, "vector")
         self._state: State | None = None
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:

@@ -50,6 +50,7 @@ class Lengths:
     """
 
     agents: tuple[str, ...] = (AGENT,)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome"})  # columns that tables made of it have
     actions: tuple[str, ...] = ACTIONS
     action_count: int = len(ACTIONS)

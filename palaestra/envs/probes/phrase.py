@@ -64,6 +64,7 @@ class Phrase:
     """
 
     agents: tuple[str, ...] = (AGENT,)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
     provides = Rooms.provides
 
     def __init__(

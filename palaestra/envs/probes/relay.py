@@ -86,6 +86,7 @@ class Relay:
     """
 
     agents: tuple[str, ...] = (MAIN, SUB)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "format", "expert", "stratum"})
 
     def __init__(

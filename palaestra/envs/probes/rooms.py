@@ -223,6 +223,7 @@ class Rooms:
     """
 
     agents: tuple[str, ...] = (AGENT,)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
     provides = frozenset(
         {"state_key", "outcome", "progress", "executable", "process"}
     )  # columns that tables made of it have

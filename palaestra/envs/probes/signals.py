@@ -69,6 +69,7 @@ class Signals:
     """
 
     agents: tuple[str, ...] = AGENTS
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "team", "format"})
 
     def __init__(

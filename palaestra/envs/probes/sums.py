@@ -46,6 +46,7 @@ class Sums:
     """
 
     agents: tuple[str, ...] = (AGENT,)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "phrases")
     provides = frozenset({"state_key", "outcome"})  # columns that tables made of it have
     phrases = ("fine", "error") * 2  # what judges of an answer say: words for a tokenizer
 

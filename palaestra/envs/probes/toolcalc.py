@@ -122,6 +122,7 @@ class ToolCalc:
     """
 
     agents: tuple[str, ...] = (AGENT,)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
     provides = frozenset(
         {"state_key", "outcome", "process", "executable", "tool_call", "tool_error", "answer", "format", "stratum"}
     )

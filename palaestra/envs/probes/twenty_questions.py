@@ -82,6 +82,7 @@ class TwentyQuestions:
     """
 
     agents: tuple[str, ...] = (AGENT,)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome"})  # columns that tables made of it have
 
     def __init__(

@@ -48,6 +48,7 @@ class UIForm:
     """
 
     agents: tuple[str, ...] = (AGENT,)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
     provides = frozenset(
         {"state_key", "outcome", "process", "executable", "gesture", "references"}
     )  # columns that tables made of it have, and what its steps' `info` tells

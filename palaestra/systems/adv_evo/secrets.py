@@ -117,6 +117,7 @@ class Secrets:
     """
 
     agents: tuple[str, ...] = AGENTS
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "team", "safe", "correct", "format"})
     action_count: int = len(manners("train"))
     vector_size: int = VECTOR

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from palaestra.data import StopReason, Trajectory, derive
-from palaestra.data.protocols import HasGuidance
+from palaestra.data.abilities import require
 from palaestra.errors import ContractError
 from palaestra.registry import Fraction, register
 from palaestra.rollout.field import Field
@@ -97,16 +97,16 @@ class SecondAttempt:
         )
 
     def _guidance(self, attempt: Trajectory, source: Any, *, seed: int) -> str | None:
-        if not isinstance(source, HasGuidance):
-            raise ContractError(
-                where=WHERE,
-                what=f"environment `{attempt.task.env}` has no teacher.",
-                remedy="Give it a method `guidance(trajectory, *, seed) -> str`, or leave the strategy out.",
-            )
-        text, answer = (
-            source.guidance(attempt, seed=seed),
-            getattr(source, "reference", lambda task: None)(attempt.task),
+        require(
+            source,
+            "guidance",
+            where=WHERE,
+            what=f"environment `{attempt.task.env}` has no teacher.",
+            remedy="Give it the ability `guidance`: `guidance(trajectory, *, seed)` and `reference(task)`, or leave "
+            "the strategy out.",
         )
+        text: str | None = source.guidance(attempt, seed=seed)
+        answer: str | None = source.reference(attempt.task)
         if text and answer and answer in text and not self._allow_leak:
             raise ContractError(
                 where=f"{WHERE}, task {attempt.task.content_hash}",

@@ -13,11 +13,11 @@ import torch
 from palaestra.data import StepTable, TokenBatch
 from palaestra.errors import ContractError, InvalidData, MissingColumn, RecipeError
 from palaestra.systems.agent_rlvr.preference import preference
-from tests.parts.batches import WHOLE, batch, gradient
+from tests.parts.batches import batch, gradient
 
 
 def pair(**changes: Any) -> TokenBatch:
-    columns: dict[str, Any] = {"logprob": [-5, -7, -11], "reference": [-6, -7, -10.5], "outcome": [1, 1, 0]}
+    columns: dict[str, Any] = {"logprob": [-5, -7, -11], "logprob_reference": [-6, -7, -10.5], "outcome": [1, 1, 0]}
     return batch([0, 0, 1], [0, 0, 0], **{**columns, **changes})
 
 
@@ -41,10 +41,10 @@ def test_nothing_to_prefer() -> None:  # rule 2
 def test_bad_pairs() -> None:  # rule 3
     with pytest.raises(InvalidData, match="1 of 3 tokens belong to episodes without an outcome"):
         preference(pair(outcome=[1, 1, float("nan")]))
-    with pytest.raises(MissingColumn, match="`reference`"):
+    with pytest.raises(MissingColumn, match="`logprob_reference`"):
         preference(pair().replace(logprob_reference=None))
     with pytest.raises(ContractError, match="a part of a group only"):
-        preference(pair(whole=WHOLE - {"group"}))
+        preference(pair(scope="trajectory"))
     with pytest.raises(RecipeError, match="cannot take `beta: 0"):
         preference(pair(), beta=0.0)
     columns: dict[str, Any] = {"group": ["g", "g"], "trajectory": ["a", "b"], "agent": ["x", "x"], "turn": [0, 0]}

@@ -104,7 +104,7 @@ class Archer(StatefulPart):
         """
         for name, policy in policies.items():
             seed = derive(setting.seed, "archer", name)
-            model = getattr(policy, "model", None) if self.encoder == "policy" else None
+            model = policy.model if self.encoder == "policy" else None
             trunk = None if model is None else model.base_model
             online = TwinCritic(policy.architecture(), model=trunk, hidden=self.hidden, seed=seed).to(setting.device)
             buffer = ReplayBuffer(capacity=self.capacity, policy=name)

@@ -29,7 +29,7 @@ TOP = 3  # trajectories whose share of the branches is logged
 @register(
     "strategy",
     "branching",
-    uses=("snapshot", "restore", "fork"),
+    uses=("snapshot", "fork"),
     source="arXiv 2507.19849; budget and penalty: 2510.14545; both with public code",
 )
 class Branching:
@@ -140,10 +140,11 @@ class Branching:
 
     def uncertainty(self, steps: Sequence[Step], policies: Any) -> float:
         """H of these acts: the mean over those whose policy tells its entropies; 0 if none does."""
+        choices = {name: policy.choices for name, policy in policies.items()}
         found = [
-            float(step.action.entropy[: self.probe].sum()) / math.log(max(policies[step.policy].choices, 2))
+            float(step.action.entropy[: self.probe].sum()) / math.log(max(choices[step.policy], 2))
             for step in steps
-            if step.action.entropy is not None and hasattr(policies.get(step.policy), "choices")
+            if step.action.entropy is not None and choices.get(step.policy) is not None
         ]
         return sum(found) / len(found) if found else 0.0
 

@@ -55,8 +55,8 @@ def gradient(table: StepTable, advantage: Tensor, how: Aggregation) -> Tensor:
     logprob = torch.log_softmax(logits, -1)[which, 0]
     weight, row = torch.ones(table.tokens), table.token_row
     batch = TokenBatch(
-        advantage=advantage.double(), logprob=logprob, proximal=logprob.detach(), weight=weight, row=row,
-        sequence=row, trajectory=table["trajectory"][row],
+        advantage=advantage.double(), logprob=logprob, logprob_old=logprob.detach(), weight=weight, row=row,
+        trajectory=table["trajectory"][row],
     )  # fmt: skip
     (coefficients(batch, how=how) * ppo_clip(batch)[0]).sum().backward()
     assert logits.grad is not None

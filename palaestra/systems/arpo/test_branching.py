@@ -27,7 +27,7 @@ import numpy as np
 import pytest
 
 from palaestra.data import Action, Observation, Step, StopReason, Tail, Trajectory, derive
-from palaestra.data.protocols import Acted, Sampling, Setting
+from palaestra.data.protocols import Acted, Policy, Sampling, Session, Setting
 from palaestra.envs.probes.hopsearch import HopSearch
 from palaestra.errors import RecipeError
 from palaestra.policies.network import NetworkPolicy
@@ -294,20 +294,20 @@ def test_beam_penalty_and_balance() -> None:  # rule 8
     assert 0 < field.metrics["branching/top3"] <= 1
 
 
-class Rigid:
+class Rigid(Policy):
     """A policy whose sessions cannot be copied."""
 
     name, trainable, version = "rigid", False, 0
 
     def session(self, *, context: Any, sampling: Sampling, key: Hashable) -> Any:
-        class Session:
+        class Stiff(Session):
             async def act(self, observation: Any, *, seed: int) -> Acted:
                 return Acted(action=Action(text="search amber owner"))
 
             def end(self, observation: Any) -> None:
                 return None
 
-        return Session()
+        return Stiff()
 
 
 async def prying(episode: Any) -> None:
@@ -316,7 +316,7 @@ async def prying(episode: Any) -> None:
     while result.observations:
         agent = episode.agents["player"]
         action = await agent.act(result.observations["player"])
-        assert agent.session.memory is not None
+        assert agent.session.remembers()
         result = await episode.step({"player": action})
 
 
@@ -338,9 +338,9 @@ def test_refusals() -> None:  # rule 9
     found = faults(stage(ScriptedPolicy(["red"]), echo), plays(size=4, environment=EchoEnvironment()))
     assert found and all("it cannot be put back into an earlier state" in message for message in found)
     found = faults(stage(Rigid()), plays(size=4))
-    assert found and all("a Session cannot be copied" in message for message in found)
+    assert found and all("a Stiff cannot be copied" in message for message in found)
     found = faults(stage(policy, program=prying), plays(size=8))
-    assert found and all("asks its agent's session for `memory` while its acts are repeated" in m for m in found)
+    assert found and all("asks its agent's session for `remembers` while its acts are repeated" in m for m in found)
     watched = [dataclasses.replace(plays()[0], watch=lambda episode: None)]
     with pytest.raises(RecipeError, match="its programs run in lock step"):
         VectorRunner(stage(policy), RolloutSettings()).collect(watched)
@@ -349,7 +349,7 @@ def test_refusals() -> None:  # rule 9
 def test_branches_of_long_conversations(monkeypatch: pytest.MonkeyPatch) -> None:  # rule 10
     policy, plain = language(), type(language()).session
 
-    class Shifted:
+    class Shifted(Session):
         """A session of the policy with thousands of segments behind it."""
 
         def __init__(self, session: Any) -> None:

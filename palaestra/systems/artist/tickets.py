@@ -99,6 +99,7 @@ class Tickets:
     """
 
     agents: tuple[str, ...] = (AGENT,)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
     provides = frozenset(
         {"state_key", "outcome", "executable", "tool_call", "tool_error", "format"}
         | {"state_matched", "state_total", "calls_matched", "calls_total"}

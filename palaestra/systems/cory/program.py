@@ -134,7 +134,7 @@ def _fitting(agent: Agent, query: Observation, answer: str, template: str) -> tu
 
 def _fits(agent: Agent, seen: Observation) -> bool:
     """Whether a response of full length fits behind this prompt; policies that read no tokens read everything."""
-    renderer, limit = getattr(agent.role.policy, "renderer", None), getattr(agent.role.policy, "limit", None)
+    renderer, limit = agent.role.policy.renderer, agent.role.policy.limit
     if renderer is None or limit is None:
         return True
     if agent.role.prompt is not None:

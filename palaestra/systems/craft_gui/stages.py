@@ -14,7 +14,7 @@ import numpy as np
 import pydantic
 
 from palaestra.data import StopReason, Task, Trajectory, derive
-from palaestra.data.protocols import HasTasks
+from palaestra.data.abilities import HasTasks
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.registry import Fraction, NonNegative, PositiveInt, register
 

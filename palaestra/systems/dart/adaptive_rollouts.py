@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import pydantic
 
 from palaestra.data import Assignment, StopReason, Task, Trajectory
-from palaestra.data.protocols import HasTasks
+from palaestra.data.abilities import HasTasks
 from palaestra.parts.samplers import TrainingSet
 from palaestra.registry import Fraction, PositiveInt, register
 

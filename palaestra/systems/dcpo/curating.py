@@ -83,7 +83,7 @@ def _edited(episode: Episode, agent: Agent, seen: Observation, edit: Edit) -> Ob
 
 
 def _memory_of(agent: Agent) -> EditableMemory:
-    memory = getattr(agent.session, "conversation", None)
+    memory = agent.session.history()
     if not isinstance(memory, EditableMemory):
         raise ContractError(
             where=f"program: curate, agent {agent.name}",

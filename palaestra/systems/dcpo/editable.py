@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from palaestra.chat.history import Prompt
 from palaestra.chat.render import Renderer, head_of
 from palaestra.data import Observation
+from palaestra.data.protocols import Context, Prompt
 from palaestra.errors import InvalidData
 from palaestra.registry import PositiveInt, register
 
@@ -127,7 +127,7 @@ class EditableMemory:
 
 
 @register("context", "editable", source="arXiv 2510.12635")
-class Editable:
+class Editable(Context):
     """All outputs with ids, and an agent that prunes them: `prune IDS: SUMMARY`, with the program `curate`."""
 
     def __init__(self, *, full: PositiveInt = 4, notice: bool = False) -> None:

@@ -156,12 +156,10 @@ def batch_of(advantage, logprob, rows, trajectories, weight):
     return TokenBatch(
         advantage=advantage[tokens].double(),
         logprob=logprob,
-        proximal=logprob.detach(),
-        row_weight=weight,
+        logprob_old=logprob.detach(),
+        weight=weight,
         row=tokens,
-        sequence=tokens,
         trajectory=trajectories[tokens],
-        whole=frozenset(),
     )
 
 

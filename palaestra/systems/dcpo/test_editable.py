@@ -24,6 +24,7 @@ import torch
 from palaestra.chat import FullHistory
 from palaestra.data import Observation, StepTable, StopReason, Trajectory, rows_of
 from palaestra.data.batches import token_index
+from palaestra.data.protocols import Policy, Session
 from palaestra.envs.probes.hopsearch import HopSearch
 from palaestra.errors import InvalidData
 from palaestra.rollout.programs import demonstrate, demonstration_of, play
@@ -176,7 +177,7 @@ def tiny():
     return policy
 
 
-class Told:
+class Told(Policy):
     """A language policy whose answers are given, in the order of the acts."""
 
     def __init__(self, *texts):
@@ -194,9 +195,9 @@ class Told:
         return _Answering(session, act)
 
 
-class _Answering:
+class _Answering(Session):
     def __init__(self, session, act):
-        self.conversation, self.act, self.end = session.conversation, act, session.end
+        self.history, self.act, self.end = session.history, act, session.end
 
 
 def test_memory_actions_do_not_reach_the_environment():  # rule 5

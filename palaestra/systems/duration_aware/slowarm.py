@@ -43,6 +43,7 @@ class SlowArm:
     """
 
     agents: tuple[str, ...] = (AGENT,)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "duration", "valid", "milestones"})
     vector_size = 2
 

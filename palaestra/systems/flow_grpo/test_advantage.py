@@ -23,7 +23,7 @@ from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Role, Stage
 from palaestra.rollout.vector import VectorRunner
 from palaestra.systems.flow_grpo.advantage import flow_grpo
-from palaestra.training.credit import chain
+from palaestra.training.credit import assign_credit
 from tests.parts.tables import quick, tables
 
 
@@ -58,10 +58,10 @@ def flow(**columns: Any) -> StepTable:
 def test_other_modules_never_enter_the_loss() -> None:  # rule 3
     table = flow()
     others = table["agent"] == table.labels("agent").index("executor")
-    credit = chain([lambda t: flow_grpo(t, planner="planner", unit="row")], table)
-    assert bool((credit.advantage[others] == 0).all()) and bool((credit.advantage[~others] != 0).all())
+    credit = assign_credit([lambda t: flow_grpo(t, planner="planner", unit="row")], table)
+    assert bool((credit["advantage"][others] == 0).all()) and bool((credit["advantage"][~others] != 0).all())
     wild = table.replace(agent=["planner", "verifier"] * 3)  # who the others are changes nothing
-    assert torch.equal(flow_grpo(wild, planner="planner", unit="row"), credit.advantage)
+    assert torch.equal(flow_grpo(wild, planner="planner", unit="row"), credit["advantage"])
 
 
 def test_what_flow_grpo_refuses() -> None:  # rule 4

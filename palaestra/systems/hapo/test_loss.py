@@ -23,7 +23,7 @@ BATCH = filled([[2, 1], [3], [1, 1, 2], [2, 2]], 7)
 
 
 def with_entropy(batch: TokenBatch, entropy: torch.Tensor) -> TokenBatch:
-    return batch.replace(more={**batch.more, "entropy_old": entropy})
+    return batch.replace(entropy_old=entropy)
 
 
 @quick
@@ -47,7 +47,7 @@ def test_equal_entropies() -> None:  # rule 2
 def test_cuts() -> None:  # rule 3
     whole = hapo(BATCH)[0]
     for cut in torch.arange(len(BATCH)).split(4):
-        part = BATCH.take(cut).replace(mini=BATCH, place=cut)
+        part = BATCH.take(cut).replace(minibatch=BATCH)
         assert torch.equal(hapo(part)[0], whole[cut])
     assert not torch.equal(hapo(BATCH.take(torch.arange(4)))[0], whole[:4])  # by itself it is another batch
 
@@ -64,7 +64,7 @@ def test_bad_input() -> None:  # rule 5
         hapo(BATCH, low=0.5)
     hapo(BATCH, low=0.5, clip=0.5)
     with pytest.raises(MissingColumn, match="entropy_old"):
-        hapo(BATCH.replace(more={}))
+        hapo(BATCH.replace(entropy_old=None))
     with pytest.raises(InvalidData, match="an entropy is -1; it must be a number ≥ 0"):
         hapo(with_entropy(BATCH, -torch.ones(len(BATCH))))
     for options in ({"redistribution": 1.5}, {"clip": -0.1}, {"dual": 1.0}, {"quantile": 2.0}, {"low": 1.0}):

@@ -78,6 +78,7 @@ class Errands:
     """
 
     agents: tuple[str, ...] = (PLANNER, WALKER)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "format", "executed", "judged"})
 
     def __init__(

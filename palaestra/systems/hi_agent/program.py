@@ -34,7 +34,7 @@ def _gives(*columns: str) -> Callable[[Any], Any]:
     return decorate
 
 
-@register("program", "foresight", uses=("snapshot", "restore"), source="arXiv 2510.14388")
+@register("program", "foresight", uses=("snapshot",), source="arXiv 2510.14388")
 @_gives("node")
 @acted_by()
 async def foresight(
@@ -157,7 +157,7 @@ def _chosen(attempts: list[Attempt], follow: str, *, seed: int) -> Attempt:
 def _refuse_memory(agent: Agent, first: Step | None, latest: Step) -> None:
     """A second subgoal at a state must be drawn as the first one was."""
     appended = first is not latest and len(latest.prompt) > 0 and first is not None and first.segment == latest.segment
-    if appended or getattr(agent.session, "memory", None) is not None:
+    if appended or agent.session.remembers():
         raise ContractError(
             where=f"program: foresight, agent {agent.name}",
             what="its policy remembers earlier attempts at the same state, so they cannot be compared.",

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from palaestra.data import StepTable, Trajectory
+from palaestra.data.abilities import without
 from palaestra.data.protocols import Setting
 from palaestra.errors import RecipeError
 from palaestra.policies.network import NetworkPolicy
@@ -36,7 +37,7 @@ from palaestra.training.start import train
 class Unable(Errands):  # type: ignore[misc]
     """Cannot be put back."""
 
-    snapshot = None  # type: ignore[assignment]
+    abilities = without(Errands.abilities, "snapshot")
 
 
 def played(

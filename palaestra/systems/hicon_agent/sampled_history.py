@@ -12,9 +12,9 @@ from typing import Annotated
 import numpy as np
 import pydantic
 
-from palaestra.chat.history import Prompt
 from palaestra.chat.render import Renderer, head_of
 from palaestra.data import Observation, derive
+from palaestra.data.protocols import Context, Prompt
 from palaestra.errors import InvalidData
 from palaestra.registry import register
 
@@ -65,7 +65,7 @@ class _Remembered:
 
 
 @register("context", "sampled_history", source="arXiv 2512.01763")
-class SampledHistory:
+class SampledHistory(Context):
     """All past actions, and the last k observations with k drawn for each episode: p(k) ∝ exp(lam · k), k ≤ most.
 
     The policy so learns to do with much history and with little. What is left out leaves its response behind: the

@@ -73,7 +73,7 @@ def _twin(one: Trajectory, opened: Opened) -> Trajectory | None:
 def _uncompressed(stage: Stage, played: Sequence[Trajectory]) -> Mapping[str, Any]:
     """Per agent, its context with nothing compressed; agents whose context shows all that already are left out."""
     agents = sorted({step.agent for one in played for step in one.steps})
-    found = {agent: getattr(stage.role(agent).context, "uncompressed", None) for agent in agents}
+    found = {agent: stage.role(agent).context.uncompressed for agent in agents}
     found = {agent: context for agent, context in found.items() if context is not None}
     if agents and not found:
         raise ContractError(

@@ -29,7 +29,7 @@ def test_without_twins(given: TokenBatch) -> None:  # rule 1
 def twins(**changes: Any) -> TokenBatch:
     columns: dict[str, Any] = {
         "logprob": [-1.0, -2.0, -0.5, -3.0, -1.5, -0.4],
-        "proximal": [-1.1, -1.9, -0.7, -0.1, -0.2, -0.3],
+        "logprob_old": [-1.1, -1.9, -0.7, -0.1, -0.2, -0.3],
         "advantage": [1.0, 1.0, -0.5, 1.0, 1.0, -0.5],
         "branch": [0, 0, 0, 1, 1, 1],
         "pair": [0, 0, 1, 0, 0, 1],
@@ -39,7 +39,7 @@ def twins(**changes: Any) -> TokenBatch:
 
 def test_twins_have_the_gradient_of_reinforce() -> None:  # rule 2
     found = gradient(dual_branch, twins(), uncompressed=0.5)
-    assert torch.allclose(found[3:], -0.5 * twins().advantage[3:])
+    assert torch.allclose(found[3:], -0.5 * twins()["advantage"][3:])
     other = gradient(dual_branch, twins(logprob_old=[-1.1, -1.9, -0.7, -9, -9, -9]), uncompressed=0.5)
     assert torch.equal(found, other)
     assert torch.equal(dual_branch(twins(), uncompressed=0.0, alignment=0.0)[0][:3], ppo_clip(twins())[0][:3])

@@ -76,6 +76,7 @@ class Teambuilding:
     """
 
     agents: tuple[str, ...] = (AGENT,)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "process", "stratum"})
 
     def __init__(

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 from torch import nn
 
+from palaestra.data.protocols import Optimizer
 from palaestra.models.attention import AttentionMeter, bound_logits
 from palaestra.parts.optimizers import Count, Decay, MatrixSteps, Rate, matrices_of, refuse_no_matrices
 from palaestra.registry import Columns, NonNegative, Positive, PositiveInt, register
@@ -19,7 +20,7 @@ Beta = Annotated[float, pydantic.Field(ge=0, lt=1)]
 
 
 @register("optimizer", "muon_clip", uses=("transformer",), source="arXiv 2507.20534")
-class MuonClip:
+class MuonClip(Optimizer):
     """`muon`, then QK-Clip: heads whose attention logits grew too large are shrunk.
 
         S_h = largest logit of head h over the step's batch,   gamma_h = min(1, tau / S_h)

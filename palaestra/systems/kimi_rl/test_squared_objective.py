@@ -19,8 +19,6 @@ from palaestra.parts.losses import reinforce
 from palaestra.systems.kimi_rl.squared_objective import squared_objective
 from tests.parts.batches import batches, quick
 
-WHOLE = frozenset({"row", "sequence", "trajectory"})
-
 
 def batch_of(logprob: Tensor, advantage: list[float], trajectory: list[int]) -> TokenBatch:
     codes = torch.tensor(trajectory)
@@ -30,9 +28,8 @@ def batch_of(logprob: Tensor, advantage: list[float], trajectory: list[int]) -> 
         logprob_old=torch.zeros(len(codes), dtype=torch.float64),
         weight=torch.ones(len(codes), dtype=torch.float64),
         row=torch.arange(len(codes)),
-        sequence=codes,
         trajectory=codes,
-        whole=WHOLE,
+        scope="trajectory",
     )
 
 
@@ -85,6 +82,6 @@ def test_tokens_of_a_trajectory() -> None:  # rule 4
 def test_refusals() -> None:  # rule 5
     batch = batch_of(torch.zeros(2, dtype=torch.float64), [1.0, -1.0], [0, 1])
     with pytest.raises(ContractError, match="loss: squared_objective"):
-        squared_objective(batch.replace(whole=frozenset({"row"})))
+        squared_objective(batch.replace(scope="row"))
     with pytest.raises(RecipeError, match="temperature"):
         squared_objective(batch, temperature=0.0)

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from palaestra.data import Action, Observation, StepTable, Trajectory
-from palaestra.data.protocols import Acted
+from palaestra.data.protocols import Acted, Policy, Session
 from palaestra.envs.probes.sums import Sums
 from palaestra.rollout.stage import Role
 from palaestra.systems.m_grpo.advantage import m_grpo
@@ -48,7 +48,7 @@ def add(turn: int, seen: Observation) -> str:
 
 
 @dataclass
-class Late:
+class Late(Policy):
     """Answers as another function does, after seconds that depend on what it reads."""
 
     answers: Any
@@ -62,7 +62,7 @@ class Late:
 
 
 @dataclass
-class _Late:
+class _Late(Session):
     policy: Late
     said: list[str] = field(default_factory=list)
 

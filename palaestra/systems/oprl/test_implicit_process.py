@@ -98,7 +98,7 @@ def test_2_step_rewards_sum_to_the_quality() -> None:
     part.models["main"] = policy(seed=7)
     process = part(table, seen)["process"]
     log_ratio = part.models["main"].forward(seen.samples("main"), range(len(table)), ("logprob",))
-    expected = 0.05 * (log_ratio.logprob.detach() - table["logprob_behavior"])
+    expected = 0.05 * (log_ratio["logprob"].detach() - table["logprob_behavior"])
     torch.testing.assert_close(process, expected, atol=1e-6, rtol=1e-5)
     quality, _ = episode_quality(process.double(), table)
     for code in range(len(played)):

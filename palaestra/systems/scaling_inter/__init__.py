@@ -9,7 +9,7 @@ environments are in `palaestra/envs/adapters`. This file is the sampler `growing
 from __future__ import annotations
 
 from palaestra.data import Assignment, derive
-from palaestra.data.protocols import HasTasks
+from palaestra.data.abilities import HasTasks
 from palaestra.errors import RecipeError
 from palaestra.registry import PositiveInt, register
 

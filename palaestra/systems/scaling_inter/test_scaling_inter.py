@@ -66,6 +66,6 @@ def test_a_cut_is_a_truncation(tmp_path, monkeypatch):  # rule 2
         value = table["bootstrap_value"][ends]
         assert bool(torch.isfinite(value).all()) and bool((value != 0).any())
         # V of what would have come next counts, where an episode was cut.
-        target = experience.credit.target
+        target = experience.table["value_target"]
         assert torch.allclose(target[ends], (table["reward"][ends] + value).to(target), atol=1e-5)
     assert MetricsLog(tmp_path).metrics.read()[0]["info/horizon/mean"] == 2.0

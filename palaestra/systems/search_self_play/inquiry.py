@@ -89,6 +89,7 @@ class Inquiry:
     """
 
     agents: tuple[str, ...] = AGENTS
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "valid", "hops", "solved"})  # columns that tables made of it have
 
     def __init__(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palaestra.data import TokenBatch
-from palaestra.errors import RecipeError
+from palaestra.errors import ContractError, RecipeError
 from palaestra.parts.losses import ppo_clip
 from palaestra.systems.spear.ppo_clip_cov import ppo_clip_cov
 from tests.parts.batches import batches, filled, quick
@@ -58,12 +58,9 @@ def test_other_seeds_draw_others() -> None:  # rule 3
 
 @quick
 @given(batches())
-def test_cuts_of_a_mini_batch(batch: TokenBatch) -> None:  # rule 4
-    whole = ppo_clip_cov(batch, share=0.3, lower=0.0)[0]
-    half = len(batch) // 2
-    pieces = [torch.arange(half), torch.arange(half, len(batch))]
-    parts = [ppo_clip_cov(batch.take(p).replace(mini=batch, place=p), share=0.3, lower=0.0)[0] for p in pieces]
-    assert torch.equal(torch.cat(parts), whole)
+def test_a_cut_is_refused(batch: TokenBatch) -> None:  # rule 4
+    with pytest.raises(ContractError, match="a part of a minibatch only"):
+        ppo_clip_cov(batch.take(torch.arange(len(batch) // 2)).replace(scope="group"), share=0.3, lower=0.0)
 
 
 def test_impossible_bounds() -> None:  # rule 5

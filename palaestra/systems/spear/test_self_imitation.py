@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load
 
 from palaestra.data import StepTable, Trajectory
 from palaestra.errors import InvalidData, RecipeError
@@ -118,8 +119,11 @@ def test_a_coefficient_of_0_is_the_base(tmp_path: Path, minibatches: int) -> Non
     base = run(tmp_path / "base", [NETWORK, plain])
     neutral = run(tmp_path / "neutral", [NETWORK, {**RECIPE, **none, **silent, **several}])
     assert sum(line["imitation/replayed"] for line in curve(neutral)) > 0
-    assert weights(base) == weights(neutral)
-    assert [line.get("policy/loss") for line in curve(base)] == [line.get("policy/loss") for line in curve(neutral)]
+    # The covariance reads the whole mini-batch, so that samples without signal are evaluated too: other roundings.
+    for name, expected in load(weights(base)).items():
+        torch.testing.assert_close(load(weights(neutral))[name], expected, rtol=1e-5, atol=1e-6)
+    losses = [[line["policy/loss"] for line in curve(folder) if "policy/loss" in line] for folder in (base, neutral)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
     full = run(tmp_path / "full", [NETWORK, {**RECIPE, **several}])
     assert weights(full) != weights(base)
 

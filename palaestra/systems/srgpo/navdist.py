@@ -110,6 +110,7 @@ class Navdist:
     """
 
     agents: tuple[str, ...] = (AGENT,)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "process"})  # columns that tables made of it have
     actions: tuple[str, ...] = ACTIONS
     action_count: int = len(ACTIONS)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from palaestra.data import StopReason, Task, Trajectory, derive
-from palaestra.data.protocols import HasTasks
+from palaestra.data.abilities import HasTasks
 from palaestra.errors import RecipeError
 from palaestra.parts.samplers import TrainingSet
 from palaestra.registry import Fraction, PositiveInt, register

@@ -14,6 +14,7 @@ import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task
+from palaestra.data.abilities import without
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.errors import ContractError, RecipeError
 from palaestra.registry import Fraction, PositiveInt, register
@@ -48,6 +49,7 @@ class Counting:
     """
 
     agents: tuple[str, ...] = (AGENT,)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome"})  # columns that tables made of it have
 
     def __init__(
@@ -79,6 +81,8 @@ class Counting:
         if chunk == 1:
             self.action_count = len(self.actions)
             self.vector_size = (letters + 1) + (numbers + 1) + 3
+        else:
+            self.abilities = without(self.abilities, "vector")
         self._row, self._truth = "", list[str]()
         self._place, self._said, self._slips = 0, 0, 0
 

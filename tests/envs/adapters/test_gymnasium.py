@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from palaestra.data import Action, StepResult, Task, derive
+from palaestra.data.abilities import has
 from palaestra.envs.adapters.gymnasium.world import AGENT, SEEDS, GymnasiumEnvironment, vector_environment
 from palaestra.errors import InvalidData, MissingExtra, RecipeError, UnknownName
 from palaestra.testing import check_environment
@@ -173,7 +174,7 @@ def test_expert_drives_the_taxi():  # rule 6
 
 @pytest.mark.parametrize("id", ["FrozenLake-v1", "CartPole-v1", "Blackjack-v1"])
 def test_no_expert(id):  # rule 6
-    assert not hasattr(GymnasiumEnvironment(id=id), "expert")
+    assert not has(GymnasiumEnvironment(id=id), "expert")
 
 
 def test_splits_share_no_seed():  # rule 7

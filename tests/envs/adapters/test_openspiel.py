@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 
 from palaestra.data import Action, StepResult, StepTable, Task
+from palaestra.data.abilities import has
 from palaestra.data.protocols import Setting
 from palaestra.envs.adapters.openspiel import games as openspiel_games
 from palaestra.envs.adapters.openspiel.world import OpenSpiel
@@ -209,7 +210,7 @@ def test_hanabi_is_always_ten() -> None:  # rule 6
 
 
 def test_where_nobody_knows_there_is_no_expert() -> None:  # rule 6
-    assert callable(OpenSpiel(game="connect_four").expert) and OpenSpiel(game="leduc_poker").expert is None
+    assert has(OpenSpiel(game="connect_four"), "expert") and not has(OpenSpiel(game="leduc_poker"), "expert")
     fast = finish(OpenSpiel(game="connect_four", opponent="random"), TASK, by_expert)
     assert fast.info["success"]
 

@@ -29,6 +29,7 @@ import numpy as np
 import pytest
 
 from palaestra.data import Action, StepResult, Task
+from palaestra.data.abilities import has
 from palaestra.envs.adapters.textarena import package, solvers
 from palaestra.envs.adapters.textarena.games import RULES
 from palaestra.envs.adapters.textarena.world import TextArena
@@ -104,7 +105,7 @@ def test_contract(options: dict[str, Any]) -> None:  # rule 1
 )
 def test_contract_of_games_without_rules(game: str, words: tuple[str, ...]) -> None:  # rule 1
     env = TextArena(game=game, max_turns=20)
-    assert env.reset(TASK).observations[env.agents[0]].legal is None and env.expert is None
+    assert env.reset(TASK).observations[env.agents[0]].legal is None and not has(env, "expert")
     check_environment(
         env,
         make=lambda: TextArena(game=game, max_turns=20),
@@ -313,7 +314,7 @@ def test_solvers() -> None:  # rule 10
 def test_where_nobody_knows_there_is_no_expert() -> None:  # rule 10
     assert all(bool(rules.expert) != bool(rules.why_no_expert) for rules in RULES.values())
     for game in ("KuhnPoker-v0", "Othello-v0-tiny", "Sokoban-v0"):
-        assert TextArena(game=game).expert is None
+        assert not has(TextArena(game=game), "expert")
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,7 @@ class BabyAI:
     """
 
     agents: tuple[str, ...] = (AGENT,)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
     actions: tuple[str, ...] = ACTIONS
     action_count: int = len(ACTIONS)
     vector_size: int = VIEW * VIEW * CELL + 4 + len(WORDS)

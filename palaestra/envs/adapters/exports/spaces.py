@@ -15,6 +15,7 @@ import numpy as np
 from gymnasium import spaces
 
 from palaestra.data import Action, Observation, StepResult, Task
+from palaestra.data.abilities import has, sizes_of
 from palaestra.errors import RecipeError, UnknownName
 from palaestra.registry import part
 
@@ -44,7 +45,7 @@ class Exported:
         self.agents: tuple[str, ...] = self.inner.agents
         self.split, self.longest = split, longest
         self._loop = asyncio.new_event_loop()
-        size, count = (getattr(self.inner, key, None) for key in ("vector_size", "action_count"))
+        size, count = sizes_of(self.inner)
         self._refuse(see == "vector" and not size, "see: vector", "vectors")
         self._refuse(act == "index" and not count, "act: index", "numbered actions")
         self.by_vector = bool(size) and see != "text"
@@ -59,7 +60,7 @@ class Exported:
         chosen = (options or {}).get("task")
         if isinstance(chosen, Task):
             return chosen
-        if not callable(getattr(self.inner, "tasks", None)):
+        if not has(self.inner, "tasks"):
             return Task(env=self.name, seed=seed, split=self.split)
         made: Task = self.inner.tasks(self.split, 1, seed)[0]
         return made

@@ -15,6 +15,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.data.abilities import without
 from palaestra.envs.adapters.gymnasium.text import WORDS, deterministic, shortest
 from palaestra.errors import ContractError, InvalidData, MissingExtra, RecipeError, UnknownName, nearest
 from palaestra.registry import PositiveInt, check_options, register
@@ -47,6 +48,7 @@ class GymnasiumEnvironment:
     """
 
     agents: tuple[str, ...] = (AGENT,)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
 
     def __init__(
         self,
@@ -74,8 +76,8 @@ class GymnasiumEnvironment:
         self._last: Any = None
         self._turn, self._score = 0, 0.0
         table = getattr(inner, "P", None)
-        if self._succeeded is not None and isinstance(table, dict) and deterministic(table):
-            self.expert = self._expert
+        if self._succeeded is None or not isinstance(table, dict) or not deterministic(table):
+            self.abilities = without(self.abilities, "expert")
 
     # ---- the protocol -------------------------------------------------------------------------------------
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
@@ -130,8 +132,9 @@ class GymnasiumEnvironment:
     def restore(self, state: Any) -> None:
         self._environment, self._last, self._turn, self._score = copy.deepcopy(state)
 
-    def _expert(self, agent: str) -> Action:
-        assert self._succeeded is not None
+    def expert(self, agent: str) -> Action:
+        """The next step of a shortest way to the goal. Raises: ContractError, where there is none."""
+        assert self._succeeded is not None  # else `abilities` leave it out
         index = shortest(self._environment.unwrapped.P, int(self._last), self._succeeded)  # type: ignore[attr-defined]
         if index is None:
             raise ContractError(

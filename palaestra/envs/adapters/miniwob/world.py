@@ -63,6 +63,7 @@ class MiniWoB:
     """
 
     agents: tuple[str, ...] = (AGENT,)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "executable", "stratum"})
 
     def __init__(

@@ -52,6 +52,7 @@ class OpenEnv:
     """
 
     agents: tuple[str, ...] = (AGENT,)
+    abilities: tuple[str, ...] = ("tasks",)
     provides = frozenset({"outcome"})  # columns that tables made of it have
 
     def __init__(

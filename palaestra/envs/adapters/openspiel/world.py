@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.data.abilities import without
 from palaestra.envs.adapters.openspiel.games import PLACE, common_payoff, load, package, solver
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.errors import ContractError, RecipeError
@@ -54,6 +55,8 @@ class OpenSpiel:
         that the game does not have; MissingExtra, if open_spiel is not installed.
     """
 
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
+
     provides = frozenset({"state_key", "outcome", "game", "illegal"})  # columns that tables made of it have
 
     def __init__(
@@ -85,7 +88,7 @@ class OpenSpiel:
                     what=f"nobody is known who plays `{game}` well, so there is no opponent `expert`.",
                     remedy="Set `opponent` to self, random or first.",
                 )
-            self.expert = None  # type: ignore[assignment, method-assign]  # the protocols' way to say "no such ability"
+            self.abilities = without(self.abilities, "expert")
         self._state: Any = None
         self._seed, self._seat, self._paid = 0, 0, [0.0] * self._players
 
@@ -129,7 +132,7 @@ class OpenSpiel:
         """A good move; which of several, and a mixed strategy's choice, is drawn from the task's seed."""
         state = self._playing()
         choose = solver(self._name)
-        assert choose is not None  # else this method is taken away
+        assert choose is not None  # else `abilities` leave it out
         move = choose(state, self._draw("expert"))
         return Action(text=self.moves()[move], value=move)
 

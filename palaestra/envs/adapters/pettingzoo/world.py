@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from palaestra.data import Action, Observation, StepResult, Task
+from palaestra.data.abilities import without
 from palaestra.envs.adapters.pettingzoo.spaces import Seat
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.single import unstarted
@@ -53,6 +54,8 @@ class PettingZoo:
     Raises: UnknownName; RecipeError, for spaces or options that cannot be; MissingExtra.
     """
 
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "global_state", "vector")
+
     provides = frozenset({"state_key", "outcome", "illegal"})  # columns that tables made of it have
 
     def __init__(
@@ -85,14 +88,14 @@ class PettingZoo:
         self.vector_size: int | None = None if None in sizes else max(sizes)  # type: ignore[type-var]
         self._expert = part("environment", expert, where=f"{self._where}, expert").target if expert else None
         if self._expert is None:
-            self.expert = None  # type: ignore[assignment, method-assign]  # the protocols' way to say "no such ability"
+            self.abilities = without(self.abilities, "expert")
         self._asked: dict[str, list[Any]] = {}  # who acts next, and what is legal
         self._done: set[str] = set()
         self._returns: dict[str, float] = {}
         self._task: Task | None = None
         self._history: list[dict[str, Action]] = []
         if not _has_state(self._inner):
-            self.global_state = None  # type: ignore[assignment, method-assign]
+            self.abilities = without(self.abilities, "global_state")
 
     # ---- the protocol -------------------------------------------------------------------------------------
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
@@ -132,7 +135,7 @@ class PettingZoo:
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """What the function named by `expert` does here."""
-        assert self._expert is not None  # else this method is taken away
+        assert self._expert is not None  # else `abilities` leave it out
         value = self._expert(self._inner, agent)
         return value if isinstance(value, Action) else Action(text=_text(value), value=value)
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.data.abilities import without
 from palaestra.envs.adapters.reasoning_gym import answers
 from palaestra.envs.adapters.reasoning_gym.items import PLACE, Item, Kind, check, choices, item
 from palaestra.envs.kit.panels import seeded_tasks
@@ -67,6 +68,7 @@ class ReasoningGym:
     """
 
     agents: tuple[str, ...] = (AGENT,)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "stratum", "process", "format"})
 
     def __init__(
@@ -93,7 +95,7 @@ class ReasoningGym:
         for kind in kinds:
             check(kind)
         if any(item(kind, 0, None).answer is None for kind in kinds):
-            self.expert = None  # type: ignore[assignment, method-assign]  # the protocols' way to say "no such ability"
+            self.abilities = without(self.abilities, "expert")
         self._state: State | None = None
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
@@ -141,7 +143,7 @@ class ReasoningGym:
     def expert(self, agent: str) -> Action:
         """The dataset's own answer."""
         answer = self._playing().item.answer
-        assert answer is not None  # else this method is taken away
+        assert answer is not None  # else `abilities` leave it out
         return Action(text=self._written(answer))
 
     def snapshot(self) -> Any:

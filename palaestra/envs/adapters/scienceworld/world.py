@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.data.abilities import without
 from palaestra.envs.adapters.scienceworld.server import (
     PLACE,
     World,
@@ -62,6 +63,7 @@ class ScienceWorld:
     """
 
     agents: tuple[str, ...] = (AGENT,)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome"})  # columns that tables made of it have
 
     def __init__(
@@ -83,7 +85,7 @@ class ScienceWorld:
             what = f"`legal` is {legal}."
             raise RecipeError(where=PLACE, what=what, remedy="Give the most commands to be listed, or 0.")
         if not expert:
-            self.expert = None  # type: ignore[assignment, method-assign]  # the protocols' way to say "no such ability"
+            self.abilities = without(self.abilities, "expert")
         self._world: World | None = None
         self._task: Task | None = None
         self._commands: list[str] = []

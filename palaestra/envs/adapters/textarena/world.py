@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.data.abilities import without
 from palaestra.envs.adapters.textarena.games import rules_of
 from palaestra.envs.adapters.textarena.match import Match
 from palaestra.envs.adapters.textarena.package import PLACE, build, fewest_players, refusal
@@ -50,6 +51,8 @@ class TextArena:
     Raises: UnknownName; RecipeError, for a game that cannot be had here; MissingExtra.
     """
 
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
+
     provides = frozenset({"state_key", "outcome"})
 
     def __init__(
@@ -84,7 +87,7 @@ class TextArena:
             "noise": noise,
         }
         if self._rules is None or self._rules.expert is None:
-            self.expert = None  # type: ignore[assignment, method-assign]  # the protocols' way to say "no such ability"
+            self.abilities = without(self.abilities, "expert")
         self._match: Match | None = None
         self._seed, self._seat, self._turn = 0, 0, 0
 

@@ -60,6 +60,8 @@ class Verifiers:
     Raises: UnknownName, RecipeError, MissingExtra; EpisodeFailure with what verifiers reports.
     """
 
+    abilities: tuple[str, ...] = ("tasks",)
+
     provides = frozenset({"outcome"})  # columns that tables made of it have
 
     def __init__(

@@ -86,6 +86,7 @@ class Clinic:
     """
 
     agents: tuple[str, ...] = (AGENT,)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "process", "executable", "gain", "unsafe", "stratum"})
 
     def __init__(

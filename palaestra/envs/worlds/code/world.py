@@ -71,6 +71,7 @@ class Code:
     """
 
     agents: tuple[str, ...] = (AGENT,)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "process", "executable", "tested", "passed", "stratum"})
 
     def __init__(

@@ -63,6 +63,7 @@ class Craft:
     """
 
     agents: tuple[str, ...] = (AGENT,)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "process", "executable", "items", "stratum"})
 
     def __init__(

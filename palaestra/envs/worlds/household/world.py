@@ -64,6 +64,7 @@ class Household:
     """
 
     agents: tuple[str, ...] = (AGENT,)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "process", "executable", "stage"})
 
     def __init__(

@@ -103,6 +103,8 @@ class MemoryDialogue:
     kinds of its questions.
     """
 
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
+
     provides = frozenset({"state_key", "outcome", "process", "executable", "stratum"})
 
     def __init__(

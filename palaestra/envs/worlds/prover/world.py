@@ -67,6 +67,7 @@ class Prover:
     """
 
     agents: tuple[str, ...] = (AGENT,)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "process", "executable", "stratum"})
 
     def __init__(

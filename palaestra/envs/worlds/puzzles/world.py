@@ -13,6 +13,7 @@ import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.data.abilities import without
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.single import single, unstarted
 from palaestra.envs.worlds.puzzles.grid import Game
@@ -68,6 +69,7 @@ class Puzzles:
     """
 
     agents: tuple[str, ...] = (AGENT,)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "process", "executable", "stratum"})
 
     def __init__(
@@ -94,6 +96,8 @@ class Puzzles:
         if self._only is not None:
             self.action_count = len(self._only.acts(self._only.draw(size[0], 0)))
             self.vector_size = size[0] ** 2 * len(self._only.signs)
+        else:
+            self.abilities = without(self.abilities, "vector")
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` boards; splits never share a seed."""

@@ -89,6 +89,7 @@ class Rasters:
     """
 
     agents: tuple[str, ...] = (AGENT,)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
     provides = frozenset(
         {"state_key", "outcome", "process", "executable", "tool_call", "tool_error", "format", "stratum"}
     )

@@ -86,6 +86,7 @@ class SearchQA:
     """
 
     agents: tuple[str, ...] = (AGENT,)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
     provides = frozenset(
         {"state_key", "outcome", "process", "executable", "tool_call", "tool_error", "format", "entities", "stratum"}
     )

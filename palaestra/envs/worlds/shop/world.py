@@ -58,6 +58,7 @@ class Shop:
     """
 
     agents: tuple[str, ...] = (AGENT,)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "process", "executable"})
 
     def __init__(

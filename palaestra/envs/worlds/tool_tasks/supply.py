@@ -107,7 +107,8 @@ class Supply:
     @property
     def remembers(self) -> bool:
         """Whether a call may change what later calls answer, in ways that nobody here can undo."""
-        return any(name in ("mcp", "python") or getattr(chosen, "writes", False) for name, chosen in self._specs)
+        lasting = any(name in ("mcp", "python") for name, _ in self._specs)
+        return lasting or any(isinstance(chosen, Querying) and chosen.writes for _, chosen in self._specs)
 
     def needs_table(self) -> list[str]:
         """Tools that look into the built-in table."""

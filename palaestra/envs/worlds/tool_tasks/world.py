@@ -73,6 +73,7 @@ class ToolTasks:
     """
 
     agents: tuple[str, ...] = (AGENT,)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "tool_call", "tool_error"})
 
     def __init__(

@@ -82,6 +82,7 @@ class Travel:
     """
 
     agents: tuple[str, ...] = (AGENT,)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "consistent", "executable", "feasible", "tool_call", "tool_error"})
 
     def __init__(

@@ -109,6 +109,7 @@ class WebForms:
     """
 
     agents: tuple[str, ...] = (AGENT,)
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "potential", "executable", "stratum"})
 
     def __init__(

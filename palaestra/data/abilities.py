@@ -1,0 +1,330 @@
+"""Abilities: what an environment can do beside `reset`, `step` and `close`, each as a small protocol.
+
+An environment lists its abilities in a class attribute, `abilities = ("tasks", "expert", "snapshot")`. A constructor
+that finds some of them impossible sets a shorter list of its own: `self.abilities = without(self.abilities, "expert")`.
+Of an environment without a list, the members are looked at. `abilities_of` is the only place that does so: callers ask
+`has(environment, "expert")`, or `require(environment, "tasks", where=…)`, and then call the method as any other.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from palaestra.data.interaction import Action, StepResult
+from palaestra.data.task import Task
+from palaestra.errors import ContractError, nearest
+
+if TYPE_CHECKING:
+    from palaestra.data.trajectory import Trajectory
+
+
+# ---- what every environment has ---------------------------------------------------------------------------
+@runtime_checkable
+class Environment(Protocol):
+    """One episode at a time; several agents by name, one is not special.
+
+    Attributes:
+        agents: distinct names of those who may act.
+
+    It may name the columns that its episodes bring into tables, `provides = frozenset({"state_key", "outcome"})`, and
+    its abilities; both are class attributes, so that a recipe can be checked before anything is made.
+    """
+
+    agents: tuple[str, ...]
+
+    def reset(self, task: Task) -> StepResult: ...
+    def step(self, actions: Mapping[str, Action]) -> StepResult: ...
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class AsyncEnvironment(Protocol):
+    """The same, when acting means waiting."""
+
+    agents: tuple[str, ...]
+
+    async def reset(self, task: Task) -> StepResult: ...
+    async def step(self, actions: Mapping[str, Action]) -> StepResult: ...
+    async def close(self) -> None: ...
+
+
+# ---- the abilities ----------------------------------------------------------------------------------------
+@runtime_checkable
+class HasTasks(Protocol):
+    """`tasks`: gives tasks. Samplers, panels and tokenizers ask for them before anything is played."""
+
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """`n` tasks. The same arguments give the same tasks; splits never share a content hash."""
+        ...
+
+
+@runtime_checkable
+class HasExpert(Protocol):
+    """`expert`: knows a good action. Warm starts, tokenizers and the policy `expert` ask for it during an episode."""
+
+    def expert(self, agent: str) -> Action:
+        """What `agent`, who is asked to act, should do now. The episode does not change."""
+        ...
+
+
+@runtime_checkable
+class HasSnapshot(Protocol):
+    """`snapshot`: can be put back into an earlier state. Strategies and programs that branch do so."""
+
+    def snapshot(self) -> Any:
+        """The present state; what happens afterwards does not change it."""
+        ...
+
+    def restore(self, state: Any) -> None:
+        """Go on from `state`, which another object of the same class and options may have given; any number of times.
+
+        Raises: ContractError, if this state cannot be reached again.
+        """
+        ...
+
+
+@runtime_checkable
+class HasGlobalState(Protocol):
+    """`global_state`: shows a centralized critic what no single agent sees. It is asked after a step."""
+
+    def global_state(self) -> np.ndarray:
+        """The present state as float32 (n,), n the same in all episodes."""
+        ...
+
+
+@runtime_checkable
+class HasTools(Protocol):
+    """`tools`: says which tools the agents' texts may call. The environment itself reads and runs the calls."""
+
+    def tools(self) -> Sequence[Any]:
+        """The tools of the present episode, as `palaestra.tools.Tool`."""
+        ...
+
+
+@runtime_checkable
+class HasGuidance(Protocol):
+    """`guidance`: has a teacher who knows the answer and helps without giving it away.
+
+    The strategy `second_attempt` and `warm_start.guidance` ask an environment that plays no episode.
+    """
+
+    def guidance(self, trajectory: Trajectory, *, seed: int) -> str | None:
+        """What the teacher says to who made this attempt; None or "": nothing.
+
+        Args:
+            trajectory: the attempt; one without steps is yet to be made.
+            seed: decides whatever the teacher draws.
+        """
+        ...
+
+    def reference(self, task: Task) -> str | None:
+        """The whole answer of a task, as guidance must not hold it; None where there is no such text."""
+        ...
+
+
+@runtime_checkable
+class HasVector(Protocol):
+    """`vector`: shows fixed numbers and takes numbered actions. Network policies and random play need it.
+
+    Attributes:
+        vector_size: length of every `Observation.vector`; None where there is none.
+        action_count: every index below it is an action that can be read; None where actions have no numbers.
+    """
+
+    vector_size: int | None
+    action_count: int | None
+
+
+@runtime_checkable
+class HasVectorEnvironment(Protocol):
+    """`vector_environment`: offers many copies that are stepped in one call, for the runner `vector`; of one agent."""
+
+    def vector_environment(self, count: int) -> Any:
+        """A `gymnasium.vector.VectorEnv` of `count` copies with autoreset disabled.
+
+        Each copy does what the environment itself does for the same task seed.
+        """
+        ...
+
+
+@runtime_checkable
+class HasPhrases(Protocol):
+    """`phrases`: knows texts that its expert's episodes do not show. A tokenizer that is made for a run reads them."""
+
+    @property
+    def phrases(self) -> Sequence[str]:
+        """The texts; making them may be slow."""
+        ...
+
+
+ABILITIES: dict[str, type] = {
+    "tasks": HasTasks,
+    "expert": HasExpert,
+    "snapshot": HasSnapshot,
+    "global_state": HasGlobalState,
+    "tools": HasTools,
+    "guidance": HasGuidance,
+    "vector": HasVector,
+    "vector_environment": HasVectorEnvironment,
+    "phrases": HasPhrases,
+}
+
+ABSENT = object()
+
+
+def members_of(ability: str) -> tuple[str, ...]:
+    """Names of the methods and attributes that belong to an ability, in the order of its protocol."""
+    protocol = ABILITIES[ability]
+    return tuple(name for name in (*protocol.__annotations__, *vars(protocol)) if not name.startswith("_"))
+
+
+# ---- asking -----------------------------------------------------------------------------------------------
+def abilities_of(environment: Any) -> frozenset[str]:
+    """Names of what an environment, or a class of environments, can do.
+
+    Of an object: its list, else what its members are. Of a class: its list, which is the most that an object can do,
+    else what is seen before anything is made.
+
+    Raises: ContractError, for a list that names what does not exist or is not there, and, without a list, for an
+        ability of which only a part is there.
+    """
+    listed = _listed(environment)
+    made = not isinstance(environment, type)
+    if listed is None:
+        there = {ability: _there(environment, ability) for ability in ABILITIES}
+        if made:
+            _refuse_halves(environment, there)
+        return frozenset(ability for ability, found in there.items() if len(found) == len(members_of(ability)))
+    for ability in listed if made else ():
+        lacking = [name for name in members_of(ability) if name not in _there(environment, ability)]
+        if lacking:
+            raise ContractError(
+                where=_name(environment),
+                what=f"its `abilities` list `{ability}`, and it has no `{lacking[0]}`.",
+                remedy=f"Give it {_wanted(ability)}, or take `{ability}` out of the list.",
+            )
+    return frozenset(listed)
+
+
+def has(environment: Any, ability: str) -> bool:
+    """Whether an environment, or a class of environments, has this ability, a key of `ABILITIES`."""
+    assert ability in ABILITIES, ability
+    return ability in abilities_of(environment)
+
+
+def require(environment: Any, ability: str, *, where: str, what: str = "", remedy: str = "") -> Any:
+    """The environment, which has this ability.
+
+    Args:
+        where: the place that is named if it has not. what, remedy: in other words than the usual ones.
+
+    Raises: ContractError.
+    """
+    if not has(environment, ability):
+        raise ContractError(
+            where=where,
+            what=what or f"environment `{_name(environment)}` has no `{ability}`.",
+            remedy=remedy or f"Give it {_wanted(ability)}.",
+        )
+    return environment
+
+
+def sizes_of(environment: Any) -> tuple[int | None, int | None]:
+    """`vector_size` and `action_count` of an environment; (None, None) without the ability `vector`."""
+    return (environment.vector_size, environment.action_count) if has(environment, "vector") else (None, None)
+
+
+def without(abilities: tuple[str, ...], *names: str) -> tuple[str, ...]:
+    """The list without these: for a constructor that finds some abilities of its class impossible."""
+    return tuple(ability for ability in abilities if ability not in names)
+
+
+def check_abilities(environment: Any) -> None:
+    """Whether the list of an environment, if it has one, says what is there.
+
+    Raises: ContractError, as `abilities_of`, and for an ability that is there and that the list of the class leaves
+        out, or that the object lists and its class does not.
+    """
+    able, most = abilities_of(environment), _listed(type(environment))
+    if most is None:
+        most = _listed(environment)  # the object alone has a list
+    if most is None:
+        return
+    there = {ability for ability in ABILITIES if len(_there(environment, ability)) == len(members_of(ability))}
+    unlisted = sorted((able | there) - set(most))
+    if unlisted:
+        raise ContractError(
+            where=_name(environment),
+            what=f"it has the ability `{unlisted[0]}`, and its list of `abilities` leaves it out.",
+            remedy=f"Write `abilities = {(*most, unlisted[0])!r}` in the class.",
+        )
+
+
+def _listed(environment: Any) -> tuple[str, ...] | None:
+    """The list that an environment or its class has; None: it has none."""
+    listed = getattr(environment, "abilities", None)
+    if listed is None:
+        return None
+    if not isinstance(listed, tuple) or not all(isinstance(name, str) for name in listed):
+        raise ContractError(
+            where=f"{_name(environment)}.abilities",
+            what=f"it must be a tuple of names, found {listed!r}.",
+            remedy='Write it as in `abilities = ("tasks", "expert")`.',
+        )
+    for name in listed:
+        if name not in ABILITIES:
+            raise ContractError(
+                where=f"{_name(environment)}.abilities",
+                what=f"no ability is called `{name}`.",
+                options=nearest(name, ABILITIES),
+                remedy=f"They are: {', '.join(ABILITIES)}.",
+            )
+    return listed
+
+
+def _there(environment: Any, ability: str) -> list[str]:
+    """The members of an ability that an environment or a class has: methods that can be called, attributes."""
+    found = {name: _member(environment, name) for name in members_of(ability)}
+    methods = {name for name, member in vars(ABILITIES[ability]).items() if inspect.isfunction(member)}
+    return [name for name, member in found.items() if (callable(member) if name in methods else member is not ABSENT)]
+
+
+def _member(environment: Any, name: str) -> Any:
+    """What stands under a name, `ABSENT` if nothing does; of a property the property itself: running it may be slow."""
+    if isinstance(environment, type):
+        return getattr(environment, name, ABSENT)
+    own = getattr(environment, "__dict__", {})
+    found = own[name] if name in own else getattr(type(environment), name, ABSENT)
+    return getattr(environment, name, ABSENT) if found is ABSENT else found  # some pass on what they are asked
+
+
+def _refuse_halves(environment: Any, there: Mapping[str, Sequence[str]]) -> None:
+    for ability, found in there.items():
+        lacking = [name for name in members_of(ability) if name not in found]
+        if found and lacking:
+            raise ContractError(
+                where=_name(environment),
+                what=f"it has `{found[0]}` and no `{lacking[0]}`, and the ability `{ability}` needs both.",
+                remedy=f"Give it {_wanted(ability)}, or list in `abilities` what it can do.",
+            )
+
+
+def _wanted(ability: str) -> str:
+    """What to write to have this ability: methods with their parameters, attributes by name."""
+    members = {name: vars(ABILITIES[ability]).get(name) for name in members_of(ability)}
+    return " and ".join(_signature(one) if inspect.isfunction(one) else f"`{name}`" for name, one in members.items())
+
+
+def _signature(method: Callable[..., Any]) -> str:
+    called = [p.replace(annotation=p.empty) for p in inspect.signature(method).parameters.values() if p.name != "self"]
+    returned = method.__annotations__["return"]
+    shown = inspect.Signature(called)
+    return f"a method `{method.__name__}{shown}{'' if returned in ('None', 'Any') else f' -> {returned}'}`"
+
+
+def _name(environment: Any) -> str:
+    return environment.__name__ if isinstance(environment, type) else type(environment).__name__

@@ -25,11 +25,11 @@ from palaestra.data.task import Task
 from palaestra.data.trajectory import Tail, Trajectory
 from palaestra.errors import ContractError
 
-Made = TypeVar("Made")
-Oracle = Callable[[], Awaitable[Action]]  # asks the environment's expert
-
 if TYPE_CHECKING:
     from palaestra.data.iteration import Iteration  # which imports this module
+
+Made = TypeVar("Made")
+Oracle = Callable[[], Awaitable[Action]]  # asks the environment's expert
 
 
 def complete(made: Made, protocol: type, *, where: str) -> Made:

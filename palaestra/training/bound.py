@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from palaestra.data.iteration import Iteration
-from palaestra.data.protocols import StatefulPart
+from palaestra.data.protocols import StatefulPart, complete
 from palaestra.errors import ContractError
 from palaestra.registry import STAGES, Part, part
 from palaestra.training.settings import Use
+
+FORMER_MEMBERS = {"warming": "`ready` now, and means the opposite"}  # of parts with state
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +66,19 @@ def bind(slot: str, use: Use) -> Bound:
             what="its data parameter `look` is called `iteration` now, and `look.step` is `iteration.number`.",
             remedy="Rename both.",
         )
-    if found.holds_state and slot in STAGES and StatefulPart not in inspect.getmro(found.target):  # type: ignore[arg-type]
-        raise ContractError(
-            where=f"{slot}: {use.name}",
-            what="it is a class that does not inherit from `palaestra.data.protocols.StatefulPart`.",
-            remedy="Inherit from it; `ready` is what was `not warming`. A part that remembers nothing is a function.",
-        )
     options = found.check(use.options, where=f"{slot}: {use.name}")
-    return Bound(found, options, found.target(**options) if found.holds_state else None)
+    held = found.target(**options) if found.holds_state else None
+    if held is not None and slot in STAGES:
+        _check_members(held, where=f"{slot}: {use.name}")
+    return Bound(found, options, held)
+
+
+def _check_members(held: Any, *, where: str) -> None:
+    """Raises: ContractError, for a part that lacks a member of `StatefulPart` or has one by its earlier name."""
+    for former, now in FORMER_MEMBERS.items():
+        if hasattr(held, former):
+            raise ContractError(where=where, what=f"its attribute `{former}` is called {now}.", remedy="Rename it.")
+    complete(held, StatefulPart, where=where)
 
 
 def bind_all(slot: str, uses: Sequence[Use]) -> list[Bound]:

@@ -8,7 +8,7 @@ with one update all ratios agree; (7) gradient norms per agent; (8) strict refus
 (9) the value loss reaches rows whose policy weight is 0; (10) an iteration's updates end where the policy has
 moved too far, whatever its loss reports, also where the epochs are the policy's own; (11) an environment in a file of
 one's own plays in other processes too; (12) a function that names the iteration gets it, and the parameter's earlier
-name is refused; (13) a class with state inherits from StatefulPart, whose members change nothing by default.
+name is refused; (13) the members of StatefulPart change nothing by default, and a class that lacks one is refused.
 """
 
 from __future__ import annotations
@@ -99,8 +99,6 @@ def earlier(table: StepTable, look: Any) -> Tensor:
 class Former:
     """A part with state as it was written before: its members are found by their names."""
 
-    warming = True
-
     def __call__(self, table: StepTable, iteration: Any) -> Tensor:
         return table["reward"]
 
@@ -109,6 +107,12 @@ class Former:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         pass
+
+
+class Warming(Former):
+    """The same, while it wants no update."""
+
+    warming = True
 
 
 class Bare(StatefulPart):
@@ -316,8 +320,8 @@ def test_13_members_by_default(echo: Run) -> None:
     assert timeless[0] == timeless[1]
 
 
-def test_13_a_class_of_its_own() -> None:
-    with pytest.raises(
-        ContractError, match=r"does not inherit from `palaestra.data.protocols.StatefulPart`(.|\n)*`ready`"
-    ):
+def test_13_a_class_that_lacks_a_member() -> None:
+    with pytest.raises(ContractError, match=r"Former has no `ready`(.|\n)*`class Former\(StatefulPart\)`"):
         bind("reward", Use(name=f"{HERE}:Former"))
+    with pytest.raises(ContractError, match="`warming` is called `ready` now, and means the opposite"):
+        bind("reward", Use(name=f"{HERE}:Warming"))

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from palaestra.data import StopReason, Trajectory
 from palaestra.errors import NoSignal, UnknownName, nearest
 from palaestra.registry import PositiveInt, register
-from palaestra.rollout.field import Field
 from palaestra.rollout.stage import Play
+from palaestra.rollout.strategies import RolloutContext
 
 
 @register("strategy", "dynamic_sampling", uses=("group",), source="arXiv 2503.14476; cap and metric: public code")
@@ -39,17 +39,17 @@ class DynamicSampling:
     def __init__(self, *, metric: str = "outcome", max_batches: int = 10, batch: PositiveInt | None = None) -> None:
         self.metric, self.max_batches, self.batch = metric, max_batches, batch
 
-    async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]:
+    async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
         """The trajectories of as many groups that differ as `plays` has groups."""
         wanted, played, batches = len({play.group for play in plays}), 0, 0
         kept: list[list[Trajectory]] = []
         while len(kept) < wanted:
             if 0 < self.max_batches <= batches:
                 raise self._exhausted(len(kept), wanted, played, batches)
-            groups = _groups(await field.collect(plays if not batches else field.more(self.batch or wanted)))
+            groups = _groups(await rollout.collect(plays if not batches else rollout.more(self.batch or wanted)))
             kept += [group for group in groups if self.differs(group)]
             played, batches = played + len(groups), batches + 1
-        field.metrics |= {
+        rollout.metrics |= {
             "dynamic_sampling/batches": float(batches),
             "dynamic_sampling/constant": 1 - len(kept) / max(played, 1),
             "dynamic_sampling/discarded": 1 - wanted / max(played, 1),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,11 +17,11 @@ from palaestra.errors import EpisodeFailure
 from palaestra.registry import register
 from palaestra.rollout.endings import failed, finished, let_out, verdict
 from palaestra.rollout.episode import Episode, nobody_acted
-from palaestra.rollout.field import Act, Collect
 from palaestra.rollout.hosts import Host, InlineCalls, LocalHost, ThreadCalls, failure
 from palaestra.rollout.limits import Limits
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Program, Stage
+from palaestra.rollout.strategies import RolloutContext, Strategy, play_through
 from palaestra.rollout.stuck import Stuck
 from palaestra.rollout.stuck import failure as standing_still
 from palaestra.rollout.watch import Watch
@@ -53,26 +53,33 @@ class EpisodeRunner:
             temperature: in place of the settings' (evaluation).
             program: in place of the stage's (demonstrations).
         """
-        return self.perform(lambda collect: collect(plays, self.sampling(temperature)), program=program)
+        sampling = self.sampling(temperature)
+        return self._run(lambda collect: collect(plays, sampling), program=program)
 
-    def perform(self, act: Act, *, program: Program | None = None) -> list[Trajectory]:
-        """Run what plays by awaiting `collect(plays, sampling)`, as often as it likes, also several at a time.
+    def perform(
+        self, plays: Sequence[Play], strategies: Sequence[Strategy], rollout: RolloutContext
+    ) -> list[Trajectory]:
+        """Play through strategies, the first outermost. Returns: what they give to the update."""
+        return self._run(lambda collect: play_through(strategies, collect)(plays, rollout))
 
-        Args:
-            program: in place of the stage's.
-        """
+    def _run(
+        self, play: Callable[[Any], Awaitable[list[Trajectory]]], *, program: Program | None = None
+    ) -> list[Trajectory]:
+        """What `play` gives, in an event loop of its own; it may await `collect` as often as it likes."""
         played: list[Trajectory] = []
 
         async def run() -> None:
             async with self.open(program=program) as collect:
-                played.extend(await act(collect))
+                played.extend(await play(collect))
 
         # Not the coroutine's result: `asyncio.run` ends with a repr of that, which takes longer than some rollouts.
         asyncio.run(run())
         return played
 
     @asynccontextmanager
-    async def open(self, *, program: Program | None = None) -> AsyncIterator[Collect]:
+    async def open(
+        self, *, program: Program | None = None
+    ) -> AsyncIterator[Callable[..., Awaitable[list[Trajectory]]]]:
         """What plays in the running event loop, `rollout.in_flight` episodes at a time over all its calls."""
         gate, stuck = asyncio.Semaphore(self._settings.in_flight), Stuck(self._settings.stuck_seconds)
 

@@ -14,10 +14,10 @@ import numpy as np
 from palaestra.data import StopReason, Trajectory, derive
 from palaestra.errors import RecipeError
 from palaestra.registry import Fraction, PositiveInt, register
-from palaestra.rollout.field import Field
 from palaestra.rollout.opponents import Choose, Member, Pool, Weighting, let_go
 from palaestra.rollout.programs import roles_of
 from palaestra.rollout.stage import Play
+from palaestra.rollout.strategies import RolloutContext
 
 WHERE = "strategy: self_play"
 EVEN = 1e-9  # returns that differ by less are a draw
@@ -74,17 +74,17 @@ class SelfPlay:
         self._taken: int | None = None  # iteration of the last snapshot
         self._stored: Mapping[str, Any] | None = None  # of a checkpoint, until there is a policy to put it into
 
-    async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]:
+    async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
         """What was played; the results against members go into the pay-off table."""
-        seats, others = self._seats(field)
-        self._grow(field)
+        seats, others = self._seats(rollout)
+        self._grow(rollout)
         met: dict[tuple[str, int], tuple[Play, Member]] = {}
         given: list[Play] = []
 
         def seated(asked: Sequence[Play]) -> list[Play]:
             """The plays with their seats given out; who meets a member is noted."""
-            drawn = {play.group: self._drawn(play.group, field.seed) for play in asked}
-            cast = [self._cast(play, *drawn[play.group], seats, others, field) for play in asked]
+            drawn = {play.group: self._drawn(play.group, rollout.seed) for play in asked}
+            cast = [self._cast(play, *drawn[play.group], seats, others, rollout) for play in asked]
             for play, member in cast:
                 given.append(play)
                 if member is not None:
@@ -92,7 +92,7 @@ class SelfPlay:
                     met[play.group, play.sample] = play, member
             return [play for play, _ in cast]
 
-        inside = replace(field, supply=lambda groups: seated(field.supply(groups)))
+        inside = replace(rollout, supply=lambda groups: seated(rollout.supply(groups)))
         try:
             played = await inside.collect(seated(plays))
         finally:
@@ -104,22 +104,22 @@ class SelfPlay:
                 play, member = met[one.group, one.sample]
                 scores.append(score(one, [name for name in (*seats, *others) if name not in play.cast], play.cast))
                 self.pool.note(member, scores[-1])
-        self._let_go(field)
-        field.metrics |= self._metrics(scores, share=len(met) / len(given), apart=bool(others))
+        self._let_go(rollout)
+        rollout.metrics |= self._metrics(scores, share=len(met) / len(given), apart=bool(others))
         return played
 
-    def _seats(self, field: Field) -> tuple[list[str], list[str]]:
+    def _seats(self, rollout: RolloutContext) -> tuple[list[str], list[str]]:
         """The seats of the policy, and those of others."""
-        if self._policy not in field.policies or not hasattr(field.policies[self._policy], "module"):
+        if self._policy not in rollout.policies or not hasattr(rollout.policies[self._policy], "module"):
             raise RecipeError(
                 where=f"{WHERE}, policy",
                 what=f"`{self._policy}` is no policy of this run whose weights could be kept.",
-                options=sorted(name for name, policy in field.policies.items() if hasattr(policy, "module")),
+                options=sorted(name for name, policy in rollout.policies.items() if hasattr(policy, "module")),
                 remedy="Name the policy whose earlier selves are the opponents.",
             )
-        assert field.stage is not None
-        names = roles_of(field.stage.program) or field.source.agents
-        own = [name for name in names if field.stage.role(name).policy.name == self._policy]
+        assert rollout.stage is not None
+        names = roles_of(rollout.stage.program) or rollout.source.agents
+        own = [name for name in names if rollout.stage.role(name).policy.name == self._policy]
         others = [name for name in names if name not in own]
         if not own or len(names) < 2:
             raise RecipeError(
@@ -130,15 +130,15 @@ class SelfPlay:
             )
         return own, others
 
-    def _grow(self, field: Field) -> None:
+    def _grow(self, rollout: RolloutContext) -> None:
         """Every so many iterations, the policy as it is now joins the pool."""
-        policy = field.policies[self._policy]
+        policy = rollout.policies[self._policy]
         if self._stored is not None:
             self.pool.restore(self._stored["pool"], policy)
             self._taken, self._stored = self._stored["taken"], None
-        if self._taken is None or field.step - self._taken >= self._every:
-            self.pool.add(policy, field.step)
-            self._taken = field.step
+        if self._taken is None or rollout.step - self._taken >= self._every:
+            self.pool.add(policy, rollout.step)
+            self._taken = rollout.step
 
     def _drawn(self, group: str, seed: int) -> tuple[Member | None, int]:
         """Whom the group plays against (None: itself), and where the learner's seats begin."""
@@ -149,31 +149,37 @@ class SelfPlay:
         return self.pool.draw(draw, choose=self._choose, weighting=self._weighting), first
 
     def _cast(
-        self, play: Play, member: Member | None, first: int, seats: Sequence[str], others: Sequence[str], field: Field
+        self,
+        play: Play,
+        member: Member | None,
+        first: int,
+        seats: Sequence[str],
+        others: Sequence[str],
+        rollout: RolloutContext,
     ) -> tuple[Play, Member | None]:
         """The play with its seats given out, and the member that has some of them."""
         if member is None or play.cast:
             return replace(play, info={"opponent": "self", **play.info}), None
         ours = None if others else seats[(first + play.sample) % len(seats)]
-        guests = {name: self._guest(member, name, field) for name in seats if name != ours}
+        guests = {name: self._guest(member, name, rollout) for name in seats if name != ours}
         told = {**play.info, "opponent": member.policy.name}
         return replace(play, cast=guests, info=told), member
 
-    def _guest(self, member: Member, name: str, field: Field) -> str:
+    def _guest(self, member: Member, name: str, rollout: RolloutContext) -> str:
         """The role in which a member takes a seat: as the seat's own, with the member's policy."""
-        assert field.stage is not None
+        assert rollout.stage is not None
         role = f"{member.policy.name}/{name}"
-        if role not in field.stage.roles:
-            own = replace(field.stage.role(name), policy=member.policy, guest=True)
-            field.stage.roles[role] = own  # type: ignore[index]  # roles may be added while a run goes on
+        if role not in rollout.stage.roles:
+            own = replace(rollout.stage.role(name), policy=member.policy, guest=True)
+            rollout.stage.roles[role] = own  # type: ignore[index]  # roles may be added while a run goes on
         return role
 
-    def _let_go(self, field: Field) -> None:
+    def _let_go(self, rollout: RolloutContext) -> None:
         """Members that have left, and play no more, leave the stage too."""
-        assert field.stage is not None
+        assert rollout.stage is not None
         for member in self.pool.gone():
-            for role in [name for name in field.stage.roles if name.startswith(f"{member.policy.name}/")]:
-                del field.stage.roles[role]  # type: ignore[attr-defined]
+            for role in [name for name in rollout.stage.roles if name.startswith(f"{member.policy.name}/")]:
+                del rollout.stage.roles[role]  # type: ignore[attr-defined]
             let_go(member)
 
     def _metrics(self, scores: Sequence[float], *, share: float, apart: bool) -> dict[str, float]:

@@ -19,8 +19,8 @@ import numpy as np
 
 from palaestra.data import Step, Trajectory, derive
 from palaestra.errors import PalaestraError
-from palaestra.rollout.field import Field
 from palaestra.rollout.stage import Play
+from palaestra.rollout.strategies import RolloutContext
 
 
 class Rule(Protocol):
@@ -71,7 +71,7 @@ class Tree:
     """One group.
 
     Args:
-        plays: of the group; each becomes one trajectory. field: where they are played. rule: when to branch.
+        plays: of the group; each becomes one trajectory. rollout: where they are played. rule: when to branch.
 
     Attributes:
         paths: all trajectories, in the order in which they began.
@@ -79,8 +79,8 @@ class Tree:
         looks: (H, H − H₀) at each answer.
     """
 
-    def __init__(self, plays: Sequence[Play], field: Field, rule: Rule) -> None:
-        self._left, self._field, self._rule = deque(plays), field, rule
+    def __init__(self, plays: Sequence[Play], rollout: RolloutContext, rule: Rule) -> None:
+        self._left, self._rollout, self._rule = deque(plays), rollout, rule
         self._size, self._moved, self._closed = len(plays), asyncio.Event(), False
         self.paths: list[Path] = []
         self.initial, self.fresh = 0, 0
@@ -112,7 +112,7 @@ class Tree:
         path = self._start(self._left.popleft())
         await self._play()
         self._closed = False
-        acts = [self._rule.uncertainty([step], self._field.policies) for t in path.found for step in t.steps]
+        acts = [self._rule.uncertainty([step], self._rollout.policies) for t in path.found for step in t.steps]
         first = acts[0] if acts else 0.0
         return first, sum(acts[1:]) / len(acts[1:]) if acts[1:] else first
 
@@ -128,7 +128,7 @@ class Tree:
             await path.released
 
         path.play = dataclasses.replace(play, watch=watch)
-        path.task = asyncio.ensure_future(self._field.collect([path.play]))
+        path.task = asyncio.ensure_future(self._rollout.collect([path.play]))
         path.task.add_done_callback(lambda _: self._moved.set())
         self.paths.append(path)
         return path
@@ -167,7 +167,7 @@ class Tree:
     def _look(self, path: Path) -> float:
         """H − H₀ of the acts since the last answer."""
         steps = path.episode.trajectory.steps
-        now = self._rule.uncertainty(steps[path.looked :], self._field.policies)
+        now = self._rule.uncertainty(steps[path.looked :], self._rollout.policies)
         path.looked = len(steps)
         path.first = now if path.first is None else path.first
         self.looks.append((now, now - path.first))
@@ -177,7 +177,7 @@ class Tree:
         """Let new trajectories begin where this one waits."""
         chance = 0.0 if self._closed else self._rule.probability(rise, path.streak)
         place = (path.play.group, path.play.sample, len(path.episode.trajectory.steps))
-        draw = np.random.default_rng(derive(self._field.seed, "branch", *place))
+        draw = np.random.default_rng(derive(self._rollout.seed, "branch", *place))
         count = sum(draw.random() < chance for _ in range(self._rule.beam - 1))
         count = min(count, len(self._left))
         path.streak = path.streak + 1 if count else 0

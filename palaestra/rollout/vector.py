@@ -24,11 +24,11 @@ from palaestra.policies.network import NetworkPolicy, NetworkSession, Question
 from palaestra.registry import register
 from palaestra.rollout.endings import finished, let_out, verdict
 from palaestra.rollout.episode import Episode, nobody_acted
-from palaestra.rollout.field import Act
 from palaestra.rollout.lanes import Lanes, VectorLanes, open_lanes
 from palaestra.rollout.limits import Limits
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Program, Role, Stage
+from palaestra.rollout.strategies import RolloutContext, Strategy, play_through
 
 
 @register("rollout", "vector")
@@ -79,14 +79,16 @@ class VectorRunner:
                 done[running.position] = running.episode.trajectory
         return [done[position] for position in range(len(plays))]
 
-    def perform(self, act: Act) -> list[Trajectory]:
-        """Run a strategy; each of its `collect` calls is one lock step of its own."""
+    def perform(
+        self, plays: Sequence[Play], strategies: Sequence[Strategy], rollout: RolloutContext
+    ) -> list[Trajectory]:
+        """Play through strategies, the first outermost; each of their `collect` calls is one lock step of its own."""
 
         async def collect(plays: Sequence[Play], sampling: Sampling | None = None) -> list[Trajectory]:
             return self.collect(plays, sampling=sampling)
 
         async def run() -> list[Trajectory]:
-            return await act(collect)
+            return await play_through(strategies, collect)(plays, rollout)
 
         return asyncio.run(run())
 

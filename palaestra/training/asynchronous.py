@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -24,9 +24,9 @@ from palaestra.data.protocols import Sampling
 from palaestra.data.table import token_count
 from palaestra.errors import ContractError, RecipeError
 from palaestra.registry import part
-from palaestra.rollout.field import Collect, Field, called_per, play_through
 from palaestra.rollout.journal import Journal, name_of
 from palaestra.rollout.stage import Play
+from palaestra.rollout.strategies import RolloutContext, called_per, play_through
 from palaestra.training.actors import Actors
 from palaestra.training.build import World
 from palaestra.training.settings import RunSettings
@@ -114,7 +114,7 @@ class Asynchronous:
         self._fault: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._collect: Collect | None = None
+        self._collect: Callable[..., Awaitable[list[Trajectory]]] | None = None
         self._finish: asyncio.Event | None = None
         self.actors = Actors(settings, world)
         if not hasattr(self.actors.runner, "open"):
@@ -320,7 +320,7 @@ class Asynchronous:
 
     async def _play(self, group: Group) -> None:
         """Play one group through the strategies."""
-        field = Field(
+        rollout = RolloutContext(
             supply=self._plans.more(group.batch, first=APART * (1 + group.place % self._settings.rollout.tasks)),
             settings=self._settings.rollout,
             sampling=self.actors.runner.sampling(),
@@ -330,9 +330,9 @@ class Asynchronous:
             stage=self.actors.stage,
             source=self._world.source,
         )
-        kept = await play_through(self._strategies, self._recorded)(group.plays, field)
+        kept = await play_through(self._strategies, self._recorded)(group.plays, rollout)
         with self._changed:
-            group.kept, group.played, group.metrics = kept, field.played, field.metrics
+            group.kept, group.played, group.metrics = kept, rollout.played, rollout.metrics
             group.ended, self._done = self._done, self._done + 1
             self._changed.notify_all()
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from palaestra.data import Assignment, Trajectory, derive
-from palaestra.rollout.field import Field, play_through
 from palaestra.rollout.stage import Play
+from palaestra.rollout.strategies import RolloutContext
 from palaestra.training.actors import Actors, Weights
 from palaestra.training.bound import Bound
 from palaestra.training.build import World
@@ -114,7 +114,7 @@ class Synchronous:
         if not self._strategies:
             played = runner.collect(plays)
             return Harvest(kept=played, played=played)
-        field = Field(
+        rollout = RolloutContext(
             supply=self._plans.more(step),
             settings=self._settings.rollout,
             sampling=runner.sampling(),
@@ -124,9 +124,9 @@ class Synchronous:
             stage=self._world.stage,
             source=self._world.source,
         )
-        kept = runner.perform(lambda collect: play_through(self._strategies, collect)(plays, field))
-        played = sorted(field.played, key=lambda t: (t.group, t.sample))  # whoever ended first
-        return Harvest(kept=kept, played=played, metrics=field.metrics)
+        kept = runner.perform(plays, self._strategies, rollout)
+        played = sorted(rollout.played, key=lambda t: (t.group, t.sample))  # whoever ended first
+        return Harvest(kept=kept, played=played, metrics=rollout.metrics)
 
     def refresh(self) -> None:
         """Weights have changed: those who act are those who learn, so nothing is to be done."""

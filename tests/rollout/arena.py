@@ -8,11 +8,11 @@ from typing import Any
 from palaestra.chat import LatestOnly
 from palaestra.data import Trajectory
 from palaestra.envs.probes.codefix import CodeFix
-from palaestra.rollout.field import Field, play_through
 from palaestra.rollout.programs import play as playing
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.strategies import RolloutContext
 
 AGENT = "programmer"
 
@@ -39,8 +39,8 @@ class Arena:
             for sample in range(samples)
         ]
 
-    def field(self, step: int = 0, source: Any = None) -> Field:
-        return Field(
+    def rollout(self, step: int = 0, source: Any = None) -> RolloutContext:
+        return RolloutContext(
             supply=lambda groups: self.plays(groups, first=50),
             settings=self.settings,
             sampling=self.runner.sampling(),
@@ -51,8 +51,8 @@ class Arena:
             source=self.source if source is None else source,
         )
 
-    def run(self, strategy: Any, plays: Sequence[Play], field: Field) -> list[Trajectory]:
-        return self.runner.perform(lambda collect: play_through([strategy], collect)(plays, field))
+    def run(self, strategy: Any, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
+        return self.runner.perform(plays, [strategy], rollout)
 
 
 def same(one: Sequence[Trajectory], other: Sequence[Trajectory]) -> bool:

@@ -27,13 +27,13 @@ from palaestra.data.protocols import Setting
 from palaestra.engines import InProcessEngine
 from palaestra.errors import CheckpointError, ContractError, InvalidData, RecipeError
 from palaestra.policies.network import NetworkPolicy
-from palaestra.rollout.field import Field, play_through
 from palaestra.rollout.opponents import Pool, chances, elo, win_rate
 from palaestra.rollout.programs import play as playing
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.self_play import SelfPlay, score
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.strategies import RolloutContext
 from palaestra.rollout.vector import VectorRunner
 from palaestra.testing import TinyModel
 from tests.golden_cases import Golden
@@ -104,8 +104,10 @@ class Arena:
             for sample in range(samples)
         ]
 
-    def run(self, strategy: Any, step: int = 0, plays: Sequence[Play] | None = None) -> tuple[list[Trajectory], Field]:
-        field = Field(
+    def run(
+        self, strategy: Any, step: int = 0, plays: Sequence[Play] | None = None
+    ) -> tuple[list[Trajectory], RolloutContext]:
+        rollout = RolloutContext(
             supply=lambda groups: self.plays(groups),
             settings=self.settings,
             sampling=self.runner.sampling(),
@@ -117,7 +119,7 @@ class Arena:
         )
         strategies = strategy if isinstance(strategy, list) else [strategy]
         given = self.plays() if plays is None else plays
-        return self.runner.perform(lambda collect: play_through(strategies, collect)(given, field)), field
+        return self.runner.perform(given, strategies, rollout), rollout
 
 
 def rig(policy: NetworkPolicy, choice: int) -> None:
@@ -140,7 +142,7 @@ def test_1_numbers(golden: Golden) -> None:
 
 
 def test_2_seats() -> None:
-    played, field = Arena(network()).run(SelfPlay(self_share=0.5, every=1))
+    played, rollout = Arena(network()).run(SelfPlay(self_share=0.5, every=1))
     met = {one.group: {other.info["opponent"] for other in played if other.group == one.group} for one in played}
     assert all(len(names) == 1 for names in met.values())
     assert {name for names in met.values() for name in names} == {"self", "main@0"}
@@ -154,24 +156,24 @@ def test_2_seats() -> None:
             seats.setdefault(one.group, []).append(names.index("main"))
     assert {tuple(taken) for taken in seats.values()} <= {(0, 1, 0, 1), (1, 0, 1, 0)}
     against = sum(one.info["opponent"] != "self" for one in played)
-    assert field.metrics["self_play/share"] == against / len(played)
+    assert rollout.metrics["self_play/share"] == against / len(played)
 
 
 def test_2_further_groups() -> None:
     class New:
-        async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]:
+        async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
             def supply(groups: int) -> list[Play]:
-                return [replace(play, group=f"further-{play.group}") for play in field.supply(groups)]
+                return [replace(play, group=f"further-{play.group}") for play in rollout.supply(groups)]
 
-            return await replace(field, supply=supply).collect(plays)
+            return await replace(rollout, supply=supply).collect(plays)
 
     class Asks:
-        async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]:
-            return [*await field.collect(plays), *await field.collect(field.more(1))]
+        async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
+            return [*await rollout.collect(plays), *await rollout.collect(rollout.more(1))]
 
-    played, field = Arena(network()).run([New(), SelfPlay(self_share=0.0, every=1), Asks()])
+    played, rollout = Arena(network()).run([New(), SelfPlay(self_share=0.0, every=1), Asks()])
     assert any(one.group.startswith("further") for one in played)
-    assert {one.info["opponent"] for one in played} == {"main@0"} and field.metrics["self_play/share"] == 1.0
+    assert {one.info["opponent"] for one in played} == {"main@0"} and rollout.metrics["self_play/share"] == 1.0
 
 
 def test_2_groups_of_one() -> None:
@@ -212,15 +214,15 @@ def test_4_results() -> None:
     policy = network()
     arena, strategy = Arena(policy), SelfPlay(self_share=0.0, every=5)
     rig(policy, 1)
-    _, field = arena.run(strategy, 0)  # it meets itself: draws
+    _, rollout = arena.run(strategy, 0)  # it meets itself: draws
     (member,) = strategy.pool.members
     assert (member.wins, member.draws, member.games) == (0, 16, 16)
-    assert (member.rate, member.rating, field.metrics["self_play/score"]) == (0.5, 1000.0, 0.5)
+    assert (member.rate, member.rating, rollout.metrics["self_play/score"]) == (0.5, 1000.0, 0.5)
     rig(policy, 2)
-    _, field = arena.run(strategy, 1)
+    _, rollout = arena.run(strategy, 1)
     assert (member.wins, member.draws, member.games) == (16, 16, 32)
-    assert field.metrics["self_play/winrate/lowest"] == member.rate == (16 + 8 + 1) / 34
-    assert field.metrics["self_play/score"] == 1.0
+    assert rollout.metrics["self_play/winrate/lowest"] == member.rate == (16 + 8 + 1) / 34
+    assert rollout.metrics["self_play/score"] == 1.0
     assert strategy.pool.rating > 1000 > member.rating
     assert strategy.pool.rating + member.rating == pytest.approx(2000)
 
@@ -240,10 +242,10 @@ def test_4_failed_games_do_not_count() -> None:
     make = arena.stage.make_environment
     arena.stage.make_environment = functools.partial(_failing, make)
     arena.runner = EpisodeRunner(arena.stage, arena.settings)
-    played, field = arena.run(strategy)
+    played, rollout = arena.run(strategy)
     assert all(one.error is not None for one in played)
     assert strategy.pool.members[0].games == 0
-    assert "self_play/score" not in field.metrics
+    assert "self_play/score" not in rollout.metrics
 
 
 def _failing(make: Callable[[], Higher]) -> Higher:

@@ -150,7 +150,7 @@ def test_5_faults_and_interrupts_end_the_run(echo: Run, tmp_path: Path, monkeypa
     (tmp_path / "broken.py").write_text(
         "from palaestra.registry import register\n\n\n"
         "@register('strategy', 'broken')\nclass Broken:\n    called_per = 'group'\n"
-        "    async def __call__(self, plays, field):\n        raise ValueError('no way')\n"
+        "    async def __call__(self, plays, rollout):\n        raise ValueError('no way')\n"
     )
     with pytest.raises(ValueError, match="no way"):
         echo("broken", f"strategy={tmp_path / 'broken.py'}:Broken", "training.max_staleness=1")
@@ -267,7 +267,7 @@ def test_10_strategies_of_iterations_are_refused(echo: Run, tmp_path: Path, name
 
 
 def test_10_those_of_users_say_nothing_or_one_of_two_words(echo: Run, tmp_path: Path) -> None:
-    code = "class Own:\n{}    async def __call__(self, plays, field):\n        return await field.collect(plays)\n"
+    code = "class Own:\n{}    async def __call__(self, plays, rollout):\n        return await rollout.collect(plays)\n"
     for number, said in enumerate(("", "    called_per = 'group'\n", "    called_per = 'turn'\n")):
         (tmp_path / f"own{number}.py").write_text(code.format(said))
     strategies = [f"strategy={tmp_path / f'own{number}.py'}:Own" for number in range(3)]
@@ -298,10 +298,10 @@ class Counts:
     def __init__(self):
         self.seen = {}
 
-    async def __call__(self, plays, field):
+    async def __call__(self, plays, rollout):
         self.seen[plays[0].group] = len(self.seen)
         threads.append(("call", threading.current_thread().name))
-        return await field.collect(plays)
+        return await rollout.collect(plays)
 
     def state_dict(self):
         threads.append(("save", threading.current_thread().name))

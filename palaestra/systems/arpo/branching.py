@@ -18,8 +18,8 @@ import pydantic
 from palaestra.data import Step, Trajectory
 from palaestra.errors import RecipeError
 from palaestra.registry import NonNegative, PositiveInt, register
-from palaestra.rollout.field import Field
 from palaestra.rollout.stage import Play
+from palaestra.rollout.strategies import RolloutContext
 from palaestra.rollout.tree import Tree
 
 Base = Annotated[float, pydantic.Field(le=1)]
@@ -95,14 +95,14 @@ class Branching:
         self.balance, self.patience = balance, patience
         self._step, self._grown = -1, list[Tree]()  # trees of iteration `_step`, however often it collects
 
-    async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]:
+    async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
         """One tree per group, all at once; trajectories in the order of the plays."""
         groups: dict[str, list[Play]] = {}
         for play in plays:
             groups.setdefault(play.group, []).append(play)
         for group in groups.values():
             self._refuse_small(len(group))
-        watching = field.with_(sampling=dataclasses.replace(field.sampling, entropy=True))
+        watching = rollout.with_(sampling=dataclasses.replace(rollout.sampling, entropy=True))
         trees = [Tree(group, watching, self) for group in groups.values()]
         grown = [asyncio.ensure_future(tree.grow()) for tree in trees]
         try:
@@ -110,9 +110,9 @@ class Branching:
         finally:
             for tree in grown:
                 tree.cancel()
-        self._grown = [*(self._grown if field.step == self._step else ()), *trees]
-        self._step = field.step
-        field.metrics |= _measured(self._grown)
+        self._grown = [*(self._grown if rollout.step == self._step else ()), *trees]
+        self._step = rollout.step
+        rollout.metrics |= _measured(self._grown)
         order = {(play.group, play.sample): place for place, play in enumerate(plays)}
         return sorted((t for tree in found for t in tree), key=lambda t: order[t.group, t.sample])
 

@@ -32,11 +32,11 @@ from palaestra.envs.probes.hopsearch import HopSearch
 from palaestra.errors import RecipeError
 from palaestra.policies.network import NetworkPolicy
 from palaestra.rollout.agent import conversation_of
-from palaestra.rollout.field import Field, play_through
 from palaestra.rollout.programs import play
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.strategies import RolloutContext
 from palaestra.rollout.vector import VectorRunner
 from palaestra.systems.arpo.branching import Branching
 from palaestra.testing import EchoEnvironment, ScriptedPolicy, TinyModel
@@ -83,10 +83,10 @@ def grow(
     on: Stage | None = None,
     given: list[Play] | None = None,
     **settings: Any,
-) -> tuple[list[Trajectory], Field]:
-    """The trajectories of a strategy (None: plain groups), and the field that it worked with."""
+) -> tuple[list[Trajectory], RolloutContext]:
+    """The trajectories of a strategy (None: plain groups), and the rollout that it worked with."""
     runner = EpisodeRunner(on or stage(policy), RolloutSettings(**{"group": GROUP, "response_tokens": 6, **settings}))
-    field = Field(
+    rollout = RolloutContext(
         supply=lambda groups: [],
         settings=runner._settings,
         sampling=runner.sampling(),
@@ -99,7 +99,7 @@ def grow(
     strategies = [] if strategy is None else [strategy]
     try:
         given = plays() if given is None else given
-        return runner.perform(lambda collect: play_through(strategies, collect)(given, field)), field
+        return runner.perform(given, strategies, rollout), rollout
     finally:
         runner.close()
 
@@ -151,22 +151,22 @@ def test_numbers() -> None:  # rule 1
 def test_neutral(make: Any, options: dict[str, Any]) -> None:  # rule 2
     policy = make()
     plain, _ = grow(policy, None)
-    found, field = grow(policy, Branching(**options))
+    found, rollout = grow(policy, Branching(**options))
     assert len(plain) == len(found) == 3 * GROUP
     assert all(same(one, other) for one, other in zip(plain, found, strict=True))
-    assert spent(field.played) == spent(plain)
-    assert field.metrics["branching/branches"] == 0 and "branching/top3" not in field.metrics
+    assert spent(rollout.played) == spent(plain)
+    assert rollout.metrics["branching/branches"] == 0 and "branching/top3" not in rollout.metrics
     for trajectory in found:
         assert [s.marks.node for s in trajectory.steps] == [f"{trajectory.id}:{s.turn}" for s in trajectory.steps]
 
 
 @pytest.mark.parametrize("make", [network, language])
 def test_branches(make: Any) -> None:  # rules 3, 6
-    found, field = grow(make(), Branching(**BUSY))
+    found, rollout = grow(make(), Branching(**BUSY))
     assert [(t.group, t.sample) for t in found] == [(p.group, p.sample) for p in plays()]
     by_id = {t.id: t for t in found}
     branches = [t for t in found if "parent" in t.info]
-    assert len(branches) > 5 and field.metrics["branching/branches"] == len(branches) / 3
+    assert len(branches) > 5 and rollout.metrics["branching/branches"] == len(branches) / 3
     ways = set()
     for branch in branches:
         parent, turn = by_id[branch.info["parent"]], branch.info["fork"]
@@ -203,13 +203,13 @@ def replayed(trajectory: Trajectory) -> None:
 
 def test_spent_once() -> None:  # rule 4
     policy = language()
-    found, field = grow(policy, Branching(**BUSY))
+    found, rollout = grow(policy, Branching(**BUSY))
     nodes = {step.marks.node: step for t in found for step in t.steps}
-    steps, tokens = spent(field.played)
+    steps, tokens = spent(rollout.played)
     assert steps == len(nodes) < sum(len(t.steps) for t in found)
     assert tokens == sum(len(step.action.tokens) for step in nodes.values())
     copied = [step.marks.copied or 0.0 for t in found for step in t.steps]
-    assert field.metrics["branching/copied"] == pytest.approx(np.mean(copied))
+    assert rollout.metrics["branching/copied"] == pytest.approx(np.mean(copied))
     # What the engine computed: the union of all paths, each id once, but for each trajectory's last one.
     computed = policy.engine.statistics
     union: dict[str, int] = defaultdict(int)
@@ -284,14 +284,14 @@ def test_beam_penalty_and_balance() -> None:  # rule 8
     for beam in (2, 4):
         found, _ = grow(policy, Branching(initial=2, base=1.0, beam=beam))
         assert max(leavers(found).values()) == beam - 1
-    found, field = grow(policy, Branching(initial=2, base=1.0, patience=1))
+    found, rollout = grow(policy, Branching(initial=2, base=1.0, patience=1))
     left = leavers(found)
     assert left and not any((parent, fork + 1) in left for parent, fork in left), "never twice in a row"
-    _, field = grow(policy, Branching(balance=0.0))
-    assert field.metrics["branching/initial"] == GROUP / 2
-    found, field = grow(policy, Branching(balance=0.0, base=1.0))
+    _, rollout = grow(policy, Branching(balance=0.0))
+    assert rollout.metrics["branching/initial"] == GROUP / 2
+    found, rollout = grow(policy, Branching(balance=0.0, base=1.0))
     assert not any(t.info.get("parent", "").endswith("/0") for t in found), "nobody leaves the probe"
-    assert 0 < field.metrics["branching/top3"] <= 1
+    assert 0 < rollout.metrics["branching/top3"] <= 1
 
 
 class Rigid:

@@ -11,9 +11,9 @@ from dataclasses import replace
 from palaestra.data import Trajectory
 from palaestra.errors import ContractError, RecipeError, nearest
 from palaestra.registry import PositiveInt, register
-from palaestra.rollout.field import Field
 from palaestra.rollout.programs import roles_of
 from palaestra.rollout.stage import Play
+from palaestra.rollout.strategies import RolloutContext
 
 WHERE = "strategy: role_exchange"
 
@@ -57,11 +57,11 @@ class RoleExchange:
         moved = (*self._roles[shift:], *self._roles[:shift])
         return dict(zip(self._roles, moved, strict=True)) if shift else {}
 
-    async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]:
+    async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
         """Play with the cast of this iteration."""
-        self._refuse_unknown(field)
-        cast = self.cast(field.step)
-        field.metrics["exchange/shift"] = float(field.step // self._every % len(self._roles))
+        self._refuse_unknown(rollout)
+        cast = self.cast(rollout.step)
+        rollout.metrics["exchange/shift"] = float(rollout.step // self._every % len(self._roles))
         taken = next((play for play in plays if play.cast.keys() & set(self._roles)), None)
         if taken is not None:
             raise ContractError(
@@ -73,16 +73,16 @@ class RoleExchange:
         def recast(given: Sequence[Play]) -> list[Play]:
             return [replace(play, cast={**play.cast, **cast}) for play in given]
 
-        supply = field.supply
-        return await replace(field, supply=lambda groups: recast(supply(groups))).collect(recast(plays))
+        supply = rollout.supply
+        return await replace(rollout, supply=lambda groups: recast(supply(groups))).collect(recast(plays))
 
-    def _refuse_unknown(self, field: Field) -> None:
+    def _refuse_unknown(self, rollout: RolloutContext) -> None:
         """Raises: RecipeError, for a role that does not act, whose policy would play nobody, or that is frozen."""
-        assert field.stage is not None
-        declared = roles_of(field.stage.program)
-        acting = list(declared or field.source.agents)
+        assert rollout.stage is not None
+        declared = roles_of(rollout.stage.program)
+        acting = list(declared or rollout.source.agents)
         if declared is None:  # then any role of the recipe may act
-            acting += [name for name in field.stage.roles if name != "*" and name not in acting]
+            acting += [name for name in rollout.stage.roles if name != "*" and name not in acting]
         for name in self._roles:
             if name not in acting:
                 raise RecipeError(
@@ -91,7 +91,7 @@ class RoleExchange:
                     options=nearest(name, acting),
                     remedy=f"Those who act are: {', '.join(acting)}.",
                 )
-            if field.stage.role(name).frozen:
+            if rollout.stage.role(name).frozen:
                 raise RecipeError(
                     where=f"agents.{name}.frozen",
                     what="a frozen role cannot change places: it would be another work each time that nobody learns.",

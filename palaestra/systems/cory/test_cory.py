@@ -27,11 +27,11 @@ from palaestra.envs.probes.alignment import Alignment
 from palaestra.errors import RecipeError
 from palaestra.parts.estimators import dr_mas
 from palaestra.registry import part
-from palaestra.rollout.field import Field, play_through
 from palaestra.rollout.programs import play as acting
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.strategies import RolloutContext
 from palaestra.systems.cory.program import demonstrate, merged, pioneer_observer
 from palaestra.systems.cory.role_exchange import RoleExchange
 from palaestra.testing import EchoEnvironment, ScriptedPolicy, TinyModel
@@ -146,19 +146,19 @@ def test_a_constant_partner_changes_nothing() -> None:  # rule 7
 def exchanged(
     step: int, *, roles: tuple[str, ...] = ("pioneer", "observer"), program: Any = pioneer_observer,
     frozen: bool = False, **more: Any,
-) -> tuple[list[Trajectory], Field]:  # fmt: skip
+) -> tuple[list[Trajectory], RolloutContext]:  # fmt: skip
     stage = stage_of(scripted(), program)
     if frozen:
         stage.roles = {name: replace(role, frozen=True) for name, role in stage.roles.items()}
     runner, source = EpisodeRunner(stage, RolloutSettings(max_turns=8)), Alignment()
     task = source.tasks("train", 1, 0)[0]
     plays = [Play(task=task, group="g", sample=0, seed=1, **more)]
-    field = Field(
+    rollout = RolloutContext(
         supply=lambda groups: plays, settings=RolloutSettings(), sampling=runner.sampling(), policies={}, step=step,
         seed=0, stage=stage, source=source,
     )  # fmt: skip
     strategy = RoleExchange(roles=roles, every=5)
-    return runner.perform(lambda collect: play_through([strategy], collect)(plays, field)), field
+    return runner.perform(plays, [strategy], rollout), rollout
 
 
 def test_roles_move() -> None:  # rule 8
@@ -173,11 +173,11 @@ def test_roles_move() -> None:  # rule 8
 
 def test_the_other_policy_plays() -> None:  # rule 8
     for step, policies in ((0, ["a", "b"]), (5, ["b", "a"]), (10, ["a", "b"])):
-        (found,), field = exchanged(step)
+        (found,), rollout = exchanged(step)
         assert [(one.agent, one.policy) for one in found.steps] == list(
             zip(["pioneer", "observer"], policies, strict=True)
         )
-        assert field.metrics["exchange/shift"] == float(policies == ["b", "a"])
+        assert rollout.metrics["exchange/shift"] == float(policies == ["b", "a"])
 
 
 @pytest.mark.parametrize(

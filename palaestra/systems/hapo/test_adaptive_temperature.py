@@ -21,9 +21,9 @@ from palaestra.data.protocols import Sampling
 from palaestra.engines.sampling import heated, log_distribution
 from palaestra.errors import RecipeError
 from palaestra.policies.drawing import draw
-from palaestra.rollout.field import Field
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play
+from palaestra.rollout.strategies import RolloutContext
 from palaestra.systems.hapo.adaptive_temperature import AdaptiveTemperature
 from palaestra.systems.kimi_rl.cooling import Cooling
 
@@ -43,8 +43,8 @@ class Runner:
     def __init__(self, *entropies: float) -> None:
         self.entropies, self.asked = entropies, list[Sampling]()
 
-    async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]:
-        self.asked.append(field.sampling)
+    async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
+        self.asked.append(rollout.sampling)
         return [self.play(play) for play in plays]
 
     def play(self, play: Play) -> Trajectory:
@@ -55,8 +55,8 @@ class Runner:
         return Trajectory(task=play.task, group=play.group, sample=play.sample, steps=[step, silent])
 
 
-def field_of(runner: Any, step: int, temperature: float = 1.0) -> Field:
-    return Field(
+def rollout_of(runner: Any, step: int, temperature: float = 1.0) -> RolloutContext:
+    return RolloutContext(
         supply=lambda groups: [],
         settings=RolloutSettings(),
         sampling=Sampling(temperature=temperature),
@@ -68,9 +68,9 @@ def field_of(runner: Any, step: int, temperature: float = 1.0) -> Field:
 
 
 def run(strategy: Any, runner: Any, step: int, temperature: float = 1.0) -> dict[str, float]:
-    field = field_of(runner, step, temperature)
-    assert len(asyncio.run(strategy(PLAYS, field))) == len(PLAYS)
-    return field.metrics
+    rollout = rollout_of(runner, step, temperature)
+    assert len(asyncio.run(strategy(PLAYS, rollout))) == len(PLAYS)
+    return rollout.metrics
 
 
 # ---- the strategy -----------------------------------------------------------------------------------------

@@ -14,9 +14,9 @@ import numpy as np
 from palaestra.data import StopReason, Trajectory
 from palaestra.errors import ContractError
 from palaestra.registry import register
-from palaestra.rollout.field import Field
 from palaestra.rollout.retelling import Opened, opening, retold
 from palaestra.rollout.stage import Play, Stage
+from palaestra.rollout.strategies import RolloutContext
 
 
 @register("strategy", "dual_branch", uses=("tokens",), source="arXiv 2512.01763")
@@ -37,11 +37,11 @@ class DualBranch:
     called_per = "group"
     provides = frozenset({"branch", "twin", "foreign"})  # columns that tables have with it
 
-    async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]:
+    async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
         """What was played, then the twins."""
-        assert field.stage is not None
-        played = await field.collect(plays)
-        opened = opening(field.stage, **_uncompressed(field.stage, played))
+        assert rollout.stage is not None
+        played = await rollout.collect(plays)
+        opened = opening(rollout.stage, **_uncompressed(rollout.stage, played))
         size: dict[str, int] = defaultdict(int)
         for one in played:
             size[one.group] = max(size[one.group], one.sample + 1)
@@ -54,9 +54,9 @@ class DualBranch:
                 twin.sample += size[one.group]
                 twins.append(twin)
                 cost += _attention(one), _attention(twin)
-        field.metrics["branch/twins"] = len(twins) / max(len(played), 1)
+        rollout.metrics["branch/twins"] = len(twins) / max(len(played), 1)
         if twins:
-            field.metrics["branch/read"] = float(cost[0] / cost[1])
+            rollout.metrics["branch/read"] = float(cost[0] / cost[1])
         return [*played, *twins]
 
 

@@ -23,10 +23,10 @@ from palaestra.chat import LatestOnly
 from palaestra.data import Action, StepTable, Task, Trajectory
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.parts.estimators import dr_mas
-from palaestra.rollout.field import Field, play_through
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.strategies import RolloutContext
 from palaestra.systems.search_self_play.inquiry import Inquiry
 from palaestra.systems.search_self_play.proposer import demonstrate, proposer_solver
 from palaestra.systems.search_self_play.question_difficulty import question_difficulty
@@ -196,13 +196,15 @@ def test_peers() -> None:  # rule 5
 
 
 # ---- the pool ---------------------------------------------------------------------------------------------
-def pooled(strategy: QuestionPool, say: Say, *, step: int, tasks: Sequence[Task]) -> tuple[list[Trajectory], Field]:
+def pooled(
+    strategy: QuestionPool, say: Say, *, step: int, tasks: Sequence[Task]
+) -> tuple[list[Trajectory], RolloutContext]:
     runner = EpisodeRunner(stage_of(say, Inquiry), SETTINGS)
     plays = [Play(task=task, group=f"{step}-{i}", sample=0, seed=step * 10 + i) for i, task in enumerate(tasks)]
-    field = Field(
+    rollout = RolloutContext(
         supply=lambda groups: plays, settings=SETTINGS, sampling=runner.sampling(), policies={}, step=step, seed=step
     )
-    return runner.perform(lambda collect: play_through([strategy], collect)(plays, field)), field
+    return runner.perform(plays, [strategy], rollout), rollout
 
 
 def test_the_pool() -> None:  # rule 6
@@ -217,13 +219,13 @@ def test_the_pool() -> None:  # rule 6
         return "ask me" if seen.text.startswith("hide") else "answer elm"
 
     strategy = QuestionPool(attempts=3, every=4)
-    found, field = pooled(strategy, bad, step=0, tasks=tasks)
-    assert len(found) == 2 and field.metrics == {"pool/size": 0.0, "pool/reused": 0.0}
-    found, field = pooled(strategy, good, step=1, tasks=tasks)
+    found, rollout = pooled(strategy, bad, step=0, tasks=tasks)
+    assert len(found) == 2 and rollout.metrics == {"pool/size": 0.0, "pool/reused": 0.0}
+    found, rollout = pooled(strategy, good, step=1, tasks=tasks)
     assert len(found) == 2 and len(strategy.pool) == 2
     state = strategy.state_dict()
-    found, field = pooled(strategy, bad, step=2, tasks=tasks)
-    assert field.metrics == {"pool/size": 2.0, "pool/reused": 2.0}
+    found, rollout = pooled(strategy, bad, step=2, tasks=tasks)
+    assert rollout.metrics == {"pool/size": 2.0, "pool/reused": 2.0}
     again = found[2:]
     assert len(again) == 2 * 3 and all({step.agent for step in one.steps} == {"solver"} for one in again)
     assert {one.steps[0].observation.text for one in again} == {
@@ -233,8 +235,8 @@ def test_the_pool() -> None:  # rule 6
     twin = QuestionPool(attempts=3, every=4)
     twin.load_state_dict(state)
     assert twin.pool == strategy.pool
-    found, field = pooled(strategy, bad, step=4, tasks=tasks)
-    assert len(found) == 2 and field.metrics["pool/size"] == 0.0
+    found, rollout = pooled(strategy, bad, step=4, tasks=tasks)
+    assert len(found) == 2 and rollout.metrics["pool/size"] == 0.0
     halved = QuestionPool(attempts=3, every=4, keep=0.5)
     halved.load_state_dict(state)
     pooled(halved, bad, step=4, tasks=tasks)

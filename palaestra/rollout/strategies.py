@@ -1,8 +1,6 @@
-"""Field: what a strategy works with to turn an iteration's plays into trajectories.
+"""Strategies: how plays become trajectories, and what a strategy may use of the rollout that it plays in.
 
 Strategies stand one inside the other: `collect` of the outer one runs the inner one, and that of the innermost plays.
-
-Knows plays and trajectories. Knows no method, no runner and no environment.
 """
 
 from __future__ import annotations
@@ -19,15 +17,6 @@ from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Stage
 
 
-class Collect(Protocol):
-    """Plays, and gives trajectories in the order of the plays, failed ones included."""
-
-    def __call__(self, plays: Sequence[Play], sampling: Sampling | None = None) -> Awaitable[list[Trajectory]]: ...
-
-
-Act = Callable[[Collect], Awaitable[list[Trajectory]]]  # what a runner performs
-
-
 class Strategy(Protocol):
     """A part of the slot `strategy`: a class of which a run makes one object.
 
@@ -39,7 +28,7 @@ class Strategy(Protocol):
     must get all groups of its iteration, and iterations come one after the other.
     """
 
-    async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]: ...
+    async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]: ...
 
 
 CalledPer = Literal["group", "iteration"]
@@ -50,19 +39,19 @@ def called_per(strategy: Any) -> CalledPer:
 
     Raises: ContractError, for another word.
     """
-    said = getattr(strategy, "called_per", "iteration")
-    if said not in get_args(CalledPer):
+    declared = getattr(strategy, "called_per", "iteration")
+    if declared not in get_args(CalledPer):
         raise ContractError(
             where=f"strategy {getattr(strategy, '__name__', type(strategy).__name__)}",
-            what=f"`called_per` is {said!r}.",
+            what=f"`called_per` is {declared!r}.",
             options=get_args(CalledPer),
         )
-    return cast("CalledPer", said)
+    return cast("CalledPer", declared)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Field:
-    """One call of a strategy.
+class RolloutContext:
+    """What a strategy may use of the rollout that it plays in.
 
     Attributes:
         supply: gives the plays of so many further groups of the same iteration.
@@ -93,20 +82,24 @@ class Field:
         """The plays of so many further groups of this iteration; each call gives others."""
         return self.supply(groups)
 
-    def with_(self, *, sampling: Sampling) -> Field:
-        """The same field, where actions are drawn otherwise. Metrics and what was played are shared."""
+    def with_(self, *, sampling: Sampling) -> RolloutContext:
+        """The same rollout, where actions are drawn otherwise. Metrics and what was played are shared."""
         return dataclasses.replace(self, sampling=sampling)
 
 
 def play_through(
-    strategies: Sequence[Strategy], collect: Collect
-) -> Callable[[Sequence[Play], Field], Awaitable[list[Trajectory]]]:
-    """Strategies around a runner's `collect`, the first outermost. Without any, plays are collected as they are."""
+    strategies: Sequence[Strategy], collect: Callable[..., Awaitable[list[Trajectory]]]
+) -> Callable[[Sequence[Play], RolloutContext], Awaitable[list[Trajectory]]]:
+    """Strategies around a runner's `collect`, the first outermost. Without any, plays are collected as they are.
 
-    async def play(plays: Sequence[Play], field: Field) -> list[Trajectory]:
-        found = await collect(plays, field.sampling)
-        field.played.extend(found)
-        return found
+    Args:
+        collect: plays all and gives their trajectories, called with (plays, sampling).
+    """
+
+    async def play(plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
+        trajectories = await collect(plays, rollout.sampling)
+        rollout.played.extend(trajectories)
+        return trajectories
 
     inner = play
     for strategy in reversed(strategies):
@@ -115,7 +108,7 @@ def play_through(
 
 
 def _around(strategy: Strategy, inner: Any) -> Any:
-    async def act(plays: Sequence[Play], field: Field) -> list[Trajectory]:
-        return await strategy(plays, dataclasses.replace(field, inner=inner))
+    async def play(plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
+        return await strategy(plays, dataclasses.replace(rollout, inner=inner))
 
-    return act
+    return play

@@ -16,7 +16,7 @@ from palaestra.chat import ContextFull
 from palaestra.data import Action, Observation, Step, StopReason, derive
 from palaestra.data.protocols import Acted, Session
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, nearest
-from palaestra.rollout.limits import Halt
+from palaestra.rollout.limits import LimitReached
 from palaestra.rollout.programs import roles_of
 from palaestra.rollout.role_tools import Bench, bench_of
 from palaestra.rollout.stage import Role
@@ -68,7 +68,7 @@ class Agent:
         Args:
             invocation, parent: of this step, in place of the agent's own.
 
-        Raises: Halt, when a limit is reached; EpisodeFailure, when the policy or its engine fails.
+        Raises: LimitReached, when a limit is reached; EpisodeFailure, when the policy or its engine fails.
         """
         if self.bench is None:
             return (await self._act(shown, invocation, parent)).action
@@ -95,8 +95,8 @@ class Agent:
                 acted = await self.session.act(observation, seed=derive(self.episode.play.seed, *place))
         except ContextFull:
             self.cut = observation
-            raise Halt(StopReason.CONTEXT_OVERFLOW) from None
-        except (Halt, EpisodeFailure, asyncio.CancelledError):
+            raise LimitReached(StopReason.CONTEXT_OVERFLOW) from None
+        except (LimitReached, EpisodeFailure, asyncio.CancelledError):
             raise
         except Exception as error:
             raise _failure(f"agent {self.name}, policy {self.policy}", error) from error
@@ -134,7 +134,7 @@ class Agent:
             acted = self.session.record(observation, action)
         except ContextFull:
             self.cut = observation
-            raise Halt(StopReason.CONTEXT_OVERFLOW) from None
+            raise LimitReached(StopReason.CONTEXT_OVERFLOW) from None
         step = self._note(observation, acted, self.episode.next_turn(), invocation=None, parent=None)
         self.acts += 1
         if "noise" in info:
@@ -143,10 +143,10 @@ class Agent:
         return acted.action
 
     def _within_limits(self, observation: Observation) -> None:
-        """Raises: Halt, when this act would pass a limit."""
+        """Raises: LimitReached, when this act would pass a limit."""
         try:
             self.episode.check_limits(self)
-        except Halt:
+        except LimitReached:
             self.cut = observation
             raise
 

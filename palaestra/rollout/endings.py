@@ -15,7 +15,7 @@ from typing import Any
 from palaestra.data import Failure, StopReason, Trajectory
 from palaestra.errors import ContractError, EpisodeFailure, MissingExtra, PalaestraError
 from palaestra.rollout.episode import Episode
-from palaestra.rollout.limits import Halt
+from palaestra.rollout.limits import LimitReached
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -29,9 +29,9 @@ def verdict(error: Exception, where: str) -> tuple[StopReason, EpisodeFailure | 
     for one in errors:
         if isinstance(one, MissingExtra):
             raise one
-    faults = [one for one in errors if not isinstance(one, Halt)]
-    halts = [one for one in errors if isinstance(one, Halt)]
-    return (StopReason.ERROR, _fault(faults[0], where)) if faults else (halts[0].reason, None)
+    faults = [one for one in errors if not isinstance(one, LimitReached)]
+    limits = [one for one in errors if isinstance(one, LimitReached)]
+    return (StopReason.ERROR, _fault(faults[0], where)) if faults else (limits[0].reason, None)
 
 
 def let_out(where: str) -> EpisodeFailure:

@@ -21,7 +21,7 @@ from palaestra.data.protocols import Sampling, Session
 from palaestra.errors import ContractError, EpisodeFailure
 from palaestra.rollout.agent import Agent, Agents, segment_number
 from palaestra.rollout.hosts import Host
-from palaestra.rollout.limits import Halt, Limits
+from palaestra.rollout.limits import LimitReached, Limits
 from palaestra.rollout.origin import Origin, fork
 from palaestra.rollout.role_tools import Bench
 from palaestra.rollout.stage import Play, Role, Stage
@@ -252,7 +252,7 @@ class Episode:
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """While something is under way for this episode that takes its time, so that it does not seem to be stuck."""
+        """While something is under way for this episode that takes its time, so that it does not seem deadlocked."""
         task = _current_task()
         self.under_way[task] = self.under_way.get(task, 0) + 1
         try:
@@ -310,15 +310,15 @@ class Episode:
 
     # ---- the end ------------------------------------------------------------------------------------------
     def check_limits(self, agent: Agent) -> None:
-        """Raises: Halt, when this act would pass a limit; CancelledError, in what a program has left behind."""
+        """Raises: LimitReached, when this act would pass a limit; CancelledError, in what a program has left behind."""
         if self.over:
             raise asyncio.CancelledError
         if self.limits.turns is not None and max(self.env_steps, agent.acts) >= self.limits.turns:
-            raise Halt(StopReason.MAX_TURNS)
+            raise LimitReached(StopReason.MAX_TURNS)
         if self.limits.tokens is not None and self.sampled_tokens >= self.limits.tokens:
-            raise Halt(StopReason.MAX_TOKENS)
+            raise LimitReached(StopReason.MAX_TOKENS)
         if self.limits.seconds is not None and time.monotonic() - self.started >= self.limits.seconds:
-            raise Halt(StopReason.TIMEOUT)
+            raise LimitReached(StopReason.TIMEOUT)
 
     def finish(self, reason: StopReason) -> Trajectory:
         """Close all sessions and mark how each agent's part ended; a suspended episode has no end and no outcome."""

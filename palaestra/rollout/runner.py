@@ -18,13 +18,10 @@ from palaestra.registry import register
 from palaestra.rollout.endings import failed, finished, let_out, verdict
 from palaestra.rollout.episode import Episode, nobody_acted
 from palaestra.rollout.hosts import Host, InlineCalls, LocalHost, ThreadCalls, failure
-from palaestra.rollout.limits import Limits
+from palaestra.rollout.limits import DeadlockMonitor, EventLoopMonitor, Limits, deadlock
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Program, Stage
 from palaestra.rollout.strategies import RolloutContext, Strategy, play_through
-from palaestra.rollout.stuck import Stuck
-from palaestra.rollout.stuck import failure as standing_still
-from palaestra.rollout.watch import Watch
 from palaestra.rollout.workers import WorkerPool
 from palaestra.tools.threads import Threads
 
@@ -81,23 +78,23 @@ class EpisodeRunner:
         self, *, program: Program | None = None
     ) -> AsyncIterator[Callable[..., Awaitable[list[Trajectory]]]]:
         """What plays in the running event loop, `rollout.in_flight` episodes at a time over all its calls."""
-        gate, stuck = asyncio.Semaphore(self._settings.in_flight), Stuck(self._settings.stuck_seconds)
+        gate, monitor = asyncio.Semaphore(self._settings.in_flight), DeadlockMonitor(self._settings.stuck_seconds)
 
         async def collect(plays: Sequence[Play], sampling: Sampling | None = None) -> list[Trajectory]:
             async def one(play: Play) -> Trajectory:
                 async with _Permit(gate) as permit:
                     play = _leaving(permit, play)
-                    return await self._play(play, sampling or self.sampling(), program or self._stage.program, stuck)
+                    return await self._play(play, sampling or self.sampling(), program or self._stage.program, monitor)
 
             return await asyncio.gather(*(one(play) for play in plays))
 
         if self._workers is not None:
             self._workers.attach(asyncio.get_running_loop())
         try:
-            with Watch(self._stage.environment_name, idle=not self._settings.workers):
+            with EventLoopMonitor(self._stage.environment_name, inline=not self._settings.workers):
                 yield collect
         finally:
-            stuck.close()
+            monitor.close()
             if self._workers is not None:
                 self._workers.detach()
 
@@ -108,20 +105,20 @@ class EpisodeRunner:
             return Sampling(temperature=temperature, max_tokens=s.response_tokens, exact=True)
         return Sampling(temperature=s.temperature, top_k=s.top_k, top_p=s.top_p, max_tokens=s.response_tokens)
 
-    async def _play(self, play: Play, sampling: Sampling, program: Program, stuck: Stuck) -> Trajectory:
+    async def _play(self, play: Play, sampling: Sampling, program: Program, monitor: DeadlockMonitor) -> Trajectory:
         try:
             host = await self._open()
         except EpisodeFailure as error:
             return failed(Trajectory(task=play.task, group=play.group, sample=play.sample), error)
         episode = Episode(play, self._stage, host, Limits.of(play, self._settings), sampling)
-        stuck.enter(episode)
+        monitor.enter(episode)
         try:
-            return await self._perform(episode, program, stuck)
+            return await self._perform(episode, program, monitor)
         finally:
-            stuck.leave(episode)
+            monitor.leave(episode)
             await _close_quietly(host)
 
-    async def _perform(self, episode: Episode, program: Program, stuck: Stuck) -> Trajectory:
+    async def _perform(self, episode: Episode, program: Program, monitor: DeadlockMonitor) -> Trajectory:
         name, clock = _name(program), asyncio.timeout(self._settings.max_seconds)
         reason: StopReason
         fault: EpisodeFailure | None
@@ -132,10 +129,10 @@ class EpisodeRunner:
                 raise nobody_acted(f"program {name}")
             reason, fault = StopReason.COMPLETED, None
         except asyncio.CancelledError:
-            task, ended = asyncio.current_task(), stuck.found(episode)
+            task, ended = asyncio.current_task(), monitor.ended(episode)
             if task is None or (task.uncancel() if ended else task.cancelling()):
                 raise  # somebody ends the run
-            fault = standing_still(episode, name, stuck.seconds or 0.0) if ended else let_out(f"program {name}")
+            fault = deadlock(episode, name, monitor.seconds or 0.0) if ended else let_out(f"program {name}")
             reason = StopReason.ERROR
         except Exception as error:
             if isinstance(error, TimeoutError) and clock.expired():

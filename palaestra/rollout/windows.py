@@ -23,7 +23,7 @@ from palaestra.errors import EpisodeFailure
 from palaestra.registry import register
 from palaestra.rollout.agent import conversation_of
 from palaestra.rollout.journal import play_from_json, play_to_json
-from palaestra.rollout.limits import Halt
+from palaestra.rollout.limits import LimitReached
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.stage import Play, Program, Role, Stage
@@ -147,9 +147,9 @@ class Window:
         return deque(step for step in own if conversation_of(step.segment)[0] == conversation)
 
     def check_room(self) -> None:
-        """Raises: Halt, when the window is used up."""
+        """Raises: LimitReached, when the window is used up."""
         if self._size is not None and self._used >= self._size:
-            raise Halt(StopReason.SUSPENDED)
+            raise LimitReached(StopReason.SUSPENDED)
 
     def count(self, tokens: int) -> None:
         """A response was sampled; an act without tokens counts as one."""
@@ -216,7 +216,7 @@ class _WindowedSession:
     async def act(self, observation: Observation, *, seed: int) -> Acted:
         """The next recorded act, else a new one.
 
-        Raises: Halt, when the window is used up; EpisodeFailure, if the record does not fit.
+        Raises: LimitReached, when the window is used up; EpisodeFailure, if the record does not fit.
         """
         if self.past:
             return self._repeat(observation, self.past.popleft())

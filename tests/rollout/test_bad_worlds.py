@@ -302,15 +302,15 @@ def _runner(program: Any, **settings: Any) -> tuple[EpisodeRunner, list[Play]]:
     return EpisodeRunner(on, RolloutSettings(**settings)), plays
 
 
-@pytest.mark.parametrize("stuck", [None, 30.0])
-def test_9_canceling_the_run_is_heard(stuck: float | None) -> None:
+@pytest.mark.parametrize("seconds", [None, 30.0])
+def test_9_canceling_the_run_is_heard(seconds: float | None) -> None:
     begun: list[str] = []
 
     async def endless(episode: Any) -> None:
         begun.append(episode.play.group)
         await asyncio.Event().wait()
 
-    runner, plays = _runner(endless, stuck_seconds=stuck)
+    runner, plays = _runner(endless, stuck_seconds=seconds)
 
     async def main() -> None:
         async with runner.open() as collect:

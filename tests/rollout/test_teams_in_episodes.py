@@ -6,7 +6,7 @@
 4.  A role that is no agent of the environment acts for its only agent; rewards and what is told go to that role.
 5.  Without a seat, or with one seat for two roles, the episode fails and says so.
 6.  An episode in which nobody acts fails.
-7.  Two roles that wait for each other fail as stuck; other episodes go on. Slow acts are not stuck.
+7.  Two roles that wait for each other fail as a deadlock; other episodes go on. Slow acts are none.
 8.  An act that fails ends the others that were begun with it.
 9.  A role's prompt stands around what it is shown; a parser reads what it says, and what means nothing is invalid.
 10. A role's own temperature counts in training and not in evaluations; its length always does.
@@ -187,7 +187,7 @@ def test_6_nobody_acts() -> None:
     assert "no role has acted" in (played.error.message if played.error else "")
 
 
-def test_7_stuck() -> None:
+def test_7_deadlock() -> None:
     slow = Slow(seconds={"long": 0.5})
 
     async def waits(episode: Episode) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 from machine import describe
 
 from palaestra.chat import FullHistory
-from palaestra.data import Action, StepResult, Task, Trajectory, derive
+from palaestra.data import Action, Play, StepResult, Task, Trajectory, derive
 from palaestra.data.protocols import Setting
 from palaestra.engines import InProcessEngine
 from palaestra.envs.probes.toolcalc import ToolCalc
@@ -29,7 +29,7 @@ from palaestra.policies.language import LanguagePolicy
 from palaestra.registry import part
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.stage import Role, Stage
 
 RESULT = Path(__file__).parent / "results" / "async_tools.json"
 TURNS = (1, 2, 4, 8)

@@ -46,12 +46,11 @@ from typing import Any
 from asynchrony import TURN  # one for this file as a script and as the home of its programs
 from machine import describe
 
-from palaestra.data import Action, Observation, Tail, derive
+from palaestra.data import Action, Observation, Play, Tail, derive
 from palaestra.data.protocols import Acted, Sampling, Setting
 from palaestra.recipe import load
 from palaestra.registry import register
 from palaestra.rollout.programs import acted_by
-from palaestra.rollout.stage import Play
 from palaestra.training.build import build_world
 
 RESULT = Path(__file__).parent / "results" / "lockstep" / "throughput.json"

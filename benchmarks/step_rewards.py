@@ -18,10 +18,9 @@ from typing import Any
 
 import torch
 
-from palaestra.data import StepTable, derive, rows_of
+from palaestra.data import Play, StepTable, derive, rows_of
 from palaestra.data.iteration import Iteration
 from palaestra.recipe import load
-from palaestra.rollout.stage import Play
 from palaestra.store.folder import RunFolder
 from palaestra.training.bound import bind_all
 from palaestra.training.build import build_world

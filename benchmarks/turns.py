@@ -26,14 +26,14 @@ from machine import describe
 from matplotlib.figure import Figure
 
 from palaestra.chat import FullHistory
-from palaestra.data import Step, Trajectory, derive
+from palaestra.data import Play, Step, Trajectory, derive
 from palaestra.data.iteration import Iteration
 from palaestra.data.protocols import Generation, Request, Setting
 from palaestra.engines import InProcessEngine
 from palaestra.policies.language import LanguagePolicy
 from palaestra.registry import part
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.stage import Role, Stage
 from palaestra.testing.fakes import WORDS, EchoEnvironment
 from palaestra.training.bound import bind
 from palaestra.training.experience import Parts, prepare

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from palaestra.commands import evaluate
-from palaestra.data import StopReason, derive
+from palaestra.data import Play, StopReason, derive
 from palaestra.errors import (
     CheckpointError,
     ContractError,
@@ -34,7 +34,6 @@ from palaestra.errors import (
 )
 from palaestra.models.tokenizer import ACTION, END, OBSERVATION
 from palaestra.recipe import Recipe, load
-from palaestra.rollout.stage import Play
 from palaestra.store.folder import RECIPE, RunFolder
 from palaestra.store.metrics import MetricsLog
 from palaestra.training import checkpoint

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from palaestra.commands.evaluate import load_weights, scripted
 from palaestra.commands.train import resolve
-from palaestra.data import Trajectory, derive
+from palaestra.data import Play, Trajectory, derive
 from palaestra.recipe import load
-from palaestra.rollout.stage import Play
 from palaestra.store.folder import RECIPE, RunFolder
 from palaestra.training.build import World, build_world
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.data import Observation, Task, Trajectory, derive
+from palaestra.data import Observation, Play, Task, Trajectory, derive
 from palaestra.data.protocols import Setting
 from palaestra.envs.kit.panels import Panel, panels, verified
 from palaestra.errors import InvalidData
 from palaestra.registry import part
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.stage import Role, Stage
 
 EPISODES = 50  # that a panel's hash of whole episodes speaks of
 TURNS = 200

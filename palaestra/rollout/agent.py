@@ -86,7 +86,8 @@ class Agent:
     async def _act(self, shown: Shown, invocation: int | None, parent: int | None) -> Step:
         observation = self.view(shown)
         self._within_limits(observation)
-        await self.episode.watched()
+        if self.episode.branch is not None:
+            await self.episode.branch.wait(self.episode)
         turn, act, began = self.episode.next_turn(), self.acts, time.monotonic()
         self.acts += 1
         place = (self.name, act) if self.invocation == 0 else (self.name, self.invocation, act)
@@ -228,7 +229,7 @@ class Agents(dict[str, Agent]):
         """Raises: ContractError, for a role that the program does not have by its own words."""
         stage = self._episode.stage
         declared = roles_of(stage.program)
-        known = {*(declared or ()), *self._episode.names, *self._episode.play.cast, *stage.roles} - {"*"}
+        known = {*(declared or ()), *self._episode.names, *self._episode.play.roles, *stage.roles} - {"*"}
         if declared is not None and name not in known:
             raise ContractError(
                 where=f"role {name}",

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from palaestra.data import StopReason, Trajectory
+from palaestra.data import Play, StopReason, Trajectory
 from palaestra.errors import NoSignal, UnknownName, nearest
 from palaestra.registry import PositiveInt, register
-from palaestra.rollout.stage import Play
 from palaestra.rollout.strategies import RolloutContext
 
 

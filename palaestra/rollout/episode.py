@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,16 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.data import Action, Observation, Step, StepResult, StopReason, Trajectory
+from palaestra.data import Action, Observation, Play, Step, StepResult, StopReason, Trajectory
 from palaestra.data.columns import MAY_BE_MISSING
 from palaestra.data.protocols import Sampling, Session
 from palaestra.errors import ContractError, EpisodeFailure
 from palaestra.rollout.agent import Agent, Agents, segment_number
+from palaestra.rollout.branches import Branch
 from palaestra.rollout.hosts import Host
 from palaestra.rollout.limits import LimitReached, Limits
-from palaestra.rollout.origin import Origin, fork
 from palaestra.rollout.role_tools import Bench
-from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.stage import Role, Stage
 
 
 @dataclass(slots=True, eq=False)
@@ -45,9 +44,7 @@ class Episode:
     env_steps: int = 0
     sampled_tokens: int = 0
     started: float = field(default_factory=time.monotonic)
-    results: list[StepResult] = field(default_factory=list)  # what the environment answered, where somebody watches
-    past: deque[StepResult] = field(default_factory=deque)  # of a branch: answers that are still to be repeated
-    answered: bool = False  # the environment has, and nobody has acted on it yet
+    branch: Branch | None = field(init=False)  # where a strategy branches
     turns: int = 0  # acts that were begun
     moves: int = 0  # grows with whatever happens, so that an episode that stands still can be told
     under_way: dict[asyncio.Task[Any] | None, int] = field(default_factory=dict)  # what waits for policies or worlds
@@ -58,9 +55,9 @@ class Episode:
         play = self.play
         self.trajectory = Trajectory(task=play.task, group=play.group, sample=play.sample, info=dict(play.info))
         self.agents = Agents(self)
-        if play.origin is not None:
-            self.past.extend(play.origin.results)
-            self.trajectory.info = {**play.info, "parent": play.origin.parent, "fork": len(play.origin.steps)}
+        self.branch = None if play.branch is None else replace(play.branch)
+        if self.branch is not None:
+            self.trajectory.info = {**play.info, **self.branch.info}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -69,14 +66,14 @@ class Episode:
 
     def make_agent(self, name: str) -> Agent:
         role = self._role(name)
-        origin = self.play.origin
-        session = None if origin is None else origin.sessions.get(name)
+        start = None if self.branch is None else self.branch.start
+        session = None if start is None else start.sessions.get(name)
         if session is None:
             session = self._session(role, (self.play.group, self.play.sample, name))
         if hasattr(session, "oracle"):  # scripted experts ask the environment itself
             session.oracle = lambda: self.expert(name)
-        if origin is not None:
-            session = origin.repeating(name, session)
+        if start is not None:
+            session = start.repeating(name, session)
         return Agent(name, session, role, self)
 
     def invoke(self, name: str, *, parent: Agent | None = None) -> Agent:
@@ -87,7 +84,7 @@ class Episode:
 
         Raises: ContractError, in a branch of another episode.
         """
-        if self.play.origin is not None or self.play.watch is not None:
+        if self.branch is not None:
             raise ContractError(
                 where=f"episode {self.trajectory.id}, role {name}",
                 what="calls of sub-agents cannot be repeated, and a strategy branches off from this episode.",
@@ -106,7 +103,7 @@ class Episode:
         return next((agent.bench for agent in made if agent.name == name), None)
 
     def _role(self, name: str) -> Role:
-        return self.stage.role(self.play.cast.get(name, name))
+        return self.stage.role(self.play.roles.get(name, name))
 
     def _session(self, role: Role, key: tuple[Any, ...]) -> Session:
         return role.policy.session(context=role.context, sampling=role.sampling_of(self.sampling), key=key)
@@ -119,7 +116,7 @@ class Episode:
     # ---- the environment ----------------------------------------------------------------------------------
     async def reset(self) -> StepResult:
         """Set the task up. Raises: EpisodeFailure(boundary="environment")."""
-        result = await self._repeated()
+        result = None if self.branch is None else await self.branch.repeated(self)
         if result is None:
             with self.busy():
                 result = await self.host.reset(self.play.task)
@@ -135,9 +132,11 @@ class Episode:
         Raises: ContractError, for a role without a seat, or two roles on one; EpisodeFailure, for what is no Action.
         """
         seated = self._seated(actions)
-        result = await self._repeated()
+        result = None if self.branch is None else await self.branch.repeated(self)
         if result is None:
-            began, self.answered = time.monotonic(), True
+            began = time.monotonic()
+            if self.branch is not None:
+                self.branch.answered = True
             with self.busy():
                 result = await self.host.step(seated)
             for agent in actions.keys() & self.latest.keys():
@@ -208,8 +207,8 @@ class Episode:
                 remedy="Run palaestra.testing.check_environment on it.",
             )
         self._refuse_no_numbers(result)
-        if self.play.watch is not None:
-            self.results.append(result)
+        if self.branch is not None:
+            self.branch.results.append(result)
         self.moves += 1
         shown = {**result.observations, **result.last}
         self.seen = {self.filled.get(agent, agent): observation for agent, observation in shown.items()}
@@ -243,7 +242,8 @@ class Episode:
         """An act has become a step. That of a guest is nobody's to learn from."""
         if guest:
             step.mark(weight=0.0)
-        self.mark(step)
+        if self.branch is not None:
+            self.branch.mark(step, self.trajectory.id)
         self.sampled_tokens += len(step.action.tokens)
         self.latest[step.agent] = step
         self.seen.pop(step.agent, None)
@@ -269,45 +269,6 @@ class Episode:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
 
-    # ---- branches -----------------------------------------------------------------------------------------
-    async def watched(self) -> None:
-        """Wait until the play's watcher has looked at this place: the environment has answered, an act comes next."""
-        if self.answered and self.play.watch is not None:
-            self.answered = False
-            with self.busy():
-                await self.play.watch(self)
-
-    async def branch(self, play: Play) -> Play:
-        """The play of an episode that begins where this one stands. A watcher calls it.
-
-        Raises: EpisodeFailure, if the environment cannot be copied; ContractError, if a session cannot.
-        """
-        state = await self.host.snapshot()
-        sessions = {name: fork(agent.session, (play.group, play.sample, name)) for name, agent in self.agents.items()}
-        steps, results = tuple(self.trajectory.steps), tuple(self.results)
-        origin = Origin(parent=self.trajectory.id, results=results, steps=steps, state=state, sessions=sessions)
-        return replace(play, origin=origin)
-
-    def mark(self, step: Step) -> None:
-        """In trees each step tells the node that it stands at; those of the record tell that they are copies."""
-        origin = self.play.origin
-        if origin is not None and step.turn < len(origin.steps):
-            step.mark(copied=1.0, node=origin.steps[step.turn].marks.node)
-        elif origin is not None or self.play.watch is not None:
-            step.mark(node=f"{self.trajectory.id}:{step.turn}")
-
-    async def _repeated(self) -> StepResult | None:
-        """The next answer of the record. With its last one, the environment is where the branch begins."""
-        if not self.past:
-            return None
-        result, origin = self.past.popleft(), self.play.origin
-        if not self.past and origin is not None:
-            await self.host.reset(self.play.task)
-            await self.host.restore(origin.state)
-            for copied, step in zip(self.trajectory.steps, origin.steps, strict=False):
-                copied.seconds = step.seconds
-        return result
-
     # ---- the end ------------------------------------------------------------------------------------------
     def check_limits(self, agent: Agent) -> None:
         """Raises: LimitReached, when this act would pass a limit; CancelledError, in what a program has left behind."""
@@ -329,8 +290,8 @@ class Episode:
         if reason is not StopReason.ERROR:
             _refuse_spoiled(trajectory.steps)
         over = reason not in (StopReason.ERROR, StopReason.SUSPENDED)
-        if self.play.origin is not None:  # what the branch did not come to need is freed too
-            for name in self.play.origin.sessions:
+        if self.branch is not None and self.branch.start is not None:  # what it did not come to need is freed too
+            for name in self.branch.start.sessions:
                 self.agents[name]
         for name, agent in self.agents.items():
             last = self.latest.get(name)

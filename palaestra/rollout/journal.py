@@ -11,8 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from palaestra.data import Trajectory
-from palaestra.rollout.stage import Play
+from palaestra.data import Play, Trajectory
 from palaestra.store.atomic import write_atomic
 from palaestra.store.episodes import from_json, to_json
 from palaestra.store.json_text import to_line
@@ -74,10 +73,10 @@ def name_of(play: Play) -> Name:
 
 
 def play_to_json(play: Play) -> dict[str, Any]:
-    """A play as JSON values, without its watcher and its origin, which are of the iteration alone."""
+    """A play as JSON values, without its branch, which is of the iteration alone."""
     head = Trajectory(task=play.task, group=play.group, sample=play.sample, info=dict(play.info))
-    own = {"seed": play.seed, "turns": play.turns, "instruction": play.instruction, "head": to_json(head)}
-    return own | ({"cast": dict(play.cast)} if play.cast else {})
+    record = {"seed": play.seed, "turns": play.turns, "instruction": play.instruction, "head": to_json(head)}
+    return record | ({"roles": dict(play.roles)} if play.roles else {})
 
 
 def play_from_json(record: Mapping[str, Any]) -> Play:
@@ -91,7 +90,7 @@ def play_from_json(record: Mapping[str, Any]) -> Play:
         turns=record["turns"],
         instruction=record["instruction"],
         info=head.info,
-        cast=record.get("cast", {}),
+        roles=record.get("roles") or record.get("cast", {}),  # `cast`: of an earlier version
     )
 
 

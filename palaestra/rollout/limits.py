@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from palaestra.data import StopReason
+from palaestra.data import Play, StopReason
 from palaestra.errors import EpisodeFailure
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play
 
 if TYPE_CHECKING:
     from palaestra.rollout.episode import Episode

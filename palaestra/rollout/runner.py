@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from palaestra.data import StopReason, Trajectory
+from palaestra.data import Play, StopReason, Trajectory
 from palaestra.data.protocols import Sampling
 from palaestra.errors import EpisodeFailure
 from palaestra.registry import register
@@ -20,7 +20,7 @@ from palaestra.rollout.episode import Episode, nobody_acted
 from palaestra.rollout.hosts import Host, InlineCalls, LocalHost, ThreadCalls, failure
 from palaestra.rollout.limits import DeadlockMonitor, EventLoopMonitor, Limits, deadlock
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Program, Stage
+from palaestra.rollout.stage import Program, Stage
 from palaestra.rollout.strategies import RolloutContext, Strategy, play_through
 from palaestra.rollout.workers import WorkerPool
 from palaestra.tools.threads import Threads
@@ -189,20 +189,20 @@ class _Permit:
 
 
 def _leaving(permit: _Permit, play: Play) -> Play:
-    """The play, whose episode makes room for others while it waits for its watcher: it may wait for them."""
-    watch = play.watch
-    if watch is None:
+    """The play, whose episode makes room for others while it pauses: it may wait for them."""
+    pause = None if play.branch is None else play.branch.pause
+    if pause is None:
         return play
 
     async def wait(episode: Episode) -> None:
         held = permit.give_back()
         try:
-            await watch(episode)
+            await pause(episode)
         finally:
             if held:
                 await permit.take()  # an episode that is canceled here ends without a place
 
-    return dataclasses.replace(play, watch=wait)
+    return dataclasses.replace(play, branch=dataclasses.replace(play.branch, pause=wait))
 
 
 def _name(program: Program) -> str:

@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.data import StopReason, Trajectory, derive
+from palaestra.data import Play, StopReason, Trajectory, derive
 from palaestra.errors import RecipeError
 from palaestra.registry import Fraction, PositiveInt, register
 from palaestra.rollout.opponents import Choose, Member, Pool, Weighting, let_go
 from palaestra.rollout.programs import roles_of
-from palaestra.rollout.stage import Play
 from palaestra.rollout.strategies import RolloutContext
 
 WHERE = "strategy: self_play"
@@ -102,7 +101,7 @@ class SelfPlay:
         for one in sorted(played, key=lambda t: (t.group, t.sample)):
             if one.stop is not StopReason.ERROR and (one.group, one.sample) in met:
                 play, member = met[one.group, one.sample]
-                scores.append(score(one, [name for name in (*seats, *others) if name not in play.cast], play.cast))
+                scores.append(score(one, [name for name in (*seats, *others) if name not in play.roles], play.roles))
                 self.pool.note(member, scores[-1])
         self._let_go(rollout)
         rollout.metrics |= self._metrics(scores, share=len(met) / len(given), apart=bool(others))
@@ -158,12 +157,12 @@ class SelfPlay:
         rollout: RolloutContext,
     ) -> tuple[Play, Member | None]:
         """The play with its seats given out, and the member that has some of them."""
-        if member is None or play.cast:
+        if member is None or play.roles:
             return replace(play, info={"opponent": "self", **play.info}), None
         ours = None if others else seats[(first + play.sample) % len(seats)]
         guests = {name: self._guest(member, name, rollout) for name in seats if name != ours}
         told = {**play.info, "opponent": member.policy.name}
-        return replace(play, cast=guests, info=told), member
+        return replace(play, roles=guests, info=told), member
 
     def _guest(self, member: Member, name: str, rollout: RolloutContext) -> str:
         """The role in which a member takes a seat: as the seat's own, with the member's policy."""

@@ -1,4 +1,4 @@
-"""The stage: everything episodes of one run share. Knows environments, roles and plays by protocol."""
+"""The stage: everything episodes of one run share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from palaestra.data import Task
 from palaestra.data.protocols import AsyncEnvironment, Environment, Policy, Sampling
 from palaestra.errors import ContractError, nearest
 from palaestra.rollout.role_tools import RoleTools
@@ -75,29 +74,3 @@ class Stage:
                 remedy=f"Write `agents: {{{agent}: {{policy: …}}}}`, or ask another role in the program.",
             )
         return self.roles[agent] if agent in self.roles else self.roles["*"]
-
-
-@dataclass(slots=True, kw_only=True, frozen=True)
-class Play:
-    """One episode to be played. Everything random in it derives from `seed`.
-
-    Attributes:
-        turns: most turns, in place of `rollout.max_turns`.
-        instruction: said to every agent at the head of what it reads.
-        info: JSON values for the trajectory's `info`.
-        watch: called with the episode whenever the environment has answered and an agent is about to act; the
-            episode waits for it. There, and only there, `episode.branch` makes the play of a branch.
-        origin: where a branch begins.
-        cast: who plays whom: an agent's name → the role of the stage that takes its part in this episode.
-    """
-
-    task: Task
-    group: str
-    sample: int
-    seed: int
-    turns: int | None = None
-    instruction: str | None = None
-    info: Mapping[str, Any] = field(default_factory=dict)
-    watch: Callable[[Any], Awaitable[None]] | None = None
-    origin: Any = None
-    cast: Mapping[str, str] = field(default_factory=dict)

@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, cast, get_args
 
-from palaestra.data import Trajectory
+from palaestra.data import Play, Trajectory
 from palaestra.data.protocols import Sampling
 from palaestra.errors import ContractError
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Stage
+from palaestra.rollout.stage import Stage
 
 
 class Strategy(Protocol):

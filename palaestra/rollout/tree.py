@@ -17,9 +17,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from palaestra.data import Step, Trajectory, derive
+from palaestra.data import Play, Step, Trajectory, derive
 from palaestra.errors import PalaestraError
-from palaestra.rollout.stage import Play
+from palaestra.rollout.branches import Branch
 from palaestra.rollout.strategies import RolloutContext
 
 
@@ -122,12 +122,13 @@ class Tree:
         if left is not None:
             path.looked, path.first, path.streak = left.looked, left.first, left.streak
 
-        async def watch(episode: Any) -> None:
+        async def pause(episode: Any) -> None:
             path.episode, path.released = episode, asyncio.get_running_loop().create_future()
             self._moved.set()
             await path.released
 
-        path.play = dataclasses.replace(play, watch=watch)
+        start = None if play.branch is None else play.branch.start
+        path.play = dataclasses.replace(play, branch=Branch(start=start, pause=pause))
         path.task = asyncio.ensure_future(self._rollout.collect([path.play]))
         path.task.add_done_callback(lambda _: self._moved.set())
         self.paths.append(path)
@@ -182,6 +183,6 @@ class Tree:
         count = min(count, len(self._left))
         path.streak = path.streak + 1 if count else 0
         for _ in range(count):
-            play = await path.episode.branch(self._left[0])
+            play = await path.episode.branch.fork(path.episode, self._left[0])
             self._left.popleft()
             self._start(play, path)

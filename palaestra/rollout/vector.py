@@ -17,7 +17,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from palaestra.data import Action, StepResult, StopReason, Task, Trajectory
+from palaestra.data import Action, Play, StepResult, StopReason, Task, Trajectory
 from palaestra.data.protocols import Sampling
 from palaestra.errors import EpisodeFailure, RecipeError
 from palaestra.policies.network import NetworkPolicy, NetworkSession, Question
@@ -27,7 +27,7 @@ from palaestra.rollout.episode import Episode, nobody_acted
 from palaestra.rollout.lanes import Lanes, VectorLanes, open_lanes
 from palaestra.rollout.limits import Limits
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Program, Role, Stage
+from palaestra.rollout.stage import Program, Role, Stage
 from palaestra.rollout.strategies import RolloutContext, Strategy, play_through
 
 
@@ -57,7 +57,7 @@ class VectorRunner:
             program: in place of the stage's (demonstrations). It may wait for acts and steps only.
             sampling: in place of the settings' and of `temperature`.
         """
-        if any(play.watch is not None or play.origin is not None for play in plays):
+        if any(play.branch is not None for play in plays):
             raise RecipeError(
                 where="rollout.runner: vector",
                 what="its programs run in lock step, and one that branches off would have to run ahead of it.",

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from palaestra.data import Action, Failure, Observation, Step, StopReason, Tail, Trajectory
+from palaestra.data import Action, Failure, Observation, Play, Step, StopReason, Tail, Trajectory
 from palaestra.data.protocols import Acted, Policy, Sampling, Session
 from palaestra.errors import EpisodeFailure
 from palaestra.registry import register
@@ -26,7 +26,7 @@ from palaestra.rollout.journal import play_from_json, play_to_json
 from palaestra.rollout.limits import LimitReached
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Program, Role, Stage
+from palaestra.rollout.stage import Program, Role, Stage
 from palaestra.store.episodes import from_json, to_json
 
 

@@ -19,13 +19,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from palaestra.data import Trajectory, derive
+from palaestra.data import Play, Trajectory, derive
 from palaestra.data.protocols import Sampling
 from palaestra.data.table import token_count
 from palaestra.errors import ContractError, RecipeError
 from palaestra.registry import part
 from palaestra.rollout.journal import Journal, name_of
-from palaestra.rollout.stage import Play
 from palaestra.rollout.strategies import RolloutContext, called_per, play_through
 from palaestra.training.actors import Actors
 from palaestra.training.build import World
@@ -340,8 +339,9 @@ class Asynchronous:
         """Play, but what was finished before; every finished episode goes to the journal at once."""
 
         async def one(play: Play) -> Trajectory:
+            leaves_another = play.branch is not None and play.branch.start is not None  # in a tree that has grown anew
             known = self._journal.finished.get(name_of(play))
-            if known is not None and play.origin is None:  # a branch is of a tree that has grown anew
+            if known is not None and not leaves_another:
                 return known
             assert self._collect is not None
             (played,) = await self._collect([play], sampling)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from palaestra.data import StopReason, Task, Trajectory, derive
+from palaestra.data import Play, StopReason, Task, Trajectory, derive
 from palaestra.data.protocols import Setting
 from palaestra.engines import InProcessEngine
 from palaestra.errors import ContractError, RecipeError, nearest
@@ -19,7 +19,7 @@ from palaestra.registry import part
 from palaestra.rollout.programs import demonstration_of, roles_of
 from palaestra.rollout.role_tools import phrases_of
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.stage import Role, Stage
 from palaestra.training.bound import bind, bind_all
 from palaestra.training.roles import make_roles, temperatures
 from palaestra.training.settings import PolicySettings, RunSettings, Use

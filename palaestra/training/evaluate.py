@@ -6,11 +6,11 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from palaestra.data import Task, Trajectory, derive
+from palaestra.data import Play, Task, Trajectory, derive
 from palaestra.envs.kit.panels import evaluation_tasks
 from palaestra.evaluation.panels import Evaluation, summarize
 from palaestra.registry import part
-from palaestra.rollout.stage import Play, Stage
+from palaestra.rollout.stage import Stage
 from palaestra.training.bound import Bound, bind
 from palaestra.training.build import World, make_environment
 from palaestra.training.settings import RunSettings

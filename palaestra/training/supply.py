@@ -8,11 +8,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from palaestra.data import Assignment, Trajectory, derive
-from palaestra.rollout.stage import Play
+from palaestra.data import Play, Trajectory, derive
 from palaestra.rollout.strategies import RolloutContext
 from palaestra.training.actors import Actors, Weights
 from palaestra.training.bound import Bound
@@ -88,17 +87,9 @@ class Plans:
             chosen = self._sampler(self._source, step, count, drawn_by)
         seed, rollout = self._settings.seed, self._settings.rollout
         return [
-            Play(
-                task=assignment.task,
-                group=f"{step:06d}-{i:05d}",
-                sample=sample,
-                seed=derive(seed, "play", step, i, sample),
-                turns=assignment.turns,
-                instruction=assignment.instruction,
-                info=assignment.info,
-            )
-            for i, assignment in enumerate(map(Assignment.of, chosen), start=first)
-            for sample in range(rollout.group if assignment.samples is None else assignment.samples)
+            replace(play, group=f"{step:06d}-{i:05d}", sample=sample, seed=derive(seed, "play", step, i, sample))
+            for i, play in enumerate(map(Play.of, chosen), start=first)
+            for sample in range(rollout.group if play.samples is None else play.samples)
         ]
 
 

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from palaestra.data import StopReason, Trajectory, derive, rows_of
+from palaestra.data import Play, StopReason, Trajectory, derive, rows_of
 from palaestra.data.batches import micro_batches
 from palaestra.data.protocols import HasGuidance
 from palaestra.errors import NoSignal, RecipeError
 from palaestra.rollout.programs import demonstration_of
-from palaestra.rollout.stage import Play
 from palaestra.training.build import World, make_optimizer
 from palaestra.training.settings import WarmStartSettings
 

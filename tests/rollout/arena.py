@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from palaestra.chat import LatestOnly
-from palaestra.data import Trajectory
+from palaestra.data import Play, Trajectory
 from palaestra.envs.probes.codefix import CodeFix
 from palaestra.rollout.programs import play as playing
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.stage import Role, Stage
 from palaestra.rollout.strategies import RolloutContext
 
 AGENT = "programmer"

@@ -25,12 +25,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from palaestra.data import Action, Observation, StepResult, StepTable, StopReason, Trajectory
+from palaestra.data import Action, Observation, Play, StepResult, StepTable, StopReason, Trajectory
 from palaestra.errors import EpisodeFailure
+from palaestra.rollout.branches import Branch
 from palaestra.rollout.programs import play
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.stage import Role, Stage
 from palaestra.rollout.vector import VectorRunner
 from palaestra.testing import EchoEnvironment, ScriptedPolicy
 
@@ -330,27 +331,27 @@ def test_10_places_are_given_back_once() -> None:
 
     async def counted(episode: Any) -> None:
         nonlocal now, most
-        if episode.play.watch is not None:
-            episode.answered = True
+        if episode.branch is not None:
+            episode.branch.answered = True
             await episode.agents["player"].act("say red")
         now, most = now + 1, max(most, now + 1)
         await go_on.wait()
         now -= 1
 
-    async def watch(episode: Any) -> None:
+    async def pause(episode: Any) -> None:
         waits.set()
         await asyncio.Event().wait()
 
-    runner, (watched, *others) = _runner(counted, in_flight=1)
+    runner, (paused, *others) = _runner(counted, in_flight=1)
 
     async def main() -> None:
         async with runner.open() as collect:
-            first = asyncio.ensure_future(collect([dataclasses.replace(watched, watch=watch)]))
+            first = asyncio.ensure_future(collect([dataclasses.replace(paused, branch=Branch(pause=pause))]))
             await waits.wait()
             playing = [asyncio.ensure_future(collect([play])) for play in others]
             while not now:  # the place is another episode's
                 await asyncio.sleep(0)
-            for _ in range(10):  # once out of the watcher, once while it waits for a place
+            for _ in range(10):  # once out of the pause, once while it waits for a place
                 first.cancel()
                 await asyncio.sleep(0.01)
             assert first.done()

@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 
-from palaestra.data import StopReason, Task, Trajectory
+from palaestra.data import Play, StopReason, Task, Trajectory
 from palaestra.data.protocols import Sampling
 from palaestra.errors import NoSignal, RecipeError, UnknownName
 from palaestra.recipe import load
 from palaestra.rollout.dynamic_sampling import DynamicSampling
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play
 from palaestra.rollout.strategies import RolloutContext, play_through
 from palaestra.store.metrics import MetricsLog
 from palaestra.training.start import train

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from palaestra.chat import ChatRenderer, FullHistory, LatestOnly, Window
-from palaestra.data import Observation, StopReason, Task
+from palaestra.data import Observation, Play, StopReason, Task
 from palaestra.data.protocols import Setting
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.policies.network import NetworkPolicy
 from palaestra.rollout.programs import play as playing
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.stage import Role, Stage
 from palaestra.store.episodes import from_json, to_json
 from palaestra.systems.dcpo.editable import Editable
 from palaestra.testing import EchoEnvironment, TinyModel

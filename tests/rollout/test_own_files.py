@@ -19,14 +19,14 @@ from typing import Any
 import pytest
 
 from palaestra import registry
-from palaestra.data import StopReason, Task, Trajectory
+from palaestra.data import Play, StopReason, Task, Trajectory
 from palaestra.errors import ContractError, missing_extra
 from palaestra.recipe import load
 from palaestra.registry import part
 from palaestra.rollout.programs import play as playing
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.stage import Role, Stage
 from palaestra.store.folder import RunFolder
 from palaestra.store.metrics import MetricsLog
 from palaestra.testing import ScriptedPolicy

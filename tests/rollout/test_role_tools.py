@@ -24,14 +24,14 @@ from typing import Any, get_args
 
 import pytest
 
-from palaestra.data import Action, Observation, Step, Trajectory
+from palaestra.data import Action, Observation, Play, Step, Trajectory
 from palaestra.errors import ContractError, PalaestraError
 from palaestra.recipe import load
 from palaestra.rollout.episode import Episode
 from palaestra.rollout.role_tools import RoleTools, bench_of, record_call
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.stage import Role, Stage
 from palaestra.testing import EchoEnvironment, ScriptedPolicy
 from palaestra.tools import ToolError, tool
 from palaestra.tools.calculator import calculator

@@ -25,11 +25,11 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from palaestra.data import Action, StepResult, StopReason, Trajectory
+from palaestra.data import Action, Play, StepResult, StopReason, Trajectory
 from palaestra.rollout.programs import play
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.stage import Role, Stage
 from palaestra.testing import EchoEnvironment, ScriptedPolicy
 
 

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from palaestra.data import Action, Observation, StopReason, Tail
+from palaestra.data import Action, Observation, Play, StopReason, Tail
 from palaestra.data.protocols import Acted
 from palaestra.rollout.agent import conversation_of, segment_number
 from palaestra.rollout.programs import play
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Stage
+from palaestra.rollout.stage import Stage
 from palaestra.rollout.windows import WindowRunner
 from palaestra.testing import EchoEnvironment
 from tests.rollout.test_vector import stage

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 import torch
 
-from palaestra.data import Action, Observation, StepResult, StepTable, Task, Trajectory
+from palaestra.data import Action, Observation, Play, StepResult, StepTable, Task, Trajectory
 from palaestra.data.protocols import Setting
 from palaestra.engines import InProcessEngine
 from palaestra.errors import CheckpointError, ContractError, InvalidData, RecipeError
@@ -32,7 +32,7 @@ from palaestra.rollout.programs import play as playing
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.self_play import SelfPlay, score
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.stage import Role, Stage
 from palaestra.rollout.strategies import RolloutContext
 from palaestra.rollout.vector import VectorRunner
 from palaestra.testing import TinyModel

@@ -10,7 +10,7 @@
 8.  An act that fails ends the others that were begun with it.
 9.  A role's prompt stands around what it is shown; a parser reads what it says, and what means nothing is invalid.
 10. A role's own temperature counts in training and not in evaluations; its length always does.
-11. A cast lets another role take an agent's part; a guest's rows weigh nothing.
+11. A play lets another role take an agent's part; a guest's rows weigh nothing.
 12. A role that an exception names is in the message; other episodes go on.
 13. Who is cut off takes along what it could not answer any more, as it would have seen it, or else nothing.
 14. Rewards from before a role's first act are paid on that act.
@@ -31,13 +31,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from palaestra.data import Action, Observation, StepTable, StopReason, Trajectory
+from palaestra.data import Action, Observation, Play, StepTable, StopReason, Trajectory
 from palaestra.data.protocols import Acted, Sampling
 from palaestra.rollout.episode import Episode
 from palaestra.rollout.programs import acted_by
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.stage import Role, Stage
 from palaestra.testing import EchoEnvironment, ScriptedPolicy
 
 
@@ -248,9 +248,9 @@ def test_10_own_sampling(temperature: float | None, expected: float) -> None:
     assert (slow.samplings[0].temperature, slow.samplings[0].max_tokens) == (expected, 5)
 
 
-def test_11_cast() -> None:
+def test_11_roles_of_a_play() -> None:
     roles = {"*": Role(policy=Slow()), "old": Role(policy=Slow(name="main@3"), guest=True)}
-    (played,) = run(lambda episode: together(episode, "a", "b"), roles=roles, plays={"cast": {"b": "old"}})
+    (played,) = run(lambda episode: together(episode, "a", "b"), roles=roles, plays={"roles": {"b": "old"}})
     assert [(step.agent, step.policy) for step in played.steps] == [("a", "slow"), ("b", "main@3")]
     assert StepTable.from_trajectories([played]).weight.tolist() == [1.0, 0.0]
 

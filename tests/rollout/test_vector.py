@@ -28,7 +28,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from palaestra.data import Action, Observation, StepResult, StopReason, Task, Trajectory
+from palaestra.data import Action, Observation, Play, StepResult, StopReason, Task, Trajectory
 from palaestra.data.protocols import Setting
 from palaestra.envs.adapters.gymnasium.world import GymnasiumEnvironment
 from palaestra.errors import ContractError, RecipeError
@@ -36,7 +36,7 @@ from palaestra.policies.network import NetworkPolicy
 from palaestra.rollout.programs import demonstrate, play
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.stage import Role, Stage
 from palaestra.rollout.vector import VectorRunner
 
 CARTPOLE = functools.partial(GymnasiumEnvironment, id="CartPole-v1")
@@ -266,7 +266,7 @@ def test_10_refusals() -> None:
 def test_11_roles_that_left_are_forgotten() -> None:
     on = stage(Countdown, all=network(2), guest=network(2, "main@0"))
     runner = VectorRunner(on, RolloutSettings())
-    runner.collect([dataclasses.replace(play, cast={"player": "guest"}) for play in countdowns(2)])
+    runner.collect([dataclasses.replace(play, roles={"player": "guest"}) for play in countdowns(2)])
     left = weakref.ref(on.roles.pop("guest").policy)  # type: ignore[attr-defined]
     runner.collect(countdowns(2))
     gc.collect()

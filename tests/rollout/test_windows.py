@@ -27,7 +27,7 @@ import numpy as np
 import pytest
 import torch
 
-from palaestra.data import Action, Observation, StepResult, StopReason, Task, Trajectory
+from palaestra.data import Action, Observation, Play, StepResult, StopReason, Task, Trajectory
 from palaestra.data.protocols import Setting
 from palaestra.errors import RecipeError
 from palaestra.policies.network import NetworkPolicy
@@ -35,7 +35,7 @@ from palaestra.policies.scripted import expert
 from palaestra.rollout.programs import demonstrate
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Stage
+from palaestra.rollout.stage import Stage
 from palaestra.rollout.windows import WindowRunner
 from palaestra.systems.t_ppo.counting import Counting
 from palaestra.testing import EchoEnvironment, TinyModel
@@ -294,7 +294,7 @@ def test_12_what_the_play_says() -> None:
     texts = ["be quick", *(f"be quick say {word}" for word in ("red", "blue"))]
     roles = {"player": TinyModel(texts=texts), "guest": TinyModel(texts=texts, name="other", seed=1)}
     on = stage(lambda: EchoEnvironment(turns=9), **roles)
-    given = {"turns": 5, "instruction": "be quick", "cast": {"player": "guest"}, "info": {"level": 2}}
+    given = {"turns": 5, "instruction": "be quick", "roles": {"player": "guest"}, "info": {"level": 2}}
     plays = [dataclasses.replace(play, **given) for play in iteration(0, 3, EchoEnvironment())]
     state: Any = {"suspended": []}
     for _ in range(9):

@@ -6,11 +6,11 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from palaestra.data import Observation, Trajectory
+from palaestra.data import Observation, Play, Trajectory
 from palaestra.rollout.programs import demonstration_of
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.stage import Role, Stage
 from palaestra.testing import EchoEnvironment, ScriptedPolicy
 from palaestra.training.bound import bind
 from palaestra.training.settings import Use

@@ -26,13 +26,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from palaestra.data import Action, Observation, Trajectory
+from palaestra.data import Action, Observation, Play, Trajectory
 from palaestra.data.protocols import Acted
 from palaestra.errors import RecipeError
 from palaestra.rollout.programs import demonstration_of, roles_of
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.stage import Role, Stage
 from palaestra.teams.debate import debate
 from palaestra.teams.graph import chain, independent, layers, mesh, speak, star
 from palaestra.testing import EchoEnvironment, TinyModel

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from palaestra.chat import FullHistory
-from palaestra.data import Trajectory, derive, rows_of
+from palaestra.data import Play, Trajectory, derive, rows_of
 from palaestra.data.protocols import Setting
 from palaestra.engines import InProcessEngine
 from palaestra.envs.probes.toolcalc import ToolCalc
@@ -19,7 +19,7 @@ from palaestra.policies.language import LanguagePolicy
 from palaestra.registry import part
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.stage import Role, Stage
 
 
 @pytest.fixture(scope="module")

@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from palaestra.data import Action, StepResult, StepTable, Task
+from palaestra.data import Action, Play, StepResult, StepTable, Task
 from palaestra.data.protocols import Setting
 from palaestra.errors import ContractError, RecipeError
 from palaestra.policies import scripted
 from palaestra.rollout import programs
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.stage import Role, Stage
 from palaestra.systems.adv_evo.secrets import (
     ANSWERS,
     ATTACKERS,

@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.data import StopReason, Trajectory, derive
+from palaestra.data import Play, StopReason, Trajectory, derive
 from palaestra.data.protocols import HasGuidance
 from palaestra.errors import ContractError
 from palaestra.registry import Fraction, register
 from palaestra.rollout.retelling import opening, retold
-from palaestra.rollout.stage import Play
 from palaestra.rollout.strategies import RolloutContext
 
 WHERE = "strategy: second_attempt"

@@ -1,6 +1,6 @@
 """Branching: trajectories of a group leave one another where the policy has become uncertain.
 
-Knows plays, entropies of acts and probabilities. How a tree grows is in `tree`, how an episode is repeated in `origin`.
+How a tree grows is in `rollout.tree`, how an episode is repeated in `rollout.branches`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from typing import Annotated, Any
 import numpy as np
 import pydantic
 
-from palaestra.data import Step, Trajectory
+from palaestra.data import Play, Step, Trajectory
 from palaestra.errors import RecipeError
 from palaestra.registry import NonNegative, PositiveInt, register
-from palaestra.rollout.stage import Play
 from palaestra.rollout.strategies import RolloutContext
 from palaestra.rollout.tree import Tree
 
@@ -165,7 +164,7 @@ class Branching:
 def _measured(trees: Sequence[Tree]) -> dict[str, float]:
     """What is logged of an iteration's trees."""
     steps = [step for tree in trees for path in tree.paths for t in path.found for step in t.steps]
-    branches = [Counter(path.root for path in tree.paths if path.play.origin is not None) for tree in trees]
+    branches = [Counter(path.root for path in tree.paths if path.play.branch.start is not None) for tree in trees]
     total = sum(map(Counter.total, branches))
     looks = [look for tree in trees for look in tree.looks]
     metrics = {

@@ -26,16 +26,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from palaestra.data import Action, Observation, Step, StopReason, Tail, Trajectory, derive
+from palaestra.data import Action, Observation, Play, Step, StopReason, Tail, Trajectory, derive
 from palaestra.data.protocols import Acted, Sampling, Setting
 from palaestra.envs.probes.hopsearch import HopSearch
 from palaestra.errors import RecipeError
 from palaestra.policies.network import NetworkPolicy
 from palaestra.rollout.agent import conversation_of
+from palaestra.rollout.branches import Branch
 from palaestra.rollout.programs import play
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.stage import Role, Stage
 from palaestra.rollout.strategies import RolloutContext
 from palaestra.rollout.vector import VectorRunner
 from palaestra.systems.arpo.branching import Branching
@@ -341,9 +342,9 @@ def test_refusals() -> None:  # rule 9
     assert found and all("a Session cannot be copied" in message for message in found)
     found = faults(stage(policy, program=prying), plays(size=8))
     assert found and all("asks its agent's session for `memory` while its acts are repeated" in m for m in found)
-    watched = [dataclasses.replace(plays()[0], watch=lambda episode: None)]
+    branching = [dataclasses.replace(plays()[0], branch=Branch())]
     with pytest.raises(RecipeError, match="its programs run in lock step"):
-        VectorRunner(stage(policy), RolloutSettings()).collect(watched)
+        VectorRunner(stage(policy), RolloutSettings()).collect(branching)
 
 
 def test_branches_of_long_conversations(monkeypatch: pytest.MonkeyPatch) -> None:  # rule 10

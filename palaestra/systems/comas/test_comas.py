@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 
 from palaestra.chat import LatestOnly
-from palaestra.data import StepTable, Trajectory
+from palaestra.data import Play, StepTable, Trajectory
 from palaestra.envs.probes.sums import Sums, read, spell
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.registry import part
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.stage import Role, Stage
 from palaestra.systems.comas.discussion import demonstrate, discussion, score_of
 from palaestra.systems.comas.interaction import interaction
 from palaestra.systems.self_consistency import self_consistency

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from palaestra.data import Trajectory
+from palaestra.data import Play, Trajectory
 from palaestra.errors import ContractError, RecipeError, nearest
 from palaestra.registry import PositiveInt, register
 from palaestra.rollout.programs import roles_of
-from palaestra.rollout.stage import Play
 from palaestra.rollout.strategies import RolloutContext
 
 WHERE = "strategy: role_exchange"
@@ -36,7 +35,7 @@ class RoleExchange:
     Metrics: exchange/shift (by how many places roles are moved).
 
     Raises: RecipeError, for fewer than two roles, one named twice or one that nobody plays; ContractError, for plays
-    with a cast already.
+    that give roles away already.
     Differs from the authors' code: optimizers are kept, where theirs are made anew at each exchange.
     """
 
@@ -51,27 +50,27 @@ class RoleExchange:
             )
         self._roles, self._every = roles, every
 
-    def cast(self, step: int) -> Mapping[str, str]:
+    def exchanged(self, step: int) -> Mapping[str, str]:
         """Role → whose place it takes in iteration `step`; empty where nothing is moved."""
         shift = step // self._every % len(self._roles)
         moved = (*self._roles[shift:], *self._roles[:shift])
         return dict(zip(self._roles, moved, strict=True)) if shift else {}
 
     async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
-        """Play with the cast of this iteration."""
+        """Play with the roles of this iteration."""
         self._refuse_unknown(rollout)
-        cast = self.cast(rollout.step)
+        exchanged = self.exchanged(rollout.step)
         rollout.metrics["exchange/shift"] = float(rollout.step // self._every % len(self._roles))
-        taken = next((play for play in plays if play.cast.keys() & set(self._roles)), None)
+        taken = next((play for play in plays if play.roles.keys() & set(self._roles)), None)
         if taken is not None:
             raise ContractError(
                 where=WHERE,
-                what=f"a play has a cast already ({dict(taken.cast)}), and its roles cannot be exchanged too.",
+                what=f"a play gives roles away already ({dict(taken.roles)}), and its roles cannot be exchanged too.",
                 remedy="Let one strategy alone say who plays whom.",
             )
 
         def recast(given: Sequence[Play]) -> list[Play]:
-            return [replace(play, cast={**play.cast, **cast}) for play in given]
+            return [replace(play, roles={**play.roles, **exchanged}) for play in given]
 
         supply = rollout.supply
         return await replace(rollout, supply=lambda groups: recast(supply(groups))).collect(recast(plays))

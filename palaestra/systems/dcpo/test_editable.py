@@ -22,14 +22,14 @@ import pytest
 import torch
 
 from palaestra.chat import FullHistory
-from palaestra.data import Observation, StepTable, StopReason, Trajectory, rows_of
+from palaestra.data import Observation, Play, StepTable, StopReason, Trajectory, rows_of
 from palaestra.data.batches import token_index
 from palaestra.envs.probes.hopsearch import HopSearch
 from palaestra.errors import InvalidData
 from palaestra.rollout.programs import demonstrate, demonstration_of, play
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.stage import Role, Stage
 from palaestra.systems.dcpo.curating import curate, demonstrate_curating
 from palaestra.systems.dcpo.editable import Edit, Editable, read_edit, write_edit
 from palaestra.systems.dcpo.resource_penalty import resource_penalty

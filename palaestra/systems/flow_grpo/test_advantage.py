@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 
-from palaestra.data import StepTable
+from palaestra.data import Play, StepTable
 from palaestra.data.protocols import Setting
 from palaestra.envs.probes.flow import PLANNER, Flow
 from palaestra.errors import InvalidData
@@ -20,7 +20,7 @@ from palaestra.policies.network import NetworkPolicy
 from palaestra.policies.scripted import expert
 from palaestra.rollout.programs import play
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.stage import Role, Stage
 from palaestra.rollout.vector import VectorRunner
 from palaestra.systems.flow_grpo.advantage import flow_grpo
 from palaestra.training.credit import chain

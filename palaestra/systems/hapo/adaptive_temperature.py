@@ -13,10 +13,9 @@ import pydantic
 import torch
 from torch import Tensor
 
-from palaestra.data import Trajectory
+from palaestra.data import Play, Trajectory
 from palaestra.data.entropy_signal import EntropyHeat, EntropyScale, entropy_scale
 from palaestra.registry import Fraction, register
-from palaestra.rollout.stage import Play
 from palaestra.rollout.strategies import RolloutContext
 
 Strength = Annotated[float, pydantic.Field(ge=0, lt=1)]

@@ -15,14 +15,13 @@ import numpy as np
 import pytest
 import torch
 
-from palaestra.data import Action, Observation, Step, Task, Trajectory
+from palaestra.data import Action, Observation, Play, Step, Task, Trajectory
 from palaestra.data.entropy_signal import EntropyHeat, EntropyScale
 from palaestra.data.protocols import Sampling
 from palaestra.engines.sampling import heated, log_distribution
 from palaestra.errors import RecipeError
 from palaestra.policies.drawing import draw
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play
 from palaestra.rollout.strategies import RolloutContext
 from palaestra.systems.hapo.adaptive_temperature import AdaptiveTemperature
 from palaestra.systems.kimi_rl.cooling import Cooling

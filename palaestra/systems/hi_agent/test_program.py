@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from palaestra.data import StepTable, Trajectory
+from palaestra.data import Play, StepTable, Trajectory
 from palaestra.data.protocols import Setting
 from palaestra.errors import RecipeError
 from palaestra.policies.network import NetworkPolicy
@@ -25,7 +25,7 @@ from palaestra.recipe import load
 from palaestra.rollout.programs import play
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.stage import Role, Stage
 from palaestra.rollout.vector import VectorRunner
 from palaestra.systems.hi_agent.advantage import foresight as credit
 from palaestra.systems.hi_agent.errands import PLANNER, Errands

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.data import StopReason, Trajectory
+from palaestra.data import Play, StopReason, Trajectory
 from palaestra.errors import ContractError
 from palaestra.registry import register
 from palaestra.rollout.retelling import Opened, opening, retold
-from palaestra.rollout.stage import Play, Stage
+from palaestra.rollout.stage import Stage
 from palaestra.rollout.strategies import RolloutContext
 
 

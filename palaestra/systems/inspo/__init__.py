@@ -18,10 +18,9 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import pydantic
 
-from palaestra.data import StopReason, Trajectory, derive
+from palaestra.data import Play, StopReason, Trajectory, derive
 from palaestra.errors import CheckpointError, InvalidData, RecipeError
 from palaestra.registry import Fraction, Positive, PositiveInt, part, register
-from palaestra.rollout.stage import Play
 from palaestra.rollout.strategies import RolloutContext
 
 WHERE = "strategy: instruction_population"

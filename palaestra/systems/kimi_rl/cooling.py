@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from palaestra.data import Trajectory
+from palaestra.data import Play, Trajectory
 from palaestra.registry import Positive, PositiveInt, register
-from palaestra.rollout.stage import Play
 from palaestra.rollout.strategies import RolloutContext
 
 

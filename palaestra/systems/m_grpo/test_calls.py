@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from palaestra.data import StepTable
+from palaestra.data import Play, StepTable
 from palaestra.data.protocols import Setting
 from palaestra.envs.probes.relay import MAIN, SUB, Relay
 from palaestra.policies.network import NetworkPolicy
@@ -16,7 +16,7 @@ from palaestra.policies.scripted import expert
 from palaestra.rollout.programs import play
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.stage import Role, Stage
 from palaestra.rollout.vector import VectorRunner
 from palaestra.systems.m_grpo.advantage import m_grpo
 from palaestra.systems.m_grpo.hierarchical import hierarchical

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.data import StopReason, Task, Trajectory, derive
+from palaestra.data import Play, StopReason, Task, Trajectory, derive
 from palaestra.registry import Fraction, PositiveInt, register
-from palaestra.rollout.stage import Play
 from palaestra.rollout.strategies import RolloutContext
 
 

@@ -20,12 +20,12 @@ from typing import Any
 import pytest
 
 from palaestra.chat import LatestOnly
-from palaestra.data import Action, StepTable, Task, Trajectory
+from palaestra.data import Action, Play, StepTable, Task, Trajectory
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.parts.estimators import dr_mas
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.stage import Role, Stage
 from palaestra.rollout.strategies import RolloutContext
 from palaestra.systems.search_self_play.inquiry import Inquiry
 from palaestra.systems.search_self_play.proposer import demonstrate, proposer_solver

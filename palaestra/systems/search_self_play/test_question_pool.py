@@ -11,8 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from palaestra.data import Task, Trajectory
-from palaestra.rollout.stage import Play
+from palaestra.data import Play, Task, Trajectory
 from palaestra.rollout.strategies import RolloutContext
 from palaestra.systems.search_self_play.question_pool import QuestionPool
 

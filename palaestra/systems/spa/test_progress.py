@@ -24,11 +24,10 @@ import torch
 from hypothesis import given
 
 from palaestra.algebra import total_return
-from palaestra.data import StepTable, derive, rows_of
+from palaestra.data import Play, StepTable, derive, rows_of
 from palaestra.data.iteration import Iteration
 from palaestra.errors import ContractError, InvalidData, NoSignal, RecipeError
 from palaestra.recipe import load
-from palaestra.rollout.stage import Play
 from palaestra.systems.spa.encoders import StepEstimator
 from palaestra.systems.spa.equal_split import equal_split
 from palaestra.systems.spa.progress import Progress, progress_loss, progress_rewards, rows_of_episodes

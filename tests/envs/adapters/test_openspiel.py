@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from palaestra.data import Action, StepResult, StepTable, Task
+from palaestra.data import Action, Play, StepResult, StepTable, Task
 from palaestra.data.protocols import Setting
 from palaestra.envs.adapters.openspiel import games as openspiel_games
 from palaestra.envs.adapters.openspiel.world import OpenSpiel
@@ -30,7 +30,7 @@ from palaestra.policies import scripted
 from palaestra.rollout import programs
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.stage import Role, Stage
 from palaestra.testing import check_environment
 
 BOARD, CARDS, SIGNAL = "tic_tac_toe", "kuhn_poker", "tiny_hanabi"

@@ -1,28 +1,29 @@
-"""Origins: where a branch leaves the episode that it came from, and how what came before is repeated.
+"""Branches: episodes that leave another one on the way, and how what came before is repeated.
 
 A running program cannot be copied. So a branch is an episode of its own whose program runs anew: resets, steps and
 acts are answered from the record, without the environment, without an engine, until it stands where the other one
 stood. There the environment is put back into its place, and sessions go on as copies of the other's.
-
-Knows steps, step results and sessions. Knows no method, no model and no environment by name.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
-from palaestra.data import Action, Observation, Step, StepResult, Tail
+from palaestra.data import Action, Observation, Play, Step, StepResult, Tail
 from palaestra.data.protocols import Acted, Session
 from palaestra.errors import ContractError, EpisodeFailure
 from palaestra.rollout.agent import conversation_of
 
+if TYPE_CHECKING:
+    from palaestra.rollout.episode import Episode
+
 
 @dataclass(slots=True, frozen=True, kw_only=True, eq=False)
-class Origin:
-    """Where a branch begins. Each serves one branch.
+class BranchPoint:
+    """Where a branch leaves another episode. Each serves one branch.
 
     Attributes:
         parent: the trajectory that it leaves.
@@ -41,6 +42,77 @@ class Origin:
         """The agent's session behind the acts that the record has of it."""
         past = deque(step for step in self.steps if step.agent == agent)
         return _Repeating(session, past) if past else session
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Branch:
+    """What branching keeps of one episode. A play's is copied when its episode begins.
+
+    Attributes:
+        start: where the episode leaves another one; None: it begins with the task.
+        pause: called with the episode whenever the environment has answered and an agent is about to act; the episode
+            waits for it. There, and only there, `fork` makes the play of a branch.
+        results: what the environment has answered. past: answers that are still to be repeated.
+        answered: the environment has, and nobody has acted on it yet.
+    """
+
+    start: BranchPoint | None = None
+    pause: Callable[[Any], Awaitable[None]] | None = None
+    results: list[StepResult] = field(init=False, default_factory=list)
+    past: deque[StepResult] = field(init=False)
+    answered: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        self.past = deque(() if self.start is None else self.start.results)
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What the trajectory tells of the place where it left another one."""
+        return {} if self.start is None else {"parent": self.start.parent, "fork": len(self.start.steps)}
+
+    async def wait(self, episode: Episode) -> None:
+        """Before an act: wait while others may leave this place."""
+        if self.answered and self.pause is not None:
+            self.answered = False
+            with episode.busy():
+                await self.pause(episode)
+
+    async def repeated(self, episode: Episode) -> StepResult | None:
+        """The next answer of the record. With its last one, the environment is where the branch begins."""
+        if not self.past:
+            return None
+        result = self.past.popleft()
+        if not self.past and self.start is not None:
+            await episode.host.reset(episode.play.task)
+            await episode.host.restore(self.start.state)
+            for copied, step in zip(episode.trajectory.steps, self.start.steps, strict=False):
+                copied.seconds = step.seconds
+        return result
+
+    def mark(self, step: Step, trajectory: str) -> None:
+        """Each step tells the node of the tree that it stands at; those of the record tell that they are copies."""
+        if self.start is not None and step.turn < len(self.start.steps):
+            step.mark(copied=1.0, node=self.start.steps[step.turn].marks.node)
+        else:
+            step.mark(node=f"{trajectory}:{step.turn}")
+
+    async def fork(self, episode: Episode, play: Play) -> Play:
+        """The play of an episode that begins where this one stands.
+
+        Raises: EpisodeFailure, if the environment cannot be copied; ContractError, if a session cannot.
+        """
+        state = await episode.host.snapshot()
+        sessions = {
+            name: fork(agent.session, (play.group, play.sample, name)) for name, agent in episode.agents.items()
+        }
+        point = BranchPoint(
+            parent=episode.trajectory.id,
+            results=tuple(self.results),
+            steps=tuple(episode.trajectory.steps),
+            state=state,
+            sessions=sessions,
+        )
+        return replace(play, branch=Branch(start=point))
 
 
 class _Repeating:

@@ -47,7 +47,7 @@ from asynchrony import TURN  # one for this file as a script and as the home of 
 from machine import describe
 
 from palaestra.data import Action, Observation, Play, Tail, derive
-from palaestra.data.protocols import Acted, Sampling, Setting
+from palaestra.data.protocols import Response, Sampling, Setting
 from palaestra.recipe import load
 from palaestra.registry import register
 from palaestra.rollout.programs import acted_by
@@ -73,12 +73,12 @@ class Answering:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
-    async def act(self, observation: Observation, *, seed: int) -> Acted:
+    async def act(self, observation: Observation, *, seed: int) -> Response:
         await asyncio.sleep(self._seconds)
-        return Acted(action=Action(text="found"))
+        return Response(action=Action(text="found"))
 
-    def record(self, observation: Observation, action: Action) -> Acted:
-        return Acted(action=action)
+    def record(self, observation: Observation, action: Action) -> Response:
+        return Response(action=action)
 
     def end(self, observation: Observation | None) -> Tail | None:
         return None

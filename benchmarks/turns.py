@@ -28,7 +28,7 @@ from matplotlib.figure import Figure
 from palaestra.chat import FullHistory
 from palaestra.data import Play, Step, Trajectory, derive
 from palaestra.data.iteration import Iteration
-from palaestra.data.protocols import Generation, Request, Setting
+from palaestra.data.protocols import Request, Response, Setting
 from palaestra.engines import InProcessEngine
 from palaestra.policies.language import LanguagePolicy
 from palaestra.registry import part
@@ -68,14 +68,14 @@ class Rereading:
     engine: InProcessEngine
     histories: dict[Hashable, list[np.ndarray]] = field(default_factory=dict)
 
-    async def generate(self, request: Request) -> Generation:
+    async def generate(self, request: Request) -> Response:
         history = self.histories.setdefault(request.session, [])
         history.append(request.prompt)
         turn = (request.session, len(history))
-        generation = await self.engine.generate(replace(request, session=turn, prompt=np.concatenate(history)))
+        response = await self.engine.generate(replace(request, session=turn, prompt=np.concatenate(history)))
         self.engine.close(turn)
-        history.append(generation.tokens)
-        return generation
+        history.append(response.action.tokens)
+        return response
 
     def close(self, session: Hashable) -> None:
         self.histories.pop(session, None)

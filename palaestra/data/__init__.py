@@ -1,7 +1,8 @@
 """What flows between rooms: tasks, interaction, trajectories, tables and token batches."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
+from palaestra.data.former import former_names
 from palaestra.data.interaction import Action, FinishReason, Observation, StepResult, ToolCall
 from palaestra.data.iteration import Iteration
 from palaestra.data.keys import Key
@@ -10,9 +11,6 @@ from palaestra.data.table import Row, StepTable, rows_of
 from palaestra.data.task import Play, Task, panel_hash
 from palaestra.data.tokens import TokenBatch
 from palaestra.data.trajectory import Failure, Marks, Step, StopReason, Tail, Trajectory
-from palaestra.errors import ContractError
-
-RENAMED = {"Assignment": "Play"}  # what users write against
 
 __all__ = [
     "Action",
@@ -38,13 +36,5 @@ __all__ = [
     "rows_of",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Raises: ContractError, for a name of an earlier version; AttributeError, for any other."""
-    if name in RENAMED:
-        raise ContractError(
-            where=f"palaestra.data.{name}",
-            what=f"`{name}` is called `{RENAMED[name]}` now.",
-            remedy="Rename it; docs/renames.yaml lists what else has another name.",
-        )
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker finds a misspelled name
+    __getattr__ = former_names(__name__, {"Assignment": "`Play` now"})

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from palaestra.data.entropy_signal import EntropyHeat
-from palaestra.data.interaction import Action, FinishReason, Observation, StepResult
+from palaestra.data.interaction import Action, Observation, StepResult
 from palaestra.data.table import Row
 from palaestra.data.task import Task
 from palaestra.data.trajectory import Tail, Trajectory
@@ -121,25 +121,26 @@ class Request:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Generation:
-    """What an engine answers: int32 tokens (n,), float32 logprobs (n,), entropy (n,) if asked for.
+class Response:
+    """What answers: an engine a request, a session an observation.
 
-    `version` is that of the weights that drew the first token; `versions` int32 (n,) of each, where weights changed
-    on the way.
+    Attributes:
+        action: what was done. An engine gives tokens, log-probabilities and why they ended; a session adds the text.
+        prompt: int32 (m,), ids that are new since the segment's previous step. segment: which token sequence they are
+            of. An engine leaves both out.
+        version: of the weights that drew the first token.
     """
 
-    tokens: np.ndarray
-    logprobs: np.ndarray
-    finish: FinishReason
+    action: Action
+    prompt: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
+    segment: int = 0
     version: int = 0
-    entropy: np.ndarray | None = None
-    versions: np.ndarray | None = None
 
 
 class Engine(Protocol):
     """Serves generations of one or several policies."""
 
-    async def generate(self, request: Request) -> Generation: ...
+    async def generate(self, request: Request) -> Response: ...
     def close(self, session: Hashable) -> None: ...
 
 
@@ -163,24 +164,14 @@ class Sampling:
 class Session(Protocol):
     """One agent's conversation with its policy during one episode."""
 
-    async def act(self, observation: Observation, *, seed: int) -> Acted: ...
-    def record(self, observation: Observation, action: Action) -> Acted:
+    async def act(self, observation: Observation, *, seed: int) -> Response: ...
+    def record(self, observation: Observation, action: Action) -> Response:
         """Take `action` as if the policy had chosen it: demonstrations, and actions from outside."""
         ...
 
     def end(self, observation: Observation | None) -> Tail | None:
         """Close the session; the prompt ids that `observation` would have had (None without tokens)."""
         ...
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Acted:
-    """An action with what the trajectory must keep of the policy: new prompt ids, segment, version."""
-
-    action: Action
-    prompt: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
-    segment: int = 0
-    version: int = 0
 
 
 class Policy(Protocol):

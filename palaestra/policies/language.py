@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from palaestra.chat import Context, ContextFull, Conversation, FullHistory, Prompt, renderer_for
 from palaestra.data import Action, Observation, Row, Tail
-from palaestra.data.protocols import Acted, Current, Engine, Request, Sampling, Setting
+from palaestra.data.protocols import Current, Engine, Request, Response, Sampling, Setting
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError
 from palaestra.models.attention import reading
 from palaestra.models.causal_lm import load_causal_lm, make_causal_lm
@@ -244,7 +244,7 @@ class LanguageSession:
     unread: list[np.ndarray] = field(default_factory=list)  # recorded ids of this segment, new to the engine
     heard: bool = False  # the engine has a session for this segment
 
-    async def act(self, observation: Observation, *, seed: int) -> Acted:
+    async def act(self, observation: Observation, *, seed: int) -> Response:
         """Sample a response.
 
         Raises: ContextFull, when a grown history leaves no room; EpisodeFailure, when the very first
@@ -256,7 +256,7 @@ class LanguageSession:
         if room < 1:
             self._overflow(first=prompt.fresh and self.segment < 0)
         self._enter(prompt)
-        generation = await engine.generate(
+        response = await engine.generate(
             Request(
                 policy=self.policy.name,
                 session=(self.key, prompt.segment),
@@ -272,23 +272,16 @@ class LanguageSession:
             )
         )
         self.unread, self.heard = [], True
-        self.conversation.respond(generation.tokens)
-        action = Action(
-            text=self.policy.renderer.text(generation.tokens),
-            tokens=generation.tokens,
-            logprobs=generation.logprobs,
-            entropy=generation.entropy,
-            versions=generation.versions,
-            finish=generation.finish,
-        )
-        return Acted(action=action, prompt=prompt.ids, segment=prompt.segment, version=generation.version)
+        self.conversation.respond(response.action.tokens)
+        action = replace(response.action, text=self.policy.renderer.text(response.action.tokens))
+        return replace(response, action=action, prompt=prompt.ids, segment=prompt.segment)
 
-    def record(self, observation: Observation, action: Action) -> Acted:
+    def record(self, observation: Observation, action: Action) -> Response:
         """Take a given action: its text becomes the response ids."""
         ids = self.policy.renderer.action(action.text or str(action.value))
         return self.replay(observation, Action(text=action.text, value=action.value, tokens=ids, finish=action.finish))
 
-    def replay(self, observation: Observation, action: Action) -> Acted:
+    def replay(self, observation: Observation, action: Action) -> Response:
         """Take an action of this very policy again: its ids are the response, whatever its text would give."""
         prompt = self.conversation.observe(observation)
         if self.conversation.length + len(action.tokens) > self.policy.limit:
@@ -296,7 +289,7 @@ class LanguageSession:
         self._enter(prompt)
         self.conversation.respond(action.tokens)
         self.unread += [prompt.ids, action.tokens]  # the engine reads them when the next response is asked for
-        return Acted(action=action, prompt=prompt.ids, segment=prompt.segment, version=self.policy.version)
+        return Response(action=action, prompt=prompt.ids, segment=prompt.segment, version=self.policy.version)
 
     def fork(self, key: Hashable) -> LanguageSession:
         """A copy that goes on from here; what the engine has read is not read again.

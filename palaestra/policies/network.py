@@ -24,7 +24,7 @@ from torch import Tensor
 
 from palaestra.data import Action, Observation, Row
 from palaestra.data.entropy_signal import EntropyHeat
-from palaestra.data.protocols import Acted, Current, Sampling, Setting
+from palaestra.data.protocols import Current, Response, Sampling, Setting
 from palaestra.errors import CheckpointError, EpisodeFailure, RecipeError
 from palaestra.models.devices import device_of
 from palaestra.models.networks import Activation, ActorCritic, RecurrentActorCritic
@@ -293,23 +293,23 @@ class NetworkSession:
     memory: Tensor | None
     batcher: Batcher
 
-    async def act(self, observation: Observation, *, seed: int) -> Acted:
+    async def act(self, observation: Observation, *, seed: int) -> Response:
         """Choose an action, together with everybody else who is waiting for this policy.
 
         Raises: EpisodeFailure, if the observation has no fitting vector or the logits are not finite.
         """
         vector, legal = self.policy.vector(observation), self.policy.legal(observation)
         action = await self.batcher.ask(Question(self, vector, legal, seed))
-        return Acted(action=action, version=self.policy.version)
+        return Response(action=action, version=self.policy.version)
 
-    def record(self, observation: Observation, action: Action) -> Acted:
+    def record(self, observation: Observation, action: Action) -> Response:
         """Take a given action: its index becomes the token, and memory moves on as if it had been chosen."""
         index = _index_of(action, observation, self.policy)
         if self.memory is not None:
             vectors = self.policy.vector(observation)[None]
             self.memory = self.policy.act_batch(vectors, [0], memory=self.memory).memory
         taken = Action(text=action.text, value=action.value, tokens=np.array([index], np.int32), finish=action.finish)
-        return Acted(action=taken, version=self.policy.version)
+        return Response(action=taken, version=self.policy.version)
 
     def fork(self, key: Hashable) -> NetworkSession:
         """A copy that remembers the same; memories are never written to, only replaced."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from palaestra.data import Action, Observation, Tail
-from palaestra.data.protocols import Acted, Sampling, Setting
+from palaestra.data.protocols import Response, Sampling, Setting
 from palaestra.errors import EpisodeFailure
 from palaestra.registry import register
 
@@ -24,11 +24,11 @@ class ScriptedSession:
     answer: Callable[[Observation, np.random.Generator, Oracle | None], Awaitable[Action]]
     oracle: Oracle | None = None  # set by the episode: asks the environment's expert
 
-    async def act(self, observation: Observation, *, seed: int) -> Acted:
-        return Acted(action=await self.answer(observation, np.random.default_rng(seed), self.oracle))
+    async def act(self, observation: Observation, *, seed: int) -> Response:
+        return Response(action=await self.answer(observation, np.random.default_rng(seed), self.oracle))
 
-    def record(self, observation: Observation, action: Action) -> Acted:
-        return Acted(action=action)
+    def record(self, observation: Observation, action: Action) -> Response:
+        return Response(action=action)
 
     def fork(self, key: Hashable) -> ScriptedSession:
         """The same function; the episode that takes it tells it its own expert."""

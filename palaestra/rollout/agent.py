@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from palaestra.chat import ContextFull
 from palaestra.data import Action, Observation, Step, StopReason, derive
-from palaestra.data.protocols import Acted, Session
+from palaestra.data.protocols import Response, Session
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, nearest
 from palaestra.rollout.limits import LimitReached
 from palaestra.rollout.programs import roles_of
@@ -93,7 +93,7 @@ class Agent:
         place = (self.name, act) if self.invocation == 0 else (self.name, self.invocation, act)
         try:
             with self.episode.busy():
-                acted = await self.session.act(observation, seed=derive(self.episode.play.seed, *place))
+                response = await self.session.act(observation, seed=derive(self.episode.play.seed, *place))
         except ContextFull:
             self.cut = observation
             raise LimitReached(StopReason.CONTEXT_OVERFLOW) from None
@@ -101,7 +101,7 @@ class Agent:
             raise
         except Exception as error:
             raise _failure(f"agent {self.name}, policy {self.policy}", error) from error
-        step = self._note(observation, acted, turn, invocation=invocation, parent=parent)
+        step = self._note(observation, response, turn, invocation=invocation, parent=parent)
         step.seconds = time.monotonic() - began
         return step
 
@@ -132,16 +132,16 @@ class Agent:
         action = Action(text=action, value=action) if isinstance(action, str) else action
         self._within_limits(observation)
         try:
-            acted = self.session.record(observation, action)
+            response = self.session.record(observation, action)
         except ContextFull:
             self.cut = observation
             raise LimitReached(StopReason.CONTEXT_OVERFLOW) from None
-        step = self._note(observation, acted, self.episode.next_turn(), invocation=None, parent=None)
+        step = self._note(observation, response, self.episode.next_turn(), invocation=None, parent=None)
         self.acts += 1
         if "noise" in info:
             step.mark(noise=info.pop("noise"))
         step.info.update(info)
-        return acted.action
+        return response.action
 
     def _within_limits(self, observation: Observation) -> None:
         """Raises: LimitReached, when this act would pass a limit."""
@@ -177,17 +177,17 @@ class Agent:
         return self.episode.instructed(observation)
 
     def _note(
-        self, observation: Observation, acted: Acted, turn: int, *, invocation: int | None, parent: int | None
+        self, observation: Observation, response: Response, turn: int, *, invocation: int | None, parent: int | None
     ) -> Step:
         step = Step(
             agent=self.name,
             turn=turn,
-            action=acted.action,
+            action=response.action,
             observation=observation,
             policy=self.policy,
-            version=acted.version,
-            prompt=acted.prompt,
-            segment=segment_number(self.invocation, acted.segment),
+            version=response.version,
+            prompt=response.prompt,
+            segment=segment_number(self.invocation, response.segment),
             invocation=self.invocation if invocation is None else invocation,
             parent=self.parent if parent is None else parent,
         )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from palaestra.data import Action, Observation, Play, Step, StepResult, Tail
-from palaestra.data.protocols import Acted, Session
+from palaestra.data.protocols import Response, Session
 from palaestra.errors import ContractError, EpisodeFailure
 from palaestra.rollout.agent import conversation_of
 
@@ -121,11 +121,11 @@ class _Repeating:
     def __init__(self, session: Session, past: deque[Step]) -> None:
         self._session, self._past = session, past
 
-    async def act(self, observation: Observation, *, seed: int) -> Acted:
+    async def act(self, observation: Observation, *, seed: int) -> Response:
         """The next recorded act, else a new one. Raises: EpisodeFailure, if the record does not fit."""
         return self._repeat(observation) if self._past else await self._session.act(observation, seed=seed)
 
-    def record(self, observation: Observation, action: Action) -> Acted:
+    def record(self, observation: Observation, action: Action) -> Response:
         """Take a given action: a program that records repeats itself."""
         return self._repeat(observation) if self._past else self._session.record(observation, action)
 
@@ -146,7 +146,7 @@ class _Repeating:
             )
         return getattr(self._session, name)
 
-    def _repeat(self, observation: Observation) -> Acted:
+    def _repeat(self, observation: Observation) -> Response:
         step = self._past.popleft()
         if (observation.text, observation.state_key) != (step.observation.text, step.observation.state_key):
             raise EpisodeFailure(
@@ -156,7 +156,7 @@ class _Repeating:
                 remedy="What a program does must follow from what agents and the environment say.",
             )
         segment = conversation_of(step.segment)[1]
-        return Acted(action=step.action, prompt=step.prompt, segment=segment, version=step.version)
+        return Response(action=step.action, prompt=step.prompt, segment=segment, version=step.version)
 
 
 def fork(session: Any, key: Any) -> Session:

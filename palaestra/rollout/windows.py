@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy as np
 
 from palaestra.data import Action, Failure, Observation, Play, Step, StopReason, Tail, Trajectory
-from palaestra.data.protocols import Acted, Policy, Sampling, Session
+from palaestra.data.protocols import Policy, Response, Sampling, Session
 from palaestra.errors import EpisodeFailure
 from palaestra.registry import register
 from palaestra.rollout.agent import conversation_of
@@ -213,7 +213,7 @@ class _WindowedSession:
     window: Window
     past: deque[Step]
 
-    async def act(self, observation: Observation, *, seed: int) -> Acted:
+    async def act(self, observation: Observation, *, seed: int) -> Response:
         """The next recorded act, else a new one.
 
         Raises: LimitReached, when the window is used up; EpisodeFailure, if the record does not fit.
@@ -221,18 +221,18 @@ class _WindowedSession:
         if self.past:
             return self._repeat(observation, self.past.popleft())
         self.window.check_room()
-        acted = await self.session.act(observation, seed=seed)
-        self.window.count(len(acted.action.tokens))
-        return acted
+        response = await self.session.act(observation, seed=seed)
+        self.window.count(len(response.action.tokens))
+        return response
 
-    def record(self, observation: Observation, action: Action) -> Acted:
+    def record(self, observation: Observation, action: Action) -> Response:
         """Take a given action: a program that records repeats itself."""
         if self.past:
             return self._repeat(observation, self.past.popleft())
         self.window.check_room()
-        acted = self.session.record(observation, action)
-        self.window.count(len(acted.action.tokens))
-        return acted
+        response = self.session.record(observation, action)
+        self.window.count(len(response.action.tokens))
+        return response
 
     def end(self, observation: Observation | None) -> Tail | None:
         return self.session.end(observation)
@@ -246,15 +246,15 @@ class _WindowedSession:
     def oracle(self, ask: Any) -> None:
         self.session.oracle = ask  # type: ignore[attr-defined]
 
-    def _repeat(self, observation: Observation, step: Step) -> Acted:
+    def _repeat(self, observation: Observation, step: Step) -> Response:
         differing = _differences(step.observation, observation)
         if differing:
             raise self.window.changed(step.turn, f"the observation has another {' and another '.join(differing)}")
         repeat = getattr(self.session, "replay", self.session.record)  # token-exact, where responses are tokens
-        acted = repeat(observation, step.action)
-        if acted.segment != conversation_of(step.segment)[1] or not np.array_equal(acted.prompt, step.prompt):
+        response = repeat(observation, step.action)
+        if response.segment != conversation_of(step.segment)[1] or not np.array_equal(response.prompt, step.prompt):
             raise self.window.changed(step.turn, "the prompt has other tokens")
-        return Acted(action=step.action, prompt=step.prompt, segment=acted.segment, version=step.version)
+        return Response(action=step.action, prompt=step.prompt, segment=response.segment, version=step.version)
 
 
 def _differences(before: Observation, now: Observation) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from palaestra.data import Action, Observation, StepResult, Tail, Task, derive
-from palaestra.data.protocols import Acted, Sampling, Setting
+from palaestra.data.protocols import Response, Sampling, Setting
 from palaestra.engines import InProcessEngine
 from palaestra.policies.language import LanguagePolicy
 from palaestra.registry import PositiveInt, register
@@ -121,14 +121,14 @@ class _ScriptedTurns:
     answers: Callable[[int, Observation], str]
     turn: int = 0
 
-    async def act(self, observation: Observation, *, seed: int) -> Acted:
+    async def act(self, observation: Observation, *, seed: int) -> Response:
         text = self.answers(self.turn, observation)
         self.turn += 1
-        return Acted(action=Action(text=text))
+        return Response(action=Action(text=text))
 
-    def record(self, observation: Observation, action: Action) -> Acted:
+    def record(self, observation: Observation, action: Action) -> Response:
         self.turn += 1
-        return Acted(action=action)
+        return Response(action=action)
 
     def fork(self, key: Hashable) -> _ScriptedTurns:
         return _ScriptedTurns(self.answers, self.turn)

@@ -69,9 +69,8 @@ def say(policies: list[Any], prompts: list[list[int]]) -> dict[tuple[str, int], 
     async def one(policy: Any, number: int) -> Any:
         ask = np.array(prompts[number], np.int32)
         name = policy.name
-        return await engine.generate(
-            Request(policy=name, session=(name, number), prompt=ask, seed=number, max_tokens=6)
-        )
+        request = Request(policy=name, session=(name, number), prompt=ask, seed=number, max_tokens=6)
+        return (await engine.generate(request)).action
 
     async def everybody() -> list[Any]:
         return await asyncio.gather(*(one(policy, number) for policy in policies for number in range(len(prompts))))

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from palaestra.data import Action, Observation, Play, StopReason, Tail
-from palaestra.data.protocols import Acted
+from palaestra.data.protocols import Response
 from palaestra.rollout.agent import conversation_of, segment_number
 from palaestra.rollout.programs import play
 from palaestra.rollout.runner import EpisodeRunner
@@ -34,12 +34,12 @@ class Turns:
 
     segment: int
 
-    async def act(self, observation: Observation, *, seed: int) -> Acted:
+    async def act(self, observation: Observation, *, seed: int) -> Response:
         return self.record(observation, Action(text="red"))
 
-    def record(self, observation: Observation, action: Action) -> Acted:
+    def record(self, observation: Observation, action: Action) -> Response:
         self.segment += 1
-        return Acted(action=action, prompt=np.array([self.segment], np.int32), segment=self.segment)
+        return Response(action=action, prompt=np.array([self.segment], np.int32), segment=self.segment)
 
     def fork(self, key: Hashable) -> Turns:
         return Turns(self.segment)

@@ -32,7 +32,7 @@ import numpy as np
 import pytest
 
 from palaestra.data import Action, Observation, Play, StepTable, StopReason, Trajectory
-from palaestra.data.protocols import Acted, Sampling
+from palaestra.data.protocols import Response, Sampling
 from palaestra.rollout.episode import Episode
 from palaestra.rollout.programs import acted_by
 from palaestra.rollout.runner import EpisodeRunner
@@ -64,7 +64,7 @@ class _Slow:
     policy: Slow
     key: Any
 
-    async def act(self, observation: Observation, *, seed: int) -> Acted:
+    async def act(self, observation: Observation, *, seed: int) -> Response:
         self.policy.seeds.append(seed)
         text = observation.text or ""
         if text == "fail":
@@ -74,10 +74,10 @@ class _Slow:
         except asyncio.CancelledError:
             self.policy.canceled.append(text)
             raise
-        return Acted(action=Action(text=text, value=text))
+        return Response(action=Action(text=text, value=text))
 
-    def record(self, observation: Observation, action: Action) -> Acted:
-        return Acted(action=action)
+    def record(self, observation: Observation, action: Action) -> Response:
+        return Response(action=action)
 
     def end(self, observation: Observation | None) -> None:
         self.policy.ended.append(self.key)

@@ -27,7 +27,7 @@ import numpy as np
 import pytest
 
 from palaestra.data import Action, Observation, Play, Trajectory
-from palaestra.data.protocols import Acted
+from palaestra.data.protocols import Response
 from palaestra.errors import RecipeError
 from palaestra.rollout.programs import demonstration_of, roles_of
 from palaestra.rollout.runner import EpisodeRunner
@@ -87,13 +87,13 @@ class _Late:
     policy: Late
     acts: int = 0
 
-    async def act(self, observation: Observation, *, seed: int) -> Acted:
+    async def act(self, observation: Observation, *, seed: int) -> Response:
         text = f"{self.policy.letter}{self.acts}"
         self.acts += 1
         await asyncio.sleep(self.policy.seconds)
         if self.policy.letter == "!":
             raise ValueError("no idea")
-        return Acted(action=Action(text=text))
+        return Response(action=Action(text=text))
 
     def end(self, observation: Observation | None) -> None:
         return None

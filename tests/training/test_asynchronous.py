@@ -211,7 +211,8 @@ def test_7_weights_change_inside_a_response() -> None:
     prompt = np.arange(1, 6, dtype=np.int32)
 
     async def generate() -> Any:
-        return await engine.generate(Request(policy="main", session=0, prompt=prompt, seed=1, max_tokens=8))
+        request = Request(policy="main", session=0, prompt=prompt, seed=1, max_tokens=8)
+        return (await engine.generate(request)).action
 
     found = asyncio.run(generate())
     drawn_by = found.versions.tolist()

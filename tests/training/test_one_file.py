@@ -56,7 +56,7 @@ def test_1_same_tokens(one_file: ModuleType, groups: list[list[object]]) -> None
                 max_tokens=one_file.RESPONSE,
                 stop=(one_file.ID["<end>"],),
             )
-            out.append((await engine.generate(request)).tokens.tolist())
+            out.append((await engine.generate(request)).action.tokens.tolist())
         return out
 
     async def replay_all() -> list[list[list[int]]]:

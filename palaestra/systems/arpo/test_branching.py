@@ -27,7 +27,7 @@ import numpy as np
 import pytest
 
 from palaestra.data import Action, Observation, Play, Step, StopReason, Tail, Trajectory, derive
-from palaestra.data.protocols import Acted, Sampling, Setting
+from palaestra.data.protocols import Response, Sampling, Setting
 from palaestra.envs.probes.hopsearch import HopSearch
 from palaestra.errors import RecipeError
 from palaestra.policies.network import NetworkPolicy
@@ -302,8 +302,8 @@ class Rigid:
 
     def session(self, *, context: Any, sampling: Sampling, key: Hashable) -> Any:
         class Session:
-            async def act(self, observation: Any, *, seed: int) -> Acted:
-                return Acted(action=Action(text="search amber owner"))
+            async def act(self, observation: Any, *, seed: int) -> Response:
+                return Response(action=Action(text="search amber owner"))
 
             def end(self, observation: Any) -> None:
                 return None
@@ -356,14 +356,14 @@ def test_branches_of_long_conversations(monkeypatch: pytest.MonkeyPatch) -> None
         def __init__(self, session: Any) -> None:
             self.session = session
 
-        async def act(self, observation: Observation, *, seed: int) -> Acted:
+        async def act(self, observation: Observation, *, seed: int) -> Response:
             return self.moved(await self.session.act(observation, seed=seed))
 
-        def record(self, observation: Observation, action: Action) -> Acted:
+        def record(self, observation: Observation, action: Action) -> Response:
             return self.moved(self.session.record(observation, action))
 
-        def moved(self, acted: Acted) -> Acted:
-            return replace(acted, segment=acted.segment + 5000)
+        def moved(self, response: Response) -> Response:
+            return replace(response, segment=response.segment + 5000)
 
         def fork(self, key: Hashable) -> Any:
             return Shifted(self.session.fork(key))

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from palaestra.data import Action, Observation, StepTable, Trajectory
-from palaestra.data.protocols import Acted
+from palaestra.data.protocols import Response
 from palaestra.envs.probes.sums import Sums
 from palaestra.rollout.stage import Role
 from palaestra.systems.m_grpo.advantage import m_grpo
@@ -66,10 +66,10 @@ class _Late:
     policy: Late
     said: list[str] = field(default_factory=list)
 
-    async def act(self, observation: Observation, *, seed: int) -> Acted:
+    async def act(self, observation: Observation, *, seed: int) -> Response:
         await asyncio.sleep(self.policy.seconds(observation))
         self.said.append(self.policy.answers(len(self.said), observation))
-        return Acted(action=Action(text=self.said[-1]))
+        return Response(action=Action(text=self.said[-1]))
 
     def end(self, observation: Observation | None) -> None:
         return None

@@ -46,12 +46,12 @@ from typing import Any
 from asynchrony import TURN  # one for this file as a script and as the home of its programs
 from machine import describe
 
-from palaestra.data import Action, Observation, Play, Tail, derive
-from palaestra.data.protocols import Response, Sampling, Setting
+from palaestra.data import Action, Observation, Play, RunSetup, Tail, derive
+from palaestra.data.protocols import Response, Sampling
 from palaestra.recipe import load
 from palaestra.registry import register
 from palaestra.rollout.programs import acted_by
-from palaestra.training.build import build_world
+from palaestra.training.build import build_setup
 
 RESULT = Path(__file__).parent / "results" / "lockstep" / "throughput.json"
 ROLES = ("planner", "searcher", "writer")
@@ -88,7 +88,7 @@ class Answering:
 class Served:
     """A policy that answers after a while, as many at once as ask."""
 
-    def __init__(self, name: str, setting: Setting, *, seconds: float) -> None:
+    def __init__(self, name: str, setup: RunSetup, *, seconds: float) -> None:
         self.name, self.trainable, self.version, self._seconds = name, False, 0, seconds
 
     def session(self, *, context: Any, sampling: Sampling, key: Hashable) -> Answering:
@@ -146,7 +146,7 @@ def world(arm: str, case: dict[str, Any]) -> Any:
         "rollout": {"tasks": 8, "group": 8, "max_turns": 99, "response_tokens": 2, "in_flight": BATCH},
     }
     with tempfile.TemporaryDirectory() as folder:
-        return build_world(load([recipe], [f"run={folder}/run"]).settings)
+        return build_setup(load([recipe], [f"run={folder}/run"]).settings)
 
 
 class Skipping(selectors.SelectSelector):

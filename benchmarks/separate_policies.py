@@ -144,7 +144,7 @@ def measure(case: dict[str, Any], repeats: int) -> dict[str, Any]:
                 arms[name].iterate()
         assert all(arm.tokens == arms["shared"].tokens for arm in arms.values()), "the arms did not do the same"
         for arm in arms.values():
-            arm.trainer.world.runner.close()
+            arm.trainer.setup.runner.close()
     found: dict[str, Any] = {"tokens": len(arms["shared"].tokens[0])}
     for name, arm in arms.items():
         kept = {key: values[1:] for key, values in arm.seconds.items()}  # the first round warms caches

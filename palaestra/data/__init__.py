@@ -2,15 +2,16 @@
 
 from typing import TYPE_CHECKING
 
-from palaestra.data.former import former_names
 from palaestra.data.interaction import Action, FinishReason, Observation, StepResult, ToolCall
 from palaestra.data.iteration import Iteration
 from palaestra.data.keys import Key
 from palaestra.data.seeds import derive
+from palaestra.data.setup import RunSetup
 from palaestra.data.table import Row, StepTable, rows_of
 from palaestra.data.task import Play, Task, panel_hash
 from palaestra.data.tokens import TokenBatch
 from palaestra.data.trajectory import Failure, Marks, Step, StopReason, Tail, Trajectory
+from palaestra.former import former_names
 
 __all__ = [
     "Action",
@@ -22,6 +23,7 @@ __all__ = [
     "Observation",
     "Play",
     "Row",
+    "RunSetup",
     "Step",
     "StepResult",
     "StepTable",

@@ -5,9 +5,9 @@ Override these: Environment (or AsyncEnvironment). The rest is for authors of ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from torch import Tensor
@@ -18,6 +18,7 @@ from palaestra.data.interaction import Action, Observation, StepResult
 from palaestra.data.table import Row
 from palaestra.data.task import Task
 from palaestra.data.trajectory import Tail, Trajectory
+from palaestra.former import former_names
 
 
 # ---- environments -----------------------------------------------------------------------------------------
@@ -239,7 +240,7 @@ class StatefulPart(Protocol):
     A run makes one object of it and calls it in every iteration with what a function of its slot gets, and a
     `Look`. All methods but `__call__` and the two for checkpoints are optional.
 
-        start(setting, policies)    once, after the warm start, before the first iteration or a checkpoint is read
+        start(setup, policies)    once, after the warm start, before the first iteration or a checkpoint is read
         choose(trajectories, iteration)  which episodes the update learns from; others may come from a memory
         learn(table, iteration)          after all advantages are there; returns metrics
         warming                     True while it wants no update; such iterations do not count as without signal
@@ -249,25 +250,8 @@ class StatefulPart(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
-# ---- making policies --------------------------------------------------------------------------------------
-@dataclass(slots=True, kw_only=True)
-class Setting:
-    """What a policy may know of its world when it is made.
-
-    Attributes:
-        seed: for initial weights.
-        vector_size, action_count: of the environment, None where it has none.
-        texts: gives transcripts of the environment (for a tokenizer); may be slow.
-        demonstrate: lets the environment's expert solve tasks, each act recorded as the run's policies would have
-            it, without log-probabilities; None, if there is no expert.
-        device: name of the torch device that modules are moved to.
-        policies: those of the run that are made already; one may stand on another.
-    """
-
-    seed: int
-    vector_size: int | None = None
-    action_count: int | None = None
-    texts: Callable[[], Sequence[str]] = tuple
-    demonstrate: Callable[[Sequence[Task]], list[Trajectory]] | None = None
-    device: str = "cpu"
-    policies: dict[str, Any] = field(default_factory=dict)
+if not TYPE_CHECKING:  # a type checker finds a misspelled name
+    __getattr__ = former_names(
+        __name__,
+        {"Setting": "`palaestra.data.RunSetup` now", "Acted": "`Response` now", "Generation": "`Response` now"},
+    )

@@ -18,8 +18,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from palaestra.chat import Context, ContextFull, Conversation, FullHistory, Prompt, renderer_for
-from palaestra.data import Action, Observation, Row, Tail
-from palaestra.data.protocols import Current, Engine, Request, Response, Sampling, Setting
+from palaestra.data import Action, Observation, Row, RunSetup, Tail
+from palaestra.data.protocols import Current, Engine, Request, Response, Sampling
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError
 from palaestra.models.attention import reading
 from palaestra.models.causal_lm import load_causal_lm, make_causal_lm
@@ -42,7 +42,7 @@ class LanguagePolicy:
     def __init__(
         self,
         name: str,
-        setting: Setting,
+        setup: RunSetup,
         *,
         model: str | None = None,
         hidden: PositiveInt = 64,
@@ -56,7 +56,7 @@ class LanguagePolicy:
     ) -> None:
         """
         Args:
-            name: as in the recipe; setting: seed, transcripts, device.
+            name: as in the recipe; setup: seed, transcripts, device.
             model: folder in Hugging Face format; the next five options are then read from it.
             hidden: width. Higher: more capacity, quadratic cost. Usual here: 64 to 256.
             layers, heads, context: of the model; context is the longest prompt plus response.
@@ -68,7 +68,7 @@ class LanguagePolicy:
         self.name, self.trainable, self.version, self.has_critic = name, True, 0, value_head
         if model is None:
             # With the leading space that the renderer gives every text.
-            texts = [" " + text.strip() for text in setting.texts()]
+            texts = [" " + text.strip() for text in setup.texts()]
             self.tokenizer: Any = train_tokenizer(texts, vocabulary=vocabulary)
             causal: Any = make_causal_lm(
                 vocabulary=len(self.tokenizer),
@@ -76,15 +76,15 @@ class LanguagePolicy:
                 layers=layers,
                 heads=heads,
                 context=context,
-                seed=setting.seed,
+                seed=setup.seed,
             )
         else:
             causal, self.tokenizer = load_causal_lm(model), load_tokenizer(model)
         self.limit = int(getattr(causal.config, "max_position_embeddings", context))
         parts: dict[str, nn.Module] = {"model": causal}
         if value_head:
-            parts["value"] = ValueHead(causal.config.hidden_size, widths=value_layers, seed=setting.seed)
-        self.module = nn.ModuleDict(parts).to(setting.device)
+            parts["value"] = ValueHead(causal.config.hidden_size, widths=value_layers, seed=setup.seed)
+        self.module = nn.ModuleDict(parts).to(setup.device)
         self.critic_gradient, self.value_layers = critic_gradient, value_layers
         self.renderer = renderer_for(self.tokenizer)
         self.engine: Engine | None = None

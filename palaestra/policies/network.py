@@ -22,9 +22,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from palaestra.data import Action, Observation, Row
+from palaestra.data import Action, Observation, Row, RunSetup
 from palaestra.data.entropy_signal import EntropyHeat
-from palaestra.data.protocols import Current, Response, Sampling, Setting
+from palaestra.data.protocols import Current, Response, Sampling
 from palaestra.errors import CheckpointError, EpisodeFailure, RecipeError
 from palaestra.models.devices import device_of
 from palaestra.models.networks import Activation, ActorCritic, RecurrentActorCritic
@@ -44,7 +44,7 @@ class NetworkPolicy:
     def __init__(
         self,
         name: str,
-        setting: Setting,
+        setup: RunSetup,
         *,
         model: str | None = None,
         hidden: Annotated[tuple[PositiveInt, ...], pydantic.Field(min_length=1)] = (64, 64),
@@ -55,7 +55,7 @@ class NetworkPolicy:
     ) -> None:
         """
         Args:
-            name: as in the recipe; setting: seed, sizes of vector and action space, device.
+            name: as in the recipe; setup: seed, sizes of vector and action space, device.
             model: folder that `save` wrote; the options below are then read from it.
             hidden: widths of the layers. Higher: more capacity, slower. Usual: (64, 64).
             body: "mlp" sees the present vector; "gru" remembers its episode (last width: its memory).
@@ -65,9 +65,9 @@ class NetworkPolicy:
         Raises: RecipeError, if the environment has no vectors or no fixed number of actions; CheckpointError,
             if `model` holds no network policy or one of other sizes.
         """
-        _refuse_missing_sizes(name, setting)
+        _refuse_missing_sizes(name, setup)
         self.name, self.trainable, self.version = name, True, 0
-        self.size, self.actions = int(setting.vector_size or 0), int(setting.action_count or 0)
+        self.size, self.actions = int(setup.vector_size or 0), int(setup.action_count or 0)
         options: dict[str, Any] = {
             "hidden": hidden,
             "body": body,
@@ -78,10 +78,10 @@ class NetworkPolicy:
         self._options = options if model is None else _stored_options(model, self.size, self.actions)
         self.has_critic = bool(self._options["critic"])
         make = {key: value for key, value in self._options.items() if key != "body"}
-        network = MODULES[self._options["body"]](self.size, self.actions, **make, seed=setting.seed)
+        network = MODULES[self._options["body"]](self.size, self.actions, **make, seed=setup.seed)
         if model is not None:
             network.load_state_dict(load_file(Path(model) / WEIGHTS))
-        self.module: Any = network.to(setting.device)
+        self.module: Any = network.to(setup.device)
         self._batcher = TurnBatcher(self)
 
     @property
@@ -375,9 +375,9 @@ def _index_of(action: Action, observation: Observation, policy: NetworkPolicy) -
     )
 
 
-def _refuse_missing_sizes(name: str, setting: Setting) -> None:
-    if setting.vector_size is None or setting.action_count is None:
-        lacks = "vectors" if setting.vector_size is None else "a fixed number of actions"
+def _refuse_missing_sizes(name: str, setup: RunSetup) -> None:
+    if setup.vector_size is None or setup.action_count is None:
+        lacks = "vectors" if setup.vector_size is None else "a fixed number of actions"
         raise RecipeError(
             where=f"policies.{name}.policy: network",
             what=f"a network policy reads vectors and chooses by index, and the environment lacks {lacks}.",

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.data import Action, Observation, Tail
-from palaestra.data.protocols import Response, Sampling, Setting
+from palaestra.data import Action, Observation, RunSetup, Tail
+from palaestra.data.protocols import Response, Sampling
 from palaestra.errors import EpisodeFailure
 from palaestra.registry import register
 
@@ -50,7 +50,7 @@ class _Scripted:
 
 
 @register("policy", "expert")
-def expert(name: str, setting: Setting) -> _Scripted:
+def expert(name: str, setup: RunSetup) -> _Scripted:
     """The environment's own expert."""
 
     async def answer(observation: Observation, draw: np.random.Generator, oracle: Oracle | None) -> Action:
@@ -61,19 +61,19 @@ def expert(name: str, setting: Setting) -> _Scripted:
 
 
 @register("policy", "random")
-def random(name: str, setting: Setting) -> _Scripted:
+def random(name: str, setup: RunSetup) -> _Scripted:
     """A uniformly random legal action."""
 
     async def answer(observation: Observation, draw: np.random.Generator, oracle: Oracle | None) -> Action:
         legal = observation.legal
-        if legal is None and setting.action_count is None:
+        if legal is None and setup.action_count is None:
             raise EpisodeFailure(
                 boundary="engine",
                 where=f"policy {name}",
                 what="random play needs legal actions, and this environment gives none.",
                 remedy="Fill `Observation.legal`, or give the environment an `action_count`.",
             )
-        choices = legal if legal is not None else range(setting.action_count or 0)
+        choices = legal if legal is not None else range(setup.action_count or 0)
         choice = choices[int(draw.integers(len(choices)))]
         return Action(text=str(choice), value=choice)
 
@@ -101,7 +101,7 @@ def _read(prompt: str) -> str:
 
 
 @register("policy", "human")
-def human(name: str, setting: Setting) -> _Scripted:
+def human(name: str, setup: RunSetup) -> _Scripted:
     """A person at the terminal: an action in words, or the number of a listed one."""
 
     async def answer(observation: Observation, draw: np.random.Generator, oracle: Oracle | None) -> Action:

@@ -19,7 +19,7 @@ from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, near
 from palaestra.rollout.limits import LimitReached
 from palaestra.rollout.programs import roles_of
 from palaestra.rollout.role_tools import Bench, bench_of
-from palaestra.rollout.stage import Role
+from palaestra.rollout.roles import Role
 
 if TYPE_CHECKING:
     from palaestra.rollout.episode import Episode
@@ -52,7 +52,7 @@ class Agent:
     bench: Bench | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.bench = bench_of(self.role, self.episode.stage.roles, earlier=self.episode.bench_so_far(self.name))
+        self.bench = bench_of(self.role, self.episode.setup.roles, earlier=self.episode.bench_so_far(self.name))
 
     @property
     def policy(self) -> str:
@@ -227,9 +227,9 @@ class Agents(dict[str, Agent]):
 
     def __missing__(self, name: str) -> Agent:
         """Raises: ContractError, for a role that the program does not have by its own words."""
-        stage = self._episode.stage
-        declared = roles_of(stage.program)
-        known = {*(declared or ()), *self._episode.names, *self._episode.play.roles, *stage.roles} - {"*"}
+        setup = self._episode.setup
+        declared = roles_of(setup.program)
+        known = {*(declared or ()), *self._episode.names, *self._episode.play.roles, *setup.roles} - {"*"}
         if declared is not None and name not in known:
             raise ContractError(
                 where=f"role {name}",

@@ -89,7 +89,7 @@ def finished(episode: Episode, reason: StopReason, fault: EpisodeFailure | None 
 
 def _unfinished(episode: Episode, error: Exception) -> EpisodeFailure:
     """What kept an episode from being finished."""
-    where, info = f"environment {episode.stage.environment_name}, info", episode.trajectory.info
+    where, info = f"environment {episode.setup.environment_name}, info", episode.trajectory.info
     bad = _no_numbers(info)
     if isinstance(error, EpisodeFailure):
         found = error

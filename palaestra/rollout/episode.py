@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.data import Action, Observation, Play, Step, StepResult, StopReason, Trajectory
+from palaestra.data import Action, Observation, Play, RunSetup, Step, StepResult, StopReason, Trajectory
 from palaestra.data.columns import MAY_BE_MISSING
 from palaestra.data.protocols import Sampling, Session
 from palaestra.errors import ContractError, EpisodeFailure
@@ -23,7 +23,7 @@ from palaestra.rollout.branches import Branch
 from palaestra.rollout.hosts import Host
 from palaestra.rollout.limits import LimitReached, Limits
 from palaestra.rollout.role_tools import Bench
-from palaestra.rollout.stage import Role, Stage
+from palaestra.rollout.roles import Role
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +31,7 @@ class Episode:
     """What a program sees: agents, the environment's `reset` and `step`, rewards, and the trajectory so far."""
 
     play: Play
-    stage: Stage
+    setup: RunSetup
     host: Host
     limits: Limits
     sampling: Sampling
@@ -103,7 +103,7 @@ class Episode:
         return next((agent.bench for agent in made if agent.name == name), None)
 
     def _role(self, name: str) -> Role:
-        return self.stage.role(self.play.roles.get(name, name))
+        return self.setup.role(self.play.roles.get(name, name))
 
     def _session(self, role: Role, key: tuple[Any, ...]) -> Session:
         return role.policy.session(context=role.context, sampling=role.sampling_of(self.sampling), key=key)
@@ -169,7 +169,7 @@ class Episode:
                 fault = f"`{seat}` acts for two roles" if seat in seated else "it is no agent of the environment"
                 raise ContractError(
                     where=f"program, role {name}",
-                    what=f"its action cannot be given to environment {self.stage.environment_name}: {fault}.",
+                    what=f"its action cannot be given to environment {self.setup.environment_name}: {fault}.",
                     options=list(self.host.agents),
                     remedy=f"Set `agents.{name}.seat` to the agent of the environment that it acts for.",
                 )
@@ -188,7 +188,7 @@ class Episode:
         if amount != amount or amount in (float("inf"), float("-inf")):
             raise EpisodeFailure(
                 boundary="environment",
-                where=f"environment {self.stage.environment_name}, agent {agent}, turn {len(self.trajectory.steps)}",
+                where=f"environment {self.setup.environment_name}, agent {agent}, turn {len(self.trajectory.steps)}",
                 what=f"the reward is {amount}.",
                 remedy="Rewards must be finite numbers; mend the environment's `step`.",
             )
@@ -202,7 +202,7 @@ class Episode:
     def _take(self, result: StepResult) -> None:
         if not isinstance(result, StepResult):
             raise ContractError(
-                where=f"environment {self.stage.environment_name}",
+                where=f"environment {self.setup.environment_name}",
                 what=f"`step` and `reset` must return a StepResult, found {type(result).__name__}.",
                 remedy="Run palaestra.testing.check_environment on it.",
             )
@@ -226,7 +226,7 @@ class Episode:
                 if _spoils(name, value):
                     raise EpisodeFailure(
                         boundary="environment",
-                        where=f"environment {self.stage.environment_name}, info, {f'agent {agent}, ' if agent else ''}"
+                        where=f"environment {self.setup.environment_name}, info, {f'agent {agent}, ' if agent else ''}"
                         f"turn {len(self.trajectory.steps)}",
                         what=f"`{name}` is {value}.",
                         remedy="Numbers must be finite; leave a name out where there is none.",
@@ -285,7 +285,7 @@ class Episode:
         """Close all sessions and mark how each agent's part ended; a suspended episode has no end and no outcome."""
         trajectory, self.over = self.trajectory, True
         if reason is StopReason.COMPLETED and "stop" in trajectory.info:
-            reason = _told(trajectory.info["stop"], self.stage.environment_name)
+            reason = _told(trajectory.info["stop"], self.setup.environment_name)
         trajectory.stop = reason
         if reason is not StopReason.ERROR:
             _refuse_spoiled(trajectory.steps)

@@ -13,7 +13,7 @@ from palaestra.registry import register
 if TYPE_CHECKING:
     from palaestra.rollout.episode import Episode
 
-Program = Any  # a program as in `rollout.stage`, with attributes
+Program = Any  # a program as in `rollout.roles`, with attributes
 
 
 def acted_by(*roles: str | Callable[[Mapping[str, Any]], Sequence[str]]) -> Callable[[Program], Program]:

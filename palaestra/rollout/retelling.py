@@ -11,10 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from palaestra.chat import ContextFull
-from palaestra.data import Observation, Step, Tail, Trajectory
+from palaestra.data import Observation, RunSetup, Step, Tail, Trajectory
 from palaestra.data.protocols import Sampling, Session
 from palaestra.data.trajectory import noted
-from palaestra.rollout.stage import Stage
 
 Opened = Callable[[str, Hashable], Session]  # agent, key → a session to tell it to
 
@@ -60,11 +59,11 @@ def _again(step: Step, session: Any, instruction: str | None, info: dict[str, fl
     return noted(read, foreign=1.0, **info)
 
 
-def opening(stage: Stage, **contexts: Any) -> Opened:
-    """Sessions of the stage's roles. `contexts`: per agent, another context than its role's."""
+def opening(setup: RunSetup, **contexts: Any) -> Opened:
+    """Sessions of the run's roles. `contexts`: per agent, another context than its role's."""
 
     def opened(agent: str, key: Hashable) -> Session:
-        role = stage.role(agent)
+        role = setup.role(agent)
         return role.policy.session(context=contexts.get(agent, role.context), sampling=Sampling(), key=key)
 
     return opened

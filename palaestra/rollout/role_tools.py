@@ -16,7 +16,7 @@ from palaestra.tools.formats import format_of
 
 if TYPE_CHECKING:
     from palaestra.rollout.agent import Agent
-    from palaestra.rollout.stage import Role
+    from palaestra.rollout.roles import Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Bench:
 
     Attributes:
         own: of its role; None: it has none.
-        others: name → tool, of all roles of the stage. A call of one of these is told apart from plain speech, and
+        others: name → tool, of all roles of the run. A call of one of these is told apart from plain speech, and
             is not run.
         formats: how calls may be written: as this role's, else as those of the others.
         box: of its tools; one for all conversations of the role in the episode, so that they share a budget.
@@ -102,7 +102,7 @@ class Bench:
 
 
 def bench_of(role: Role, roles: Mapping[str, Role], *, earlier: Bench | None = None) -> Bench | None:
-    """The bench of an agent of this role; None where no role of the stage has tools.
+    """The bench of an agent of this role; None where no role of the run has tools.
 
     Args:
         earlier: of another conversation of the role in the same episode: both share its toolbox.

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from palaestra.data import Play, StopReason, Trajectory
+from palaestra.data import Play, RunSetup, StopReason, Trajectory
 from palaestra.data.protocols import Sampling
 from palaestra.errors import EpisodeFailure
 from palaestra.registry import register
@@ -19,8 +19,8 @@ from palaestra.rollout.endings import failed, finished, let_out, verdict
 from palaestra.rollout.episode import Episode, nobody_acted
 from palaestra.rollout.hosts import Host, InlineCalls, LocalHost, ThreadCalls, failure
 from palaestra.rollout.limits import DeadlockMonitor, EventLoopMonitor, Limits, deadlock
+from palaestra.rollout.roles import Program
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Program, Stage
 from palaestra.rollout.strategies import RolloutContext, Strategy, play_through
 from palaestra.rollout.workers import WorkerPool
 from palaestra.tools.threads import Threads
@@ -32,14 +32,14 @@ class EpisodeRunner:
 
     forks = True  # episodes can branch off from others
 
-    def __init__(self, stage: Stage, settings: RolloutSettings) -> None:
-        self._stage, self._settings = stage, settings
+    def __init__(self, setup: RunSetup, settings: RolloutSettings) -> None:
+        self._setup, self._settings = setup, settings
         self._threads: Threads | None = None
         self._workers: WorkerPool | None = None
         if settings.workers and settings.worker_kind == "thread":
             self._threads = Threads(settings.workers)
         elif settings.workers:
-            self._workers = WorkerPool(stage.make_environment, settings.workers)
+            self._workers = WorkerPool(setup.make_environment, settings.workers)
 
     def collect(
         self, plays: Sequence[Play], *, temperature: float | None = None, program: Program | None = None
@@ -48,7 +48,7 @@ class EpisodeRunner:
 
         Args:
             temperature: in place of the settings' (evaluation).
-            program: in place of the stage's (demonstrations).
+            program: in place of the run's (demonstrations).
         """
         sampling = self.sampling(temperature)
         return self._run(lambda collect: collect(plays, sampling), program=program)
@@ -84,14 +84,14 @@ class EpisodeRunner:
             async def one(play: Play) -> Trajectory:
                 async with _Permit(gate) as permit:
                     play = _leaving(permit, play)
-                    return await self._play(play, sampling or self.sampling(), program or self._stage.program, monitor)
+                    return await self._play(play, sampling or self.sampling(), program or self._setup.program, monitor)
 
             return await asyncio.gather(*(one(play) for play in plays))
 
         if self._workers is not None:
             self._workers.attach(asyncio.get_running_loop())
         try:
-            with EventLoopMonitor(self._stage.environment_name, inline=not self._settings.workers):
+            with EventLoopMonitor(self._setup.environment_name, inline=not self._settings.workers):
                 yield collect
         finally:
             monitor.close()
@@ -110,7 +110,7 @@ class EpisodeRunner:
             host = await self._open()
         except EpisodeFailure as error:
             return failed(Trajectory(task=play.task, group=play.group, sample=play.sample), error)
-        episode = Episode(play, self._stage, host, Limits.of(play, self._settings), sampling)
+        episode = Episode(play, self._setup, host, Limits.of(play, self._settings), sampling)
         monitor.enter(episode)
         try:
             return await self._perform(episode, program, monitor)
@@ -143,11 +143,11 @@ class EpisodeRunner:
         return finished(episode, reason, fault)
 
     async def _open(self) -> Host:
-        name = self._stage.environment_name
+        name = self._setup.environment_name
         if self._workers is not None:
             return await self._workers.open(name, self._settings.step_seconds)
         try:
-            environment: Any = self._stage.make_environment()
+            environment: Any = self._setup.make_environment()
         except Exception as error:
             raise failure(name, "constructor", error) from error
         if self._threads is not None:

@@ -109,16 +109,15 @@ class SelfPlay:
 
     def _seats(self, rollout: RolloutContext) -> tuple[list[str], list[str]]:
         """The seats of the policy, and those of others."""
-        if self._policy not in rollout.policies or not hasattr(rollout.policies[self._policy], "module"):
+        if self._policy not in rollout.setup.policies or not hasattr(rollout.setup.policies[self._policy], "module"):
             raise RecipeError(
                 where=f"{WHERE}, policy",
                 what=f"`{self._policy}` is no policy of this run whose weights could be kept.",
-                options=sorted(name for name, policy in rollout.policies.items() if hasattr(policy, "module")),
+                options=sorted(name for name, policy in rollout.setup.policies.items() if hasattr(policy, "module")),
                 remedy="Name the policy whose earlier selves are the opponents.",
             )
-        assert rollout.stage is not None
-        names = roles_of(rollout.stage.program) or rollout.source.agents
-        own = [name for name in names if rollout.stage.role(name).policy.name == self._policy]
+        names = roles_of(rollout.setup.program) or rollout.setup.source.agents
+        own = [name for name in names if rollout.setup.role(name).policy.name == self._policy]
         others = [name for name in names if name not in own]
         if not own or len(names) < 2:
             raise RecipeError(
@@ -131,7 +130,7 @@ class SelfPlay:
 
     def _grow(self, rollout: RolloutContext) -> None:
         """Every so many iterations, the policy as it is now joins the pool."""
-        policy = rollout.policies[self._policy]
+        policy = rollout.setup.policies[self._policy]
         if self._stored is not None:
             self.pool.restore(self._stored["pool"], policy)
             self._taken, self._stored = self._stored["taken"], None
@@ -166,19 +165,17 @@ class SelfPlay:
 
     def _guest(self, member: Member, name: str, rollout: RolloutContext) -> str:
         """The role in which a member takes a seat: as the seat's own, with the member's policy."""
-        assert rollout.stage is not None
         role = f"{member.policy.name}/{name}"
-        if role not in rollout.stage.roles:
-            own = replace(rollout.stage.role(name), policy=member.policy, guest=True)
-            rollout.stage.roles[role] = own  # type: ignore[index]  # roles may be added while a run goes on
+        if role not in rollout.setup.roles:
+            own = replace(rollout.setup.role(name), policy=member.policy, guest=True)
+            rollout.setup.roles[role] = own  # type: ignore[index]  # roles may be added while a run goes on
         return role
 
     def _let_go(self, rollout: RolloutContext) -> None:
-        """Members that have left, and play no more, leave the stage too."""
-        assert rollout.stage is not None
+        """Members that have left, and play no more, leave the run too."""
         for member in self.pool.gone():
-            for role in [name for name in rollout.stage.roles if name.startswith(f"{member.policy.name}/")]:
-                del rollout.stage.roles[role]  # type: ignore[attr-defined]
+            for role in [name for name in rollout.setup.roles if name.startswith(f"{member.policy.name}/")]:
+                del rollout.setup.roles[role]  # type: ignore[attr-defined]
             let_go(member)
 
     def _metrics(self, scores: Sequence[float], *, share: float, apart: bool) -> dict[str, float]:

@@ -6,15 +6,14 @@ Strategies stand one inside the other: `collect` of the outer one runs the inner
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, cast, get_args
 
-from palaestra.data import Play, Trajectory
+from palaestra.data import Play, RunSetup, Trajectory
 from palaestra.data.protocols import Sampling
 from palaestra.errors import ContractError
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Stage
 
 
 class Strategy(Protocol):
@@ -56,8 +55,8 @@ class RolloutContext:
     Attributes:
         supply: gives the plays of so many further groups of the same iteration.
         settings: of the rollout. sampling: how actions are drawn.
-        stage: environment, roles and program. source: an environment that is asked about tasks only.
-        policies: that act, by name. step: the iteration; seed: derive from it whatever is random.
+        step: the iteration; seed: derive from it whatever is random.
+        setup: environment, roles, program and the policies that act.
         metrics: written to the log of the iteration.
         played: everything that was played so far, kept or not: it counts as spent.
     """
@@ -65,11 +64,9 @@ class RolloutContext:
     supply: Callable[[int], list[Play]]
     settings: RolloutSettings
     sampling: Sampling
-    policies: Mapping[str, Any]
     step: int
     seed: int
-    stage: Stage | None = None
-    source: Any = None
+    setup: RunSetup = field(default_factory=RunSetup)
     metrics: dict[str, float] = field(default_factory=dict)
     played: list[Trajectory] = field(default_factory=list)
     inner: Any = None  # what is inside this strategy; set when it is called

@@ -112,7 +112,7 @@ class Tree:
         path = self._start(self._left.popleft())
         await self._play()
         self._closed = False
-        acts = [self._rule.uncertainty([step], self._rollout.policies) for t in path.found for step in t.steps]
+        acts = [self._rule.uncertainty([step], self._rollout.setup.policies) for t in path.found for step in t.steps]
         first = acts[0] if acts else 0.0
         return first, sum(acts[1:]) / len(acts[1:]) if acts[1:] else first
 
@@ -168,7 +168,7 @@ class Tree:
     def _look(self, path: Path) -> float:
         """H − H₀ of the acts since the last answer."""
         steps = path.episode.trajectory.steps
-        now = self._rule.uncertainty(steps[path.looked :], self._rollout.policies)
+        now = self._rule.uncertainty(steps[path.looked :], self._rollout.setup.policies)
         path.looked = len(steps)
         path.first = now if path.first is None else path.first
         self.looks.append((now, now - path.first))

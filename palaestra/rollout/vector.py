@@ -17,7 +17,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from palaestra.data import Action, Play, StepResult, StopReason, Task, Trajectory
+from palaestra.data import Action, Play, RunSetup, StepResult, StopReason, Task, Trajectory
 from palaestra.data.protocols import Sampling
 from palaestra.errors import EpisodeFailure, RecipeError
 from palaestra.policies.network import NetworkPolicy, NetworkSession, Question
@@ -26,8 +26,8 @@ from palaestra.rollout.endings import finished, let_out, verdict
 from palaestra.rollout.episode import Episode, nobody_acted
 from palaestra.rollout.lanes import Lanes, VectorLanes, open_lanes
 from palaestra.rollout.limits import Limits
+from palaestra.rollout.roles import Program, Role
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Program, Role, Stage
 from palaestra.rollout.strategies import RolloutContext, Strategy, play_through
 
 
@@ -35,10 +35,10 @@ from palaestra.rollout.strategies import RolloutContext, Strategy, play_through
 class VectorRunner:
     """Plays programs in lock step, in at most `in_flight` lanes; `workers` and `step_seconds` are not read."""
 
-    def __init__(self, stage: Stage, settings: RolloutSettings) -> None:
+    def __init__(self, setup: RunSetup, settings: RolloutSettings) -> None:
         """Raises: RecipeError, if a role's policy generates tokens with an engine."""
-        self._settings, self._roles = settings, _LockStepRoles(stage.roles)
-        self._stage = dataclasses.replace(stage, roles=self._roles)
+        self._settings, self._roles = settings, _LockStepRoles(setup.roles)
+        self._setup = dataclasses.replace(setup, roles=self._roles)
         self._lanes: Lanes | None = None
         self._count = 0
 
@@ -54,7 +54,7 @@ class VectorRunner:
 
         Args:
             temperature: in place of the settings' (evaluation).
-            program: in place of the stage's (demonstrations). It may wait for acts and steps only.
+            program: in place of the run's (demonstrations). It may wait for acts and steps only.
             sampling: in place of the settings' and of `temperature`.
         """
         if any(play.branch is not None for play in plays):
@@ -71,7 +71,7 @@ class VectorRunner:
         while waiting or live:
             for lane in range(count):
                 if waiting and lane not in live:
-                    live[lane] = self._start(lanes, lane, *waiting.popleft(), sampling, program or self._stage.program)
+                    live[lane] = self._start(lanes, lane, *waiting.popleft(), sampling, program or self._setup.program)
             for lane, answer in _answers(live, lanes).items():
                 live[lane].advance(answer)
             for lane in [lane for lane, running in live.items() if running.over]:
@@ -102,7 +102,7 @@ class VectorRunner:
         """Lanes are kept from call to call; a vector environment is made anew when the number changes."""
         if self._lanes is None or (self._count != count and isinstance(self._lanes, VectorLanes)):
             self.close()
-            self._lanes = open_lanes(self._stage.environment_name, self._stage.make_environment, count)
+            self._lanes = open_lanes(self._setup.environment_name, self._setup.make_environment, count)
             self._count = count
         return self._lanes
 
@@ -110,7 +110,7 @@ class VectorRunner:
         self, lanes: Lanes, lane: int, position: int, play: Play, sampling: Sampling, program: Program
     ) -> _Running:
         limits = Limits.of(play, self._settings)
-        episode = Episode(play, self._stage, _LaneHost(lanes, lane), limits, sampling)
+        episode = Episode(play, self._setup, _LaneHost(lanes, lane), limits, sampling)
         running = _Running(position, episode, program(episode))
         running.advance(None)
         return running
@@ -208,7 +208,7 @@ class _LockStepPolicy:
 
 
 class _LockStepRoles(Mapping[str, Role]):
-    """The stage's roles in lock step, those added later too."""
+    """The run's roles in lock step, those added later too."""
 
     def __init__(self, roles: Mapping[str, Role]) -> None:
         self._roles = roles
@@ -221,7 +221,7 @@ class _LockStepRoles(Mapping[str, Role]):
         return self._made[name][1]
 
     def forget(self) -> None:
-        """Let go of roles that are no longer on the stage: an opponent holds a whole network."""
+        """Let go of roles that have left the run: an opponent holds a whole network."""
         self._made = {name: made for name, made in self._made.items() if name in self._roles}
 
     def __iter__(self) -> Iterator[str]:

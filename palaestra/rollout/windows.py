@@ -17,16 +17,16 @@ from typing import Any, cast
 
 import numpy as np
 
-from palaestra.data import Action, Failure, Observation, Play, Step, StopReason, Tail, Trajectory
+from palaestra.data import Action, Failure, Observation, Play, RunSetup, Step, StopReason, Tail, Trajectory
 from palaestra.data.protocols import Policy, Response, Sampling, Session
 from palaestra.errors import EpisodeFailure
 from palaestra.registry import register
 from palaestra.rollout.agent import conversation_of
 from palaestra.rollout.journal import play_from_json, play_to_json
 from palaestra.rollout.limits import LimitReached
+from palaestra.rollout.roles import Program, Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Program, Role, Stage
 from palaestra.store.episodes import from_json, to_json
 
 
@@ -47,12 +47,12 @@ class WindowRunner:
 
     provides = frozenset({"fresh"})  # columns that tables made of its episodes have
 
-    def __init__(self, stage: Stage, settings: RolloutSettings) -> None:
+    def __init__(self, setup: RunSetup, settings: RolloutSettings) -> None:
         self._size = settings.window
-        self._environment = stage.environment_name
+        self._environment = setup.environment_name
         self._windows: dict[tuple[str, int], Window] = {}  # by group and sample; none outside of `collect`
-        roles = {name: self._windowed(role) for name, role in stage.roles.items()}
-        self._runner = EpisodeRunner(dataclasses.replace(stage, roles=roles), settings)
+        roles = {name: self._windowed(role) for name, role in setup.roles.items()}
+        self._runner = EpisodeRunner(dataclasses.replace(setup, roles=roles), settings)
         self._suspended: list[Suspended] = []
 
     def collect(

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.data import Action, Observation, StepResult, Tail, Task, derive
-from palaestra.data.protocols import Response, Sampling, Setting
+from palaestra.data import Action, Observation, RunSetup, StepResult, Tail, Task, derive
+from palaestra.data.protocols import Response, Sampling
 from palaestra.engines import InProcessEngine
 from palaestra.policies.language import LanguagePolicy
 from palaestra.registry import PositiveInt, register
@@ -158,7 +158,7 @@ def TinyModel(
     """A language policy of a few thousand weights with its own engine, ready to act and to be trained."""
     words = [*texts, *(f"say {word}" for word in WORDS), *WORDS, "please"]
     policy = LanguagePolicy(
-        name, Setting(seed=seed, texts=lambda: words), hidden=32, layers=2, heads=2, context=context, vocabulary=320,
+        name, RunSetup(seed=seed, texts=lambda: words), hidden=32, layers=2, heads=2, context=context, vocabulary=320,
         value_head=value_head,
     )  # fmt: skip
     policy.engine = InProcessEngine(models={name: policy.model})

@@ -13,31 +13,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from palaestra.data import RunSetup
 from palaestra.registry import part
-from palaestra.rollout.stage import Stage
-from palaestra.training.build import World, connect_engine
+from palaestra.training.build import connect_engine
 from palaestra.training.settings import RunSettings
 
 Weights = Mapping[str, tuple[int, Mapping[str, Tensor]]]  # policy → version and state of its module
 
 
 class Actors:
-    """The policies of a world a second time, with a stage, an engine and a runner of their own.
+    """The policies of a setup a second time, with a setup, an engine and a runner of their own.
 
     Attributes:
-        policies: by name; those without weights are the world's own. runner: plays with them.
+        policies: by name; those without weights are the setup's own. runner: plays with them.
     """
 
-    def __init__(self, settings: RunSettings, world: World) -> None:
-        self._learners = {name: policy for name, policy in world.policies.items() if hasattr(policy, "module")}
-        self.policies: dict[str, Any] = {**world.policies, **{n: p.twin() for n, p in self._learners.items()}}
-        connect_engine(self.policies, world.setting.device)
+    def __init__(self, settings: RunSettings, setup: RunSetup) -> None:
+        self._learners = {name: policy for name, policy in setup.policies.items() if hasattr(policy, "module")}
+        self.policies: dict[str, Any] = {**setup.policies, **{n: p.twin() for n, p in self._learners.items()}}
+        connect_engine(self.policies, setup.device)
         roles = {
             name: dataclasses.replace(role, policy=self.policies[role.policy.name])
-            for name, role in world.stage.roles.items()
+            for name, role in setup.roles.items()
         }
-        self.stage: Stage = dataclasses.replace(world.stage, roles=roles)
-        self.runner = part("rollout", settings.rollout.runner).target(self.stage, settings.rollout)
+        self.setup: RunSetup = dataclasses.replace(setup, roles=roles, policies=self.policies)
+        self.runner = self.setup.runner = part("rollout", settings.rollout.runner).target(self.setup, settings.rollout)
 
     def weights(self) -> Weights:
         """A copy of what the learners know now."""

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from palaestra.data import Play, Trajectory, derive
+from palaestra.data import Play, RunSetup, Trajectory, derive
 from palaestra.data.protocols import Sampling
 from palaestra.data.table import token_count
 from palaestra.errors import ContractError, RecipeError
@@ -27,7 +27,6 @@ from palaestra.registry import part
 from palaestra.rollout.journal import Journal, name_of
 from palaestra.rollout.strategies import RolloutContext, called_per, play_through
 from palaestra.training.actors import Actors
-from palaestra.training.build import World
 from palaestra.training.settings import RunSettings
 from palaestra.training.supply import Harvest, Plans
 
@@ -97,12 +96,12 @@ class Asynchronous:
     """
 
     def __init__(
-        self, settings: RunSettings, world: World, plans: Plans, strategies: Sequence[Any], journal: Journal
+        self, settings: RunSettings, setup: RunSetup, plans: Plans, strategies: Sequence[Any], journal: Journal
     ) -> None:
         """Raises: ContractError, if the runner cannot play in an event loop of its own; RecipeError, if a strategy
         cannot be called group by group."""
         refuse_strategies(settings)
-        self._settings, self._world, self._plans, self._strategies = settings, world, plans, strategies
+        self._settings, self._setup, self._plans, self._strategies = settings, setup, plans, strategies
         self._journal = journal
         self._bound, self._drops = settings.training.max_staleness, settings.training.stale == "drop"
         self._groups: dict[str, Group] = {}  # begun and not yet taken, by name
@@ -115,7 +114,7 @@ class Asynchronous:
         self._thread: threading.Thread | None = None
         self._collect: Callable[..., Awaitable[list[Trajectory]]] | None = None
         self._finish: asyncio.Event | None = None
-        self.actors = Actors(settings, world)
+        self.actors = Actors(settings, setup)
         if not hasattr(self.actors.runner, "open"):
             raise ContractError(
                 where=f"rollout.runner: {settings.rollout.runner}",
@@ -267,7 +266,7 @@ class Asynchronous:
         """How many versions behind the learners each sampled token is: int64 (tokens,)."""
         found = [np.zeros(0, np.int64)]
         for step in (step for trajectory in trajectories for step in trajectory.steps):
-            policy = self._world.policies.get(step.policy)
+            policy = self._setup.policies.get(step.policy)
             if policy is not None and policy.trainable:
                 drawn = step.action.versions
                 drawn = np.full(token_count(step), step.version) if drawn is None else drawn
@@ -323,11 +322,9 @@ class Asynchronous:
             supply=self._plans.more(group.batch, first=APART * (1 + group.place % self._settings.rollout.tasks)),
             settings=self._settings.rollout,
             sampling=self.actors.runner.sampling(),
-            policies=self.actors.policies,
             step=group.batch,
             seed=derive(self._settings.seed, "strategy", group.batch, group.place),
-            stage=self.actors.stage,
-            source=self._world.source,
+            setup=self.actors.setup,
         )
         kept = await play_through(self._strategies, self._recorded)(group.plays, rollout)
         with self._changed:

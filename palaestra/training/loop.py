@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from palaestra.data import Trajectory, derive
+from palaestra.data import RunSetup, Trajectory, derive
 from palaestra.data.iteration import Iteration
 from palaestra.store.episodes import EpisodeLog
 from palaestra.store.folder import RunFolder
 from palaestra.store.metrics import ENVIRONMENT_STEPS, UPDATES, MetricsLog
-from palaestra.training.build import World
 from palaestra.training.checkpoint import RunState, load_checkpoint, save_checkpoint
 from palaestra.training.evaluate import Panel
 from palaestra.training.experience import Experience, Parts, prepare
@@ -29,7 +28,7 @@ class Trainer:
     """One run in motion. `training.start.start` makes it; `run` takes it to its end."""
 
     settings: RunSettings
-    world: World
+    setup: RunSetup
     plans: Plans
     supply: Supply
     parts: Parts
@@ -43,7 +42,7 @@ class Trainer:
     def __post_init__(self) -> None:
         self.log, self.episodes = MetricsLog(self.folder), EpisodeLog(self.folder)
         self.guard = self.state.guard = Guard(self.settings.training)
-        self.teamwork = Teamwork(self.world.team, self.settings.training.max_empty)
+        self.teamwork = Teamwork(self.setup.team, self.settings.training.max_empty)
 
     def run(self) -> None:
         """Train to the last iteration, or until the panel's score is as good as the recipe asks."""
@@ -68,7 +67,7 @@ class Trainer:
         harvest = self.supply.take(self.step)
         collected = time.perf_counter()
         experience = self.credit(self.guard.finished(harvest.kept))
-        metrics = measure(harvest.played, experience, self.world.policies, self.world.team)
+        metrics = measure(harvest.played, experience, self.setup.policies, self.setup.team)
         metrics |= harvest.metrics | experience.learned
         metrics |= self.plans.learn(harvest.played, self.step)
         updated = self.update(experience)
@@ -89,7 +88,7 @@ class Trainer:
         policies = {name: updater.policy for name, updater in self.state.updaters.items()}
         seed = derive(self.settings.seed, "parts", self.step)
         iteration = Iteration(policies, self.step, seed, rollout.temperature, training.token_budget)
-        iteration.temperatures = self.world.temperatures
+        iteration.temperatures = self.setup.temperatures
         apart = training.max_staleness + training.lag + training.actor_noise > 0
         several = apart or any(u.epochs * u.minibatches > 1 for u in self.state.updaters.values())
         strict, references = self.settings.strict, self.state.references

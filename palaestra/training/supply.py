@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from palaestra.data import Play, Trajectory, derive
+from palaestra.data import Play, RunSetup, Trajectory, derive
 from palaestra.rollout.strategies import RolloutContext
 from palaestra.training.actors import Actors, Weights
 from palaestra.training.bound import Bound
-from palaestra.training.build import World
 from palaestra.training.settings import RunSettings
 
 
@@ -96,12 +95,12 @@ class Plans:
 class Synchronous:
     """Plays an iteration's episodes when it comes, all with the weights it begins with."""
 
-    def __init__(self, settings: RunSettings, world: World, plans: Plans, strategies: Sequence[Any]) -> None:
-        self._settings, self._world, self._plans, self._strategies = settings, world, plans, strategies
+    def __init__(self, settings: RunSettings, setup: RunSetup, plans: Plans, strategies: Sequence[Any]) -> None:
+        self._settings, self._setup, self._plans, self._strategies = settings, setup, plans, strategies
 
     def take(self, step: int) -> Harvest:
         """The episodes of iteration `step`."""
-        plays, runner = self._plans.plays(step), self._world.runner
+        plays, runner = self._plans.plays(step), self._setup.runner
         if not self._strategies:
             played = runner.collect(plays)
             return Harvest(kept=played, played=played)
@@ -109,11 +108,9 @@ class Synchronous:
             supply=self._plans.more(step),
             settings=self._settings.rollout,
             sampling=runner.sampling(),
-            policies=self._world.policies,
             step=step,
             seed=derive(self._settings.seed, "strategy", step),
-            stage=self._world.stage,
-            source=self._world.source,
+            setup=self._setup,
         )
         kept = runner.perform(plays, self._strategies, rollout)
         played = sorted(rollout.played, key=lambda t: (t.group, t.sample))  # whoever ended first
@@ -133,16 +130,9 @@ class Apart:
     What age and mismatch do to learning can so be studied without a clock, with numbers that repeat exactly.
     """
 
-    def __init__(self, settings: RunSettings, world: World, plans: Plans, strategies: Sequence[Any]) -> None:
-        self._actors = Actors(settings, world)
-        actors = World(
-            stage=self._actors.stage,
-            source=world.source,
-            runner=self._actors.runner,
-            policies=self._actors.policies,
-            setting=world.setting,
-        )
-        self._inner, self._settings = Synchronous(settings, actors, plans, strategies), settings
+    def __init__(self, settings: RunSettings, setup: RunSetup, plans: Plans, strategies: Sequence[Any]) -> None:
+        self._actors = Actors(settings, setup)
+        self._inner, self._settings = Synchronous(settings, self._actors.setup, plans, strategies), settings
         self._past: deque[Weights] = deque(maxlen=settings.training.lag + 1)
 
     def take(self, step: int) -> Harvest:

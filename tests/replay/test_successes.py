@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from palaestra.data import FinishReason, StepTable, StopReason, Tail, Task, Trajectory
-from palaestra.data.protocols import Setting
+from palaestra.data import FinishReason, RunSetup, StepTable, StopReason, Tail, Task, Trajectory
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.parts.estimators import grpo
 from palaestra.replay import SuccessStore, again, in_group_of, is_replayed, pack, unpack
@@ -147,7 +146,7 @@ def test_what_is_refused() -> None:  # rules 5 and 7
     with pytest.raises(InvalidData, match="more than one of its trajectories is replayed"):
         part(StepTable.from_trajectories([*copies, episode(0.0, group="a", sample=2)]), at(0))
     with pytest.raises(RecipeError, match="asks the environment's expert"):
-        ReplaySuccess(expert=True).start(Setting(seed=0), {})
+        ReplaySuccess(expert=True).start(RunSetup(seed=0), {})
 
 
 class Says:
@@ -169,7 +168,7 @@ def test_the_expert_solves_what_nobody_did() -> None:  # rule 8
         return [episode(1.0, group="expert", logprobs=False)]
 
     part = ReplaySuccess(expert=True)
-    part.start(Setting(seed=0, demonstrate=demonstrate), {})
+    part.start(RunSetup(seed=0, demonstrate=demonstrate), {})
     for step in range(2):
         chosen = part.choose(group(f"g{step}", 0, 0), at(step, policies={"main": Says()}))
         (copy,) = [t for t in chosen if is_replayed(t)]

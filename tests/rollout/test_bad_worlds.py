@@ -25,13 +25,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from palaestra.data import Action, Observation, Play, StepResult, StepTable, StopReason, Trajectory
+from palaestra.data import Action, Observation, Play, RunSetup, StepResult, StepTable, StopReason, Trajectory
 from palaestra.errors import EpisodeFailure
 from palaestra.rollout.branches import Branch
 from palaestra.rollout.programs import play
+from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Role, Stage
 from palaestra.rollout.vector import VectorRunner
 from palaestra.testing import EchoEnvironment, ScriptedPolicy
 
@@ -72,7 +72,7 @@ def run(
     runner: type = EpisodeRunner,
     **settings: Any,
 ) -> list[Trajectory]:
-    on = Stage(
+    on = RunSetup(
         environment_name="world",
         make_environment=make,
         roles={"*": Role(policy=policy or ScriptedPolicy(["red"]))},
@@ -291,7 +291,7 @@ def test_9_a_task_of_its_own() -> None:
 
 
 def _runner(program: Any, **settings: Any) -> tuple[EpisodeRunner, list[Play]]:
-    on = Stage(
+    on = RunSetup(
         environment_name="world",
         make_environment=lambda: EchoEnvironment(turns=1),
         roles={"*": Role(policy=ScriptedPolicy(["red"]))},

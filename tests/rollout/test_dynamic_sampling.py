@@ -57,7 +57,6 @@ def context(results: Sequence[Any], groups: int) -> RolloutContext:
         supply=supply,
         settings=RolloutSettings(),
         sampling=Sampling(),
-        policies={},
         step=0,
         seed=0,
     )

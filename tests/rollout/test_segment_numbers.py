@@ -16,16 +16,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from palaestra.data import Action, Observation, Play, StopReason, Tail
+from palaestra.data import Action, Observation, Play, RunSetup, StopReason, Tail
 from palaestra.data.protocols import Response
 from palaestra.rollout.agent import conversation_of, segment_number
 from palaestra.rollout.programs import play
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Stage
 from palaestra.rollout.windows import WindowRunner
 from palaestra.testing import EchoEnvironment
-from tests.rollout.test_vector import stage
+from tests.rollout.test_vector import make_setup
 
 
 @dataclass
@@ -69,8 +68,8 @@ async def calling(episode: Any) -> None:
         result = await episode.step({"player": await episode.agents["player"].act(result.observations["player"])})
 
 
-def on(program: Any = play, first: int = 4094, turns: int = 6) -> Stage:
-    return stage(lambda: EchoEnvironment(turns=turns), program=program, all=Long(first))
+def on(program: Any = play, first: int = 4094, turns: int = 6) -> RunSetup:
+    return make_setup(lambda: EchoEnvironment(turns=turns), program=program, all=Long(first))
 
 
 def one() -> list[Play]:

@@ -4,7 +4,7 @@
 2. A member sits on all seats but the learner's, which moves with the sample; a group has one opponent.
 3. A member's rows weigh 0 and are of its own policy; it plays with the weights of its time, under every runner.
 4. Results go into the pay-off table: illegal moves lose, equal returns are a draw.
-5. The pool grows by its clock, the oldest member gives way and leaves the stage; who still plays stays until the end.
+5. The pool grows by its clock, the oldest member gives way and leaves the run; who still plays stays until the end.
 6. A policy for each seat has a pool for each; what is cast already is left as it is.
 7. State survives; a member of another architecture is refused, and so are policies that cannot meet themselves.
 8. Language snapshots are served by the same engine, and dismissed when they leave.
@@ -22,17 +22,16 @@ import numpy as np
 import pytest
 import torch
 
-from palaestra.data import Action, Observation, Play, StepResult, StepTable, Task, Trajectory
-from palaestra.data.protocols import Setting
+from palaestra.data import Action, Observation, Play, RunSetup, StepResult, StepTable, Task, Trajectory
 from palaestra.engines import InProcessEngine
 from palaestra.errors import CheckpointError, ContractError, InvalidData, RecipeError
 from palaestra.policies.network import NetworkPolicy
 from palaestra.rollout.opponents import Pool, chances, elo, win_rate
 from palaestra.rollout.programs import play as playing
+from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.self_play import SelfPlay, score
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Role, Stage
 from palaestra.rollout.strategies import RolloutContext
 from palaestra.rollout.vector import VectorRunner
 from palaestra.testing import TinyModel
@@ -77,7 +76,7 @@ class Higher:
 
 
 def network(name: str = "main", seed: int = 3, **options: Any) -> NetworkPolicy:
-    return NetworkPolicy(name, Setting(seed=seed, vector_size=2, action_count=3), **{"hidden": (4,), **options})
+    return NetworkPolicy(name, RunSetup(seed=seed, vector_size=2, action_count=3), **{"hidden": (4,), **options})
 
 
 class Arena:
@@ -87,15 +86,17 @@ class Arena:
         self.source = Higher(**game)
         given = roles or {"*": policy}
         self.policies = {one.name: one for one in given.values()}
-        self.stage = Stage(
+        self.setup = RunSetup(
             environment_name="higher",
             make_environment=functools.partial(Higher, **game),
             roles={name: Role(policy=one) for name, one in given.items()},
             program=playing,
             environment_options={},
+            policies=self.policies,
+            source=self.source,
         )
         self.settings = RolloutSettings(max_turns=4, response_tokens=2, in_flight=8)
-        self.runner = (runner or VectorRunner)(self.stage, self.settings)
+        self.runner = (runner or VectorRunner)(self.setup, self.settings)
 
     def plays(self, groups: int = 4, samples: int = 4) -> list[Play]:
         return [
@@ -111,11 +112,9 @@ class Arena:
             supply=lambda groups: self.plays(groups),
             settings=self.settings,
             sampling=self.runner.sampling(),
-            policies=self.policies,
             step=step,
             seed=7 + step,
-            stage=self.stage,
-            source=self.source,
+            setup=self.setup,
         )
         strategies = strategy if isinstance(strategy, list) else [strategy]
         given = self.plays() if plays is None else plays
@@ -239,9 +238,9 @@ def test_4_scores() -> None:
 
 def test_4_failed_games_do_not_count() -> None:
     arena, strategy = Arena(network()), SelfPlay(self_share=0.0)
-    make = arena.stage.make_environment
-    arena.stage.make_environment = functools.partial(_failing, make)
-    arena.runner = EpisodeRunner(arena.stage, arena.settings)
+    make = arena.setup.make_environment
+    arena.setup.make_environment = functools.partial(_failing, make)
+    arena.runner = EpisodeRunner(arena.setup, arena.settings)
     played, rollout = arena.run(strategy)
     assert all(one.error is not None for one in played)
     assert strategy.pool.members[0].games == 0
@@ -261,7 +260,7 @@ def test_5_the_pool_has_a_clock_and_a_size() -> None:
         arena.run(strategy, step)
         numbers.append([member.number for member in strategy.pool.members])
     assert numbers == [[0], [0], [0, 2], [0, 2], [2, 4], [2, 4], [4, 6]]
-    guests = {role.policy.name for role in arena.stage.roles.values() if role.guest}
+    guests = {role.policy.name for role in arena.setup.roles.values() if role.guest}
     assert guests <= {"main@4", "main@6"}
 
 
@@ -289,10 +288,10 @@ def test_5_who_still_plays_stays() -> None:
     member.playing = 1  # an episode of another group is under way
     arena.run(strategy, 1)
     assert strategy.pool.left == [member]
-    assert any(role.policy is member.policy for role in arena.stage.roles.values())
+    assert any(role.policy is member.policy for role in arena.setup.roles.values())
     member.playing = 0
     arena.run(strategy, 2)
-    assert not any(role.policy is member.policy for role in arena.stage.roles.values())
+    assert not any(role.policy is member.policy for role in arena.setup.roles.values())
 
 
 def test_6_a_pool_for_each_seat() -> None:

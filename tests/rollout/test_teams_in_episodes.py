@@ -31,13 +31,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from palaestra.data import Action, Observation, Play, StepTable, StopReason, Trajectory
+from palaestra.data import Action, Observation, Play, RunSetup, StepTable, StopReason, Trajectory
 from palaestra.data.protocols import Response, Sampling
 from palaestra.rollout.episode import Episode
 from palaestra.rollout.programs import acted_by
+from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Role, Stage
 from palaestra.testing import EchoEnvironment, ScriptedPolicy
 
 
@@ -86,7 +86,7 @@ class _Slow:
 def run(
     program: Any, *, count: int = 1, turns: int = 1, roles: Any = None, plays: Any = None, **settings: Any
 ) -> list[Trajectory]:
-    stage = Stage(
+    setup = RunSetup(
         environment_name="echo",
         make_environment=functools.partial(EchoEnvironment, turns=turns),
         roles=roles or {"*": Role(policy=Slow())},
@@ -95,7 +95,7 @@ def run(
     )
     tasks = EchoEnvironment().tasks("train", count, seed=1)
     given = [Play(task=task, group=f"{i:03d}", sample=0, seed=i) for i, task in enumerate(tasks)]
-    return EpisodeRunner(stage, RolloutSettings(**settings)).collect([replace(play, **(plays or {})) for play in given])
+    return EpisodeRunner(setup, RolloutSettings(**settings)).collect([replace(play, **(plays or {})) for play in given])
 
 
 async def together(episode: Episode, *shown: str) -> list[Action]:
@@ -236,7 +236,7 @@ def test_9_prompt_and_parser() -> None:
 def test_10_own_sampling(temperature: float | None, expected: float) -> None:
     slow = Slow()
     role = Role(policy=slow, sampling={"temperature": 0.3, "max_tokens": 5})
-    stage = Stage(
+    setup = RunSetup(
         environment_name="echo",
         make_environment=EchoEnvironment,
         roles={"*": role},
@@ -244,7 +244,7 @@ def test_10_own_sampling(temperature: float | None, expected: float) -> None:
         environment_options={},
     )
     play = Play(task=EchoEnvironment().tasks("train", 1, seed=1)[0], group="g", sample=0, seed=1)
-    EpisodeRunner(stage, RolloutSettings(response_tokens=9)).collect([play], temperature=temperature)
+    EpisodeRunner(setup, RolloutSettings(response_tokens=9)).collect([play], temperature=temperature)
     assert (slow.samplings[0].temperature, slow.samplings[0].max_tokens) == (expected, 5)
 
 

@@ -49,8 +49,8 @@ NETWORK: dict[str, Any] = {"policies": {"main": {"policy": {"network": {"hidden"
 def test_1_a_bound_of_0_changes_nothing(echo: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     before = echo("synchronous")
 
-    def forced(settings: Any, world: Any, plans: Plans, strategies: Any, folder: Any) -> Asynchronous:
-        return Asynchronous(settings, world, plans, strategies, Journal(folder.path))
+    def forced(settings: Any, setup: Any, plans: Plans, strategies: Any, folder: Any) -> Asynchronous:
+        return Asynchronous(settings, setup, plans, strategies, Journal(folder.path))
 
     monkeypatch.setattr(start, "_supply", forced)
     assert final_weights(echo("asynchronous")) == final_weights(before)

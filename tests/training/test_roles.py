@@ -22,7 +22,7 @@ from palaestra.errors import NoSignal, RecipeError
 from palaestra.recipe import load
 from palaestra.rollout.programs import acted_by, play, roles_of
 from palaestra.store.metrics import MetricsLog
-from palaestra.training.build import build_world
+from palaestra.training.build import build_setup
 from palaestra.training.start import train
 from palaestra.training.teamwork import Teamwork, team_metrics
 from palaestra.training.updates import Updater
@@ -72,7 +72,7 @@ def recipe(**changes: Any) -> Any:
 )
 def test_1_refused(changes: Any, parts: tuple[str, ...]) -> None:
     with pytest.raises(RecipeError) as caught:
-        build_world(recipe(**changes).settings)
+        build_setup(recipe(**changes).settings)
     assert all(part in str(caught.value) for part in parts), str(caught.value)
 
 
@@ -83,10 +83,10 @@ def test_2_declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: st
     agents = PAIR["agents"] | {"coach": {"policy": "one"}, "critic": {"policy": "two"}}
     changed = recipe(agents=agents, program={f"coached.py:{program}": {}})
     if known:
-        assert {"coach", "critic"} <= set(build_world(changed.settings).stage.roles)
+        assert {"coach", "critic"} <= set(build_setup(changed.settings).roles)
     else:
         with pytest.raises(RecipeError, match="critic"):
-            build_world(changed.settings)
+            build_setup(changed.settings)
 
 
 def test_2_functions_of_options() -> None:
@@ -105,9 +105,9 @@ def test_2_functions_of_options() -> None:
 def test_3_one_temperature() -> None:
     shared = {"a": {"policy": "one", "temperature": 0.5}, "b": {"policy": "one"}}
     with pytest.raises(RecipeError, match=r"a 0.5, b 1.*probabilities are taken at one"):
-        build_world(recipe(agents=shared, policies={"one": {"policy": NETWORK}}).settings)
+        build_setup(recipe(agents=shared, policies={"one": {"policy": NETWORK}}).settings)
     apart = {"a": {"policy": "one", "temperature": 0.5}, "b": {"policy": "two"}}
-    assert build_world(recipe(agents=apart).settings).temperatures == {"one": 0.5, "two": 1.0}
+    assert build_setup(recipe(agents=apart).settings).temperatures == {"one": 0.5, "two": 1.0}
 
 
 @pytest.mark.parametrize("seat", [{}, {"player": {"policy": "one"}}])
@@ -119,7 +119,7 @@ def test_3_who_never_acts(seat: dict[str, Any]) -> None:
         "policies": {"one": {"policy": NETWORK}},
     }
     every = {"*": {"policy": "one"}}
-    assert build_world(recipe(agents=every | seat | team, **changes).settings).temperatures == {"one": 0.7}
+    assert build_setup(recipe(agents=every | seat | team, **changes).settings).temperatures == {"one": 0.7}
 
 
 @pytest.fixture

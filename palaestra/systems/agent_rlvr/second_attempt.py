@@ -80,7 +80,7 @@ class SecondAttempt:
             seed = derive(rollout.seed, "guidance", play.group, play.sample)
             if not self._failed(attempt) or np.random.default_rng(seed).random() >= self._share:
                 continue
-            text = self._guidance(attempt, rollout.source, seed=seed)
+            text = self._guidance(attempt, rollout.setup.source, seed=seed)
             if text:
                 guided = replace(
                     play,
@@ -122,8 +122,7 @@ class SecondAttempt:
             for step in attempt.steps:
                 step.mark(guided=1.0)
             return attempt
-        assert rollout.stage is not None
-        return retold(attempt, opening(rollout.stage), instruction=told, guided=1.0)
+        return retold(attempt, opening(rollout.setup), instruction=told, guided=1.0)
 
     def _metrics(self, first: Sequence[Trajectory], second: Sequence[Trajectory]) -> dict[str, float]:
         def solved(attempts: Sequence[Trajectory]) -> float:

@@ -26,17 +26,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from palaestra.data import Action, Observation, Play, Step, StopReason, Tail, Trajectory, derive
-from palaestra.data.protocols import Response, Sampling, Setting
+from palaestra.data import Action, Observation, Play, RunSetup, Step, StopReason, Tail, Trajectory, derive
+from palaestra.data.protocols import Response, Sampling
 from palaestra.envs.probes.hopsearch import HopSearch
 from palaestra.errors import RecipeError
 from palaestra.policies.network import NetworkPolicy
 from palaestra.rollout.agent import conversation_of
 from palaestra.rollout.branches import Branch
 from palaestra.rollout.programs import play
+from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Role, Stage
 from palaestra.rollout.strategies import RolloutContext
 from palaestra.rollout.vector import VectorRunner
 from palaestra.systems.arpo.branching import Branching
@@ -49,7 +49,7 @@ ENVIRONMENT = HopSearch(entities=8, relations=2, hops=(2, 3), noise=0.3, max_tur
 
 def network(seed: int = 0) -> NetworkPolicy:
     size, actions = ENVIRONMENT.vector_size, ENVIRONMENT.action_count
-    return NetworkPolicy("main", Setting(seed=seed, vector_size=size, action_count=actions), hidden=(16,), body="gru")
+    return NetworkPolicy("main", RunSetup(seed=seed, vector_size=size, action_count=actions), hidden=(16,), body="gru")
 
 
 def language() -> Any:
@@ -66,9 +66,9 @@ def plays(groups: int = 3, size: int = GROUP, environment: Any = ENVIRONMENT) ->
     ]
 
 
-def stage(policy: Any, environment: Any = None, program: Any = play) -> Stage:
+def make_setup(policy: Any, environment: Any = None, program: Any = play) -> RunSetup:
     options: dict[str, Any] = {"entities": 8, "relations": 2, "hops": (2, 3), "noise": 0.3, "max_turns": 6}
-    return Stage(
+    return RunSetup(
         environment_name="hopsearch",
         make_environment=environment or functools.partial(HopSearch, **options),
         roles={"*": Role(policy=policy)},
@@ -81,21 +81,21 @@ def grow(
     policy: Any,
     strategy: Branching | None,
     *,
-    on: Stage | None = None,
+    on: RunSetup | None = None,
     given: list[Play] | None = None,
     **settings: Any,
 ) -> tuple[list[Trajectory], RolloutContext]:
     """The trajectories of a strategy (None: plain groups), and the rollout that it worked with."""
-    runner = EpisodeRunner(on or stage(policy), RolloutSettings(**{"group": GROUP, "response_tokens": 6, **settings}))
+    setup = on or make_setup(policy)
+    setup.policies = {"main": policy}
+    runner = EpisodeRunner(setup, RolloutSettings(**{"group": GROUP, "response_tokens": 6, **settings}))
     rollout = RolloutContext(
         supply=lambda groups: [],
         settings=runner._settings,
         sampling=runner.sampling(),
-        policies={"main": policy},
         step=0,
         seed=9,
-        stage=on or stage(policy),
-        source=None,
+        setup=setup,
     )
     strategies = [] if strategy is None else [strategy]
     try:
@@ -252,7 +252,7 @@ class Fragile(HopSearch):
 def test_failures_stay_alone() -> None:  # rule 6
     make = functools.partial(Fragile, entities=8, relations=2, hops=(2, 3), noise=0.3, max_turns=6)
     policy = network()
-    found, _ = grow(policy, Branching(**BUSY), on=stage(policy, make), given=plays(groups=8))
+    found, _ = grow(policy, Branching(**BUSY), on=make_setup(policy, make), given=plays(groups=8))
     assert len(found) == 8 * GROUP
     failed = [t for t in found if t.stop is StopReason.ERROR]
     assert 0 < len(failed) < len(found)
@@ -331,20 +331,20 @@ def test_refusals() -> None:  # rule 9
         with pytest.raises(RecipeError, match=next(iter(wrong))):
             Branching(**wrong)  # type: ignore[arg-type]
 
-    def faults(on: Stage, given: list[Play]) -> set[str]:
+    def faults(on: RunSetup, given: list[Play]) -> set[str]:
         found, _ = grow(policy, Branching(initial=2, base=1.0), on=on, given=given)
         return {t.error.message for t in found if t.error is not None}
 
     echo = functools.partial(EchoEnvironment, turns=3)
-    found = faults(stage(ScriptedPolicy(["red"]), echo), plays(size=4, environment=EchoEnvironment()))
+    found = faults(make_setup(ScriptedPolicy(["red"]), echo), plays(size=4, environment=EchoEnvironment()))
     assert found and all("it cannot be put back into an earlier state" in message for message in found)
-    found = faults(stage(Rigid()), plays(size=4))
+    found = faults(make_setup(Rigid()), plays(size=4))
     assert found and all("a Session cannot be copied" in message for message in found)
-    found = faults(stage(policy, program=prying), plays(size=8))
+    found = faults(make_setup(policy, program=prying), plays(size=8))
     assert found and all("asks its agent's session for `memory` while its acts are repeated" in m for m in found)
     branching = [dataclasses.replace(plays()[0], branch=Branch())]
     with pytest.raises(RecipeError, match="its programs run in lock step"):
-        VectorRunner(stage(policy), RolloutSettings()).collect(branching)
+        VectorRunner(make_setup(policy), RolloutSettings()).collect(branching)
 
 
 def test_branches_of_long_conversations(monkeypatch: pytest.MonkeyPatch) -> None:  # rule 10

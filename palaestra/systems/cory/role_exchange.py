@@ -77,11 +77,10 @@ class RoleExchange:
 
     def _refuse_unknown(self, rollout: RolloutContext) -> None:
         """Raises: RecipeError, for a role that does not act, whose policy would play nobody, or that is frozen."""
-        assert rollout.stage is not None
-        declared = roles_of(rollout.stage.program)
-        acting = list(declared or rollout.source.agents)
+        declared = roles_of(rollout.setup.program)
+        acting = list(declared or rollout.setup.source.agents)
         if declared is None:  # then any role of the recipe may act
-            acting += [name for name in rollout.stage.roles if name != "*" and name not in acting]
+            acting += [name for name in rollout.setup.roles if name != "*" and name not in acting]
         for name in self._roles:
             if name not in acting:
                 raise RecipeError(
@@ -90,7 +89,7 @@ class RoleExchange:
                     options=nearest(name, acting),
                     remedy=f"Those who act are: {', '.join(acting)}.",
                 )
-            if rollout.stage.role(name).frozen:
+            if rollout.setup.role(name).frozen:
                 raise RecipeError(
                     where=f"agents.{name}.frozen",
                     what="a frozen role cannot change places: it would be another work each time that nobody learns.",

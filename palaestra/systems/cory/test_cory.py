@@ -22,15 +22,15 @@ import pytest
 
 from palaestra.algebra import token_rewards
 from palaestra.chat import LatestOnly
-from palaestra.data import Play, StepTable, Trajectory
+from palaestra.data import Play, RunSetup, StepTable, Trajectory
 from palaestra.envs.probes.alignment import Alignment
 from palaestra.errors import RecipeError
 from palaestra.parts.estimators import dr_mas
 from palaestra.registry import part
 from palaestra.rollout.programs import play as acting
+from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Role, Stage
 from palaestra.rollout.strategies import RolloutContext
 from palaestra.systems.cory.program import demonstrate, merged, pioneer_observer
 from palaestra.systems.cory.role_exchange import RoleExchange
@@ -40,8 +40,8 @@ from tests.golden_cases import Golden, golden_documents
 FIRST, SECOND = "lovely lovely lovely", "lovely lovely the sea is wide and deep"
 
 
-def stage_of(policies: dict[str, Any], program: Any = pioneer_observer, env: Any = Alignment) -> Stage:
-    return Stage(
+def setup_of(policies: dict[str, Any], program: Any = pioneer_observer, env: Any = Alignment) -> RunSetup:
+    return RunSetup(
         environment_name="alignment",
         make_environment=env,
         roles={name: Role(policy=policy, context=LatestOnly()) for name, policy in policies.items()},
@@ -60,9 +60,9 @@ def play(policies: dict[str, Any] | None = None, *, temperature: float | None = 
     async def program(episode: Any) -> None:
         await pioneer_observer(episode, **options)
 
-    stage = stage_of(policies or scripted(), more.pop("program", program), more.pop("env", Alignment))
-    runner = EpisodeRunner(stage, RolloutSettings(max_turns=8, response_tokens=8))
-    task = stage.make_environment().tasks("train", 1, 0)[0]
+    setup = setup_of(policies or scripted(), more.pop("program", program), more.pop("env", Alignment))
+    runner = EpisodeRunner(setup, RolloutSettings(max_turns=8, response_tokens=8))
+    task = setup.make_environment().tasks("train", 1, 0)[0]
     (found,) = runner.collect([Play(task=task, group="g", sample=0, seed=1, **more)], temperature=temperature)
     return found
 
@@ -147,15 +147,15 @@ def exchanged(
     step: int, *, roles: tuple[str, ...] = ("pioneer", "observer"), program: Any = pioneer_observer,
     frozen: bool = False, given: Any = None,
 ) -> tuple[list[Trajectory], RolloutContext]:  # fmt: skip
-    stage = stage_of(scripted(), program)
+    setup = setup_of(scripted(), program)
     if frozen:
-        stage.roles = {name: replace(role, frozen=True) for name, role in stage.roles.items()}
-    runner, source = EpisodeRunner(stage, RolloutSettings(max_turns=8)), Alignment()
+        setup.roles = {name: replace(role, frozen=True) for name, role in setup.roles.items()}
+    runner, source = EpisodeRunner(setup, RolloutSettings(max_turns=8)), Alignment()
     task = source.tasks("train", 1, 0)[0]
     plays = [Play(task=task, group="g", sample=0, seed=1, roles=given or {})]
     rollout = RolloutContext(
-        supply=lambda groups: plays, settings=RolloutSettings(), sampling=runner.sampling(), policies={}, step=step,
-        seed=0, stage=stage, source=source,
+        supply=lambda groups: plays, settings=RolloutSettings(), sampling=runner.sampling(), step=step, seed=0,
+        setup=replace(setup, source=source),
     )  # fmt: skip
     strategy = RoleExchange(roles=roles, every=5)
     return runner.perform(plays, [strategy], rollout), rollout

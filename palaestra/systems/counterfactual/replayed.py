@@ -82,7 +82,7 @@ def _default(episode: Episode, name: str, seen: Observation, default: int | str 
         raise EpisodeFailure(
             boundary="part",
             where=f"program replayed, agent {name}",
-            what=f"environment {episode.stage.environment_name} lists no legal actions, and no default is given.",
+            what=f"environment {episode.setup.environment_name} lists no legal actions, and no default is given.",
             remedy="Set `program: {replayed: {default: …}}` to an action that changes nothing.",
         )
     return Action(text=str(seen.legal[0]), value=seen.legal[0])

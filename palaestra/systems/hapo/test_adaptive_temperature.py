@@ -59,7 +59,6 @@ def rollout_of(runner: Any, step: int, temperature: float = 1.0) -> RolloutConte
         supply=lambda groups: [],
         settings=RolloutSettings(),
         sampling=Sampling(temperature=temperature),
-        policies={},
         step=step,
         seed=0,
         inner=runner,

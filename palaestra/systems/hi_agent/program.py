@@ -69,7 +69,7 @@ async def foresight(
     if planner not in episode.names:
         raise RecipeError(
             where="program: foresight",
-            what=f"environment {episode.stage.environment_name} has no agent `{planner}`.",
+            what=f"environment {episode.setup.environment_name} has no agent `{planner}`.",
             options=episode.names,
             remedy="Name the agent that sets subgoals in `planner`.",
         )

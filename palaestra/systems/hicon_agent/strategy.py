@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.data import Play, StopReason, Trajectory
+from palaestra.data import Play, RunSetup, StopReason, Trajectory
 from palaestra.errors import ContractError
 from palaestra.registry import register
 from palaestra.rollout.retelling import Opened, opening, retold
-from palaestra.rollout.stage import Stage
 from palaestra.rollout.strategies import RolloutContext
 
 
@@ -39,9 +38,8 @@ class DualBranch:
 
     async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
         """What was played, then the twins."""
-        assert rollout.stage is not None
         played = await rollout.collect(plays)
-        opened = opening(rollout.stage, **_uncompressed(rollout.stage, played))
+        opened = opening(rollout.setup, **_uncompressed(rollout.setup, played))
         size: dict[str, int] = defaultdict(int)
         for one in played:
             size[one.group] = max(size[one.group], one.sample + 1)
@@ -70,10 +68,10 @@ def _twin(one: Trajectory, opened: Opened) -> Trajectory | None:
     return None if all(np.array_equal(one.prompt_of(a), twin.prompt_of(b)) for a, b in prompts) else twin
 
 
-def _uncompressed(stage: Stage, played: Sequence[Trajectory]) -> Mapping[str, Any]:
+def _uncompressed(setup: RunSetup, played: Sequence[Trajectory]) -> Mapping[str, Any]:
     """Per agent, its context with nothing compressed; agents whose context shows all that already are left out."""
     agents = sorted({step.agent for one in played for step in one.steps})
-    found = {agent: getattr(stage.role(agent).context, "uncompressed", None) for agent in agents}
+    found = {agent: getattr(setup.role(agent).context, "uncompressed", None) for agent in agents}
     found = {agent: context for agent, context in found.items() if context is not None}
     if agents and not found:
         raise ContractError(

@@ -24,7 +24,7 @@ def test_twins(tiny: Any) -> None:  # rule 1
     found = arena.run(DualBranch(), arena.plays(2, 2), rollout)
     played, twins = found[:4], found[4:]
     assert len(twins) == 4 and rollout.metrics["branch/twins"] == 1.0 and rollout.metrics["branch/read"] < 1
-    whole = Arena(tiny, context=SampledHistory(most=2, lam=9.0)).stage.role(AGENT)
+    whole = Arena(tiny, context=SampledHistory(most=2, lam=9.0)).setup.role(AGENT)
     for one, twin in zip(played, twins, strict=True):
         assert (twin.group, twin.sample) == (one.group, one.sample + 2)
         session = whole.policy.session(context=whole.context, sampling=Sampling(), key=(one.group, one.sample, AGENT))

@@ -22,7 +22,7 @@ import pytest
 from palaestra.data import Action, Observation, StepTable, Trajectory
 from palaestra.data.protocols import Response
 from palaestra.envs.probes.sums import Sums
-from palaestra.rollout.stage import Role
+from palaestra.rollout.roles import Role
 from palaestra.systems.m_grpo.advantage import m_grpo
 from palaestra.systems.m_grpo.hierarchical import hierarchical
 from palaestra.systems.m_grpo.sub_agents import columns_of, demonstrate, requests_of, sub_agents

@@ -20,12 +20,12 @@ from typing import Any
 import pytest
 
 from palaestra.chat import LatestOnly
-from palaestra.data import Action, Play, StepTable, Task, Trajectory
+from palaestra.data import Action, Play, RunSetup, StepTable, Task, Trajectory
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.parts.estimators import dr_mas
+from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Role, Stage
 from palaestra.rollout.strategies import RolloutContext
 from palaestra.systems.search_self_play.inquiry import Inquiry
 from palaestra.systems.search_self_play.proposer import demonstrate, proposer_solver
@@ -39,7 +39,7 @@ Say = Callable[[int, Any], str]
 
 
 def acting(env: Inquiry, task: Task, *acts: str) -> list[Any]:
-    """What the world answers to these acts, whoever's turn it is."""
+    """What the setup answers to these acts, whoever's turn it is."""
     results = [env.reset(task)]
     for act in acts:
         ((name, _),) = results[-1].observations.items()
@@ -64,8 +64,8 @@ def expert_question(env: Inquiry, task: Task) -> tuple[list[str], str]:
     return acts, acts[-1]
 
 
-def stage_of(say: Say, env: Any) -> Stage:
-    return Stage(
+def setup_of(say: Say, env: Any) -> RunSetup:
+    return RunSetup(
         environment_name="inquiry",
         make_environment=env,
         roles={name: Role(policy=ScriptedPolicy(say, name=name), context=LatestOnly()) for name in env().agents},
@@ -77,7 +77,7 @@ def stage_of(say: Say, env: Any) -> Stage:
 def play(say: Say, *, env: Any = Inquiry, tasks: Sequence[Task] | None = None, program: Any = None) -> list[Trajectory]:
     chosen = tasks or env().tasks("train", 1, 0)
     plays = [Play(task=task, group=f"g{place}", sample=0, seed=place) for place, task in enumerate(chosen)]
-    return EpisodeRunner(stage_of(say, env), SETTINGS).collect(plays, program=program)
+    return EpisodeRunner(setup_of(say, env), SETTINGS).collect(plays, program=program)
 
 
 # ---- the program ------------------------------------------------------------------------------------------
@@ -110,8 +110,8 @@ def test_questions_that_do_not_count() -> None:  # rule 2
     acts, question = expert_question(env, task)
     start, *relations = question.split()[1:]
 
-    def fault(*moves: str, world: Inquiry = env) -> str:
-        return str(acting(world, task, *moves)[-1].info.get("fault"))
+    def fault(*moves: str, setup: Inquiry = env) -> str:
+        return str(acting(setup, task, *moves)[-1].info.get("fault"))
 
     assert fault(*acts) == ""
     assert fault(f"search {answer}", f"ask {answer} home") == "leak"
@@ -119,7 +119,7 @@ def test_questions_that_do_not_count() -> None:  # rule 2
     assert fault(f"search {answer}", f"ask {start} gloves") == "unknown words"
     assert fault(f"search {answer}", f"ask {start} home home home") == "too long"
     assert fault(question) == "few searches"
-    assert fault(*acts[:-1], question, world=Inquiry(least_searches=9, noise_facts=0)) == "few searches"
+    assert fault(*acts[:-1], question, setup=Inquiry(least_searches=9, noise_facts=0)) == "few searches"
     assert fault(*["hm"] * 6) == "unasked"
     wrong = next(
         f"ask {name} {word}"
@@ -128,9 +128,9 @@ def test_questions_that_do_not_count() -> None:  # rule 2
         if name != answer and name in env_names(env, task) and leads(env, task, [name, word]) != answer
     )
     assert fault(f"search {answer}", wrong) == "unanswerable"
-    assert fault(f"search {answer}", wrong, world=Inquiry(check=False)) == ""
+    assert fault(f"search {answer}", wrong, setup=Inquiry(check=False)) == ""
     blind = Inquiry(least_searches=0, noise_facts=0)
-    assert fault(f"ask {start} {' '.join(relations)}", world=blind) == "unanswerable", "no documents"
+    assert fault(f"ask {start} {' '.join(relations)}", setup=blind) == "unanswerable", "no documents"
     assert all(not one.observations for one in acting(env, task, f"search {answer}", f"ask {answer} home")[-1:])
 
 
@@ -199,10 +199,10 @@ def test_peers() -> None:  # rule 5
 def pooled(
     strategy: QuestionPool, say: Say, *, step: int, tasks: Sequence[Task]
 ) -> tuple[list[Trajectory], RolloutContext]:
-    runner = EpisodeRunner(stage_of(say, Inquiry), SETTINGS)
+    runner = EpisodeRunner(setup_of(say, Inquiry), SETTINGS)
     plays = [Play(task=task, group=f"{step}-{i}", sample=0, seed=step * 10 + i) for i, task in enumerate(tasks)]
     rollout = RolloutContext(
-        supply=lambda groups: plays, settings=SETTINGS, sampling=runner.sampling(), policies={}, step=step, seed=step
+        supply=lambda groups: plays, settings=SETTINGS, sampling=runner.sampling(), step=step, seed=step
     )
     return runner.perform(plays, [strategy], rollout), rollout
 

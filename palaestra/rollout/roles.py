@@ -1,4 +1,4 @@
-"""The stage: everything episodes of one run share."""
+"""Roles: which policy plays a name of an episode, what it is shown, and how it speaks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from palaestra.data.protocols import AsyncEnvironment, Environment, Policy, Sampling
-from palaestra.errors import ContractError, nearest
+from palaestra.data.protocols import Policy, Sampling
 from palaestra.rollout.role_tools import RoleTools
 
 Program = Callable[[Any], Awaitable[None]]  # async def program(episode: Episode) -> None
@@ -42,35 +41,3 @@ class Role:
         """How this role's actions are drawn; where `given` is exact only its own length counts."""
         own = {name: value for name, value in self.sampling.items() if name == "max_tokens" or not given.exact}
         return replace(given, **own) if own else given
-
-
-@dataclass(slots=True, kw_only=True)
-class Stage:
-    """What a runner needs to play.
-
-    Attributes:
-        environment_name, environment_options: as in the recipe.
-        make_environment: a fresh environment; picklable if workers are processes.
-        roles: per role name; "*" is anybody else. Roles may be added while a run goes on: opponents from a pool.
-        program: who acts when.
-    """
-
-    environment_name: str
-    make_environment: Callable[[], Environment | AsyncEnvironment]
-    roles: Mapping[str, Role]
-    program: Program
-    environment_options: Mapping[str, Any]
-
-    def role(self, agent: str) -> Role:
-        """The role of this agent's name, else the role `*`.
-
-        Raises: ContractError, if there is neither.
-        """
-        if agent not in self.roles and "*" not in self.roles:
-            raise ContractError(
-                where=f"role {agent}",
-                what=f"nobody plays a role `{agent}`.",
-                options=nearest(agent, self.roles),
-                remedy=f"Write `agents: {{{agent}: {{policy: …}}}}`, or ask another role in the program.",
-            )
-        return self.roles[agent] if agent in self.roles else self.roles["*"]

@@ -91,7 +91,7 @@ class SelfPlay:
                     met[play.group, play.sample] = play, member
             return [play for play, _ in cast]
 
-        inside = replace(rollout, supply=lambda groups: seated(rollout.supply(groups)))
+        inside = replace(rollout, more=lambda groups: seated(rollout.more(groups)))
         try:
             played = await inside.collect(seated(plays))
         finally:

@@ -53,7 +53,7 @@ class RolloutContext:
     """What a strategy may use of the rollout that it plays in.
 
     Attributes:
-        supply: gives the plays of so many further groups of the same iteration.
+        more: gives the plays of so many further groups of this iteration, others at each call.
         settings: of the rollout. sampling: how actions are drawn.
         step: the iteration; seed: derive from it whatever is random.
         setup: environment, roles, program and the policies that act.
@@ -61,7 +61,7 @@ class RolloutContext:
         played: everything that was played so far, kept or not: it counts as spent.
     """
 
-    supply: Callable[[int], list[Play]]
+    more: Callable[[int], list[Play]]
     settings: RolloutSettings
     sampling: Sampling
     step: int
@@ -74,10 +74,6 @@ class RolloutContext:
     async def collect(self, plays: Sequence[Play]) -> list[Trajectory]:
         """Play all, by the next strategy or at last by the runner."""
         return await self.inner(plays, self)  # type: ignore[no-any-return]
-
-    def more(self, groups: int) -> list[Play]:
-        """The plays of so many further groups of this iteration; each call gives others."""
-        return self.supply(groups)
 
     def with_(self, *, sampling: Sampling) -> RolloutContext:
         """The same rollout, where actions are drawn otherwise. Metrics and what was played are shared."""

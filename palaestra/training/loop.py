@@ -12,14 +12,15 @@ from palaestra.data.iteration import Iteration
 from palaestra.store.episodes import EpisodeLog
 from palaestra.store.folder import RunFolder
 from palaestra.store.metrics import ENVIRONMENT_STEPS, UPDATES, MetricsLog
+from palaestra.training.async_collector import AsyncCollector
 from palaestra.training.checkpoint import RunState, load_checkpoint, save_checkpoint
+from palaestra.training.collector import Collector
 from palaestra.training.evaluate import Panel
 from palaestra.training.experience import Experience, Parts, prepare
 from palaestra.training.guards import Guard
 from palaestra.training.measure import measure, spent
 from palaestra.training.progress import Progress
 from palaestra.training.settings import RunSettings
-from palaestra.training.supply import Plans, Supply
 from palaestra.training.teamwork import Teamwork
 
 
@@ -29,8 +30,7 @@ class Trainer:
 
     settings: RunSettings
     setup: RunSetup
-    plans: Plans
-    supply: Supply
+    collector: Collector | AsyncCollector
     parts: Parts
     state: RunState
     folder: RunFolder
@@ -64,19 +64,19 @@ class Trainer:
     def iterate(self) -> dict[str, float]:
         """One iteration: collect, credit, update, log."""
         started = time.perf_counter()
-        harvest = self.supply.take(self.step)
+        batch = self.collector.collect(self.step)
         collected = time.perf_counter()
-        experience = self.credit(self.guard.finished(harvest.kept))
-        metrics = measure(harvest.played, experience, self.setup.policies, self.setup.team)
-        metrics |= harvest.metrics | experience.learned
-        metrics |= self.plans.learn(harvest.played, self.step)
+        experience = self.credit(self.guard.finished(batch.kept))
+        metrics = measure(batch.played, experience, self.setup.policies, self.setup.team)
+        metrics |= batch.metrics | experience.learned
+        metrics |= self.collector.learn(batch.played, self.step)
         updated = self.update(experience)
         if self.settings.due(self.step, self.state.updaters) and not self.parts.warming:
             self.guard.learned(experience, self.state.updaters.values())
         for line in self.teamwork.look(metrics):
             self.progress.note(line)
         self.step += 1
-        self.count(harvest.played)
+        self.count(batch.played)
         seconds = {"time/rollout": collected - started, "time/update": time.perf_counter() - collected}
         self.log.append(self.step, metrics | updated | self.counters | seconds)
         self.progress.iteration(self.step, metrics | updated, seconds)
@@ -108,7 +108,7 @@ class Trainer:
             if len(self.state.updaters) > 1:
                 found = {f"policy/{name}/{key.removeprefix('policy/')}": value for key, value in found.items()}
             metrics |= found
-        self.supply.refresh()
+        self.collector.refresh()
         return metrics
 
     def count(self, played: Sequence[Trajectory]) -> None:

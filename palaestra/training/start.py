@@ -20,17 +20,17 @@ from palaestra.rollout.journal import Journal
 from palaestra.store.folder import RECIPE, RunFolder
 from palaestra.store.lock import writing
 from palaestra.store.metrics import MetricsLog
-from palaestra.training.asynchronous import Asynchronous, refuse_strategies
-from palaestra.training.bound import bind, bind_all
+from palaestra.training.async_collector import AsyncCollector, refuse_strategies
+from palaestra.training.bound import Bound, bind, bind_all
 from palaestra.training.build import build_setup, make_optimizer
 from palaestra.training.checkpoint import RunState
 from palaestra.training.clones import Clones
+from palaestra.training.collector import Collector
 from palaestra.training.evaluate import Panel
 from palaestra.training.experience import Parts
 from palaestra.training.loop import Trainer
 from palaestra.training.progress import Progress
 from palaestra.training.settings import PolicySettings, RunSettings, Use
-from palaestra.training.supply import Apart, Plans, Supply, Synchronous
 from palaestra.training.updates import Updater
 from palaestra.training.warm_start import warm_start
 
@@ -116,19 +116,18 @@ def _trainer(
     resources.callback(setup.runner.close)
     parts.frozen = setup.frozen
     sampler, strategies = bind("sampler", settings.sampler), bind_all("strategy", settings.strategy)
-    plans = Plans(settings, setup.source, sampler)
     updaters = {
         name: _updater(settings, settings.policies[name], policy)
         for name, policy in setup.policies.items()
         if policy.trainable
     }
-    supply = _supply(settings, setup, plans, [strategy.held or strategy for strategy in strategies], folder)
-    resources.callback(supply.close)
+    collector = _collector(settings, setup, sampler, [strategy.held or strategy for strategy in strategies], folder)
+    resources.callback(collector.close)
     keepers = {"runner": setup.runner, "sampler": sampler.held}
-    keeper = supply.keeper if isinstance(supply, Asynchronous) else lambda held: held
     stateful = {place: one.held for place, one in enumerate(strategies) if one.can("state_dict") is not None}
-    keepers |= {f"strategy.{place}": keeper(held) for place, held in stateful.items()}
-    keepers["supply"] = supply  # comes back last: with its state an asynchronous one begins to play, by the others
+    keepers |= {f"strategy.{place}": collector.keeper(held) for place, held in stateful.items()}
+    if collector.holds_state:  # comes back last: with its state an asynchronous one begins to play, by the others
+        keepers["supply"] = collector  # its name in checkpoints
     parts.updates = [part for updater in updaters.values() for part in (updater.loss, *updater.regularizers)]
     others = parts.stateful | {name: held for name, held in keepers.items() if hasattr(held, "state_dict")}
     state = RunState(policies=setup.policies, references={}, updaters=updaters, others=others)
@@ -140,8 +139,7 @@ def _trainer(
     return Trainer(
         settings=settings,
         setup=setup,
-        plans=plans,
-        supply=supply,
+        collector=collector,
         parts=parts,
         state=state,
         folder=folder,
@@ -150,15 +148,13 @@ def _trainer(
     )
 
 
-def _supply(
-    settings: RunSettings, setup: RunSetup, plans: Plans, strategies: Sequence[Any], folder: RunFolder
-) -> Supply:
-    """Where episodes come from: played in between the updates, beside them, or with old weights."""
+def _collector(
+    settings: RunSettings, setup: RunSetup, sampler: Bound, strategies: Sequence[Any], folder: RunFolder
+) -> Collector | AsyncCollector:
+    """What gives iterations their episodes: played in between the updates, or beside them."""
     if settings.training.max_staleness:
-        return Asynchronous(settings, setup, plans, strategies, Journal(folder.path))
-    if settings.training.lag or settings.training.actor_noise:
-        return Apart(settings, setup, plans, strategies)
-    return Synchronous(settings, setup, plans, strategies)
+        return AsyncCollector(settings, setup, sampler, strategies, Journal(folder.path))
+    return Collector(settings, setup, sampler, strategies)
 
 
 def _strictly(uses: Sequence[Use]) -> list[Use]:

@@ -43,7 +43,7 @@ class Arena:
 
     def rollout(self, step: int = 0, source: Any = None) -> RolloutContext:
         return RolloutContext(
-            supply=lambda groups: self.plays(groups, first=50),
+            more=lambda groups: self.plays(groups, first=50),
             settings=self.settings,
             sampling=self.runner.sampling(),
             step=step,

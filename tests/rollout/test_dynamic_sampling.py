@@ -47,14 +47,14 @@ def context(results: Sequence[Any], groups: int) -> RolloutContext:
     async def collect(plays: Sequence[Play], sampling: Sampling | None = None) -> list[Trajectory]:
         return [ended(play, results) for play in plays]
 
-    def supply(count: int) -> list[Play]:
+    def more(count: int) -> list[Play]:
         nonlocal given
         given += count
         return plays(given - count, count)
 
     return RolloutContext(
         inner=play_through([], collect),
-        supply=supply,
+        more=more,
         settings=RolloutSettings(),
         sampling=Sampling(),
         step=0,

@@ -109,7 +109,7 @@ class Arena:
         self, strategy: Any, step: int = 0, plays: Sequence[Play] | None = None
     ) -> tuple[list[Trajectory], RolloutContext]:
         rollout = RolloutContext(
-            supply=lambda groups: self.plays(groups),
+            more=lambda groups: self.plays(groups),
             settings=self.settings,
             sampling=self.runner.sampling(),
             step=step,
@@ -161,10 +161,10 @@ def test_2_seats() -> None:
 def test_2_further_groups() -> None:
     class New:
         async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
-            def supply(groups: int) -> list[Play]:
-                return [replace(play, group=f"further-{play.group}") for play in rollout.supply(groups)]
+            def more(groups: int) -> list[Play]:
+                return [replace(play, group=f"further-{play.group}") for play in rollout.more(groups)]
 
-            return await replace(rollout, supply=supply).collect(plays)
+            return await replace(rollout, more=more).collect(plays)
 
     class Asks:
         async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:

@@ -90,7 +90,7 @@ def grow(
     setup.policies = {"main": policy}
     runner = EpisodeRunner(setup, RolloutSettings(**{"group": GROUP, "response_tokens": 6, **settings}))
     rollout = RolloutContext(
-        supply=lambda groups: [],
+        more=lambda groups: [],
         settings=runner._settings,
         sampling=runner.sampling(),
         step=0,

@@ -72,8 +72,8 @@ class RoleExchange:
         def recast(given: Sequence[Play]) -> list[Play]:
             return [replace(play, roles={**play.roles, **exchanged}) for play in given]
 
-        supply = rollout.supply
-        return await replace(rollout, supply=lambda groups: recast(supply(groups))).collect(recast(plays))
+        more = rollout.more
+        return await replace(rollout, more=lambda groups: recast(more(groups))).collect(recast(plays))
 
     def _refuse_unknown(self, rollout: RolloutContext) -> None:
         """Raises: RecipeError, for a role that does not act, whose policy would play nobody, or that is frozen."""

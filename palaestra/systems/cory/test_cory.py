@@ -154,7 +154,7 @@ def exchanged(
     task = source.tasks("train", 1, 0)[0]
     plays = [Play(task=task, group="g", sample=0, seed=1, roles=given or {})]
     rollout = RolloutContext(
-        supply=lambda groups: plays, settings=RolloutSettings(), sampling=runner.sampling(), step=step, seed=0,
+        more=lambda groups: plays, settings=RolloutSettings(), sampling=runner.sampling(), step=step, seed=0,
         setup=replace(setup, source=source),
     )  # fmt: skip
     strategy = RoleExchange(roles=roles, every=5)

@@ -56,7 +56,7 @@ class Runner:
 
 def rollout_of(runner: Any, step: int, temperature: float = 1.0) -> RolloutContext:
     return RolloutContext(
-        supply=lambda groups: [],
+        more=lambda groups: [],
         settings=RolloutSettings(),
         sampling=Sampling(temperature=temperature),
         step=step,

@@ -202,7 +202,7 @@ def pooled(
     runner = EpisodeRunner(setup_of(say, Inquiry), SETTINGS)
     plays = [Play(task=task, group=f"{step}-{i}", sample=0, seed=step * 10 + i) for i, task in enumerate(tasks)]
     rollout = RolloutContext(
-        supply=lambda groups: plays, settings=SETTINGS, sampling=runner.sampling(), step=step, seed=step
+        more=lambda groups: plays, settings=SETTINGS, sampling=runner.sampling(), step=step, seed=step
     )
     return runner.perform(plays, [strategy], rollout), rollout
 

@@ -35,7 +35,7 @@ def run(strategy: QuestionPool, asked: Sequence[Play], question: str, inner: Inn
         info = {"valid_questions": int(bool(question)), "asked": question, "answer": "elm"}
         return inner([Trajectory(task=one.task, group=one.group, sample=one.sample, info=info) for one in wanted])
 
-    rollout: Any = RolloutContext(supply=lambda groups: [], settings=None, sampling=None, step=1, seed=7)  # type: ignore[arg-type]
+    rollout: Any = RolloutContext(more=lambda groups: [], settings=None, sampling=None, step=1, seed=7)  # type: ignore[arg-type]
     rollout.inner = collect
     asyncio.run(strategy(asked, rollout))
     return rounds[1] if len(rounds) > 1 else []

@@ -46,7 +46,7 @@ from typing import Any
 from asynchrony import TURN  # one for this file as a script and as the home of its programs
 from machine import describe
 
-from palaestra.data import Action, Observation, Play, RunSetup, Tail, derive
+from palaestra.data import Action, NextPrompt, Observation, Play, RunSetup, derive
 from palaestra.data.protocols import Response, Sampling
 from palaestra.recipe import load
 from palaestra.registry import register
@@ -80,7 +80,7 @@ class Answering:
     def record(self, observation: Observation, action: Action) -> Response:
         return Response(action=action)
 
-    def end(self, observation: Observation | None) -> Tail | None:
+    def end(self, observation: Observation | None) -> NextPrompt | None:
         return None
 
 

@@ -10,7 +10,7 @@ from palaestra.data.setup import RunSetup
 from palaestra.data.table import Row, StepTable, rows_of
 from palaestra.data.task import Play, Task, panel_hash
 from palaestra.data.tokens import TokenBatch
-from palaestra.data.trajectory import Failure, Marks, Step, StopReason, Tail, Trajectory
+from palaestra.data.trajectory import Failure, Marks, NextPrompt, Step, StopReason, Trajectory
 from palaestra.former import former_names
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Iteration",
     "Key",
     "Marks",
+    "NextPrompt",
     "Observation",
     "Play",
     "Row",
@@ -28,7 +29,6 @@ __all__ = [
     "StepResult",
     "StepTable",
     "StopReason",
-    "Tail",
     "Task",
     "TokenBatch",
     "ToolCall",
@@ -39,4 +39,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # a type checker finds a misspelled name
-    __getattr__ = former_names(__name__, {"Assignment": "`Play` now"})
+    __getattr__ = former_names(__name__, {"Assignment": "`Play` now", "Tail": "`NextPrompt` now"})

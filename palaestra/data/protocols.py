@@ -13,11 +13,11 @@ import numpy as np
 from torch import Tensor
 from torch.nn import Module
 
-from palaestra.data.entropy_signal import EntropyHeat
+from palaestra.data.entropy_signal import EntropyTemperature
 from palaestra.data.interaction import Action, Observation, StepResult
 from palaestra.data.table import Row
 from palaestra.data.task import Task
-from palaestra.data.trajectory import Tail, Trajectory
+from palaestra.data.trajectory import NextPrompt, Trajectory
 from palaestra.former import former_names
 
 
@@ -105,7 +105,7 @@ class Request:
         temperature: 0 is greedy. top_k: 0 is off. top_p: 1 is off.
         stop: ids that end the response; the stop id itself belongs to the response.
         entropy: ask for per-token entropy, at `temperature`.
-        heat: a temperature of its own for each token, decided by the entropy at `temperature`.
+        entropy_temperature: a temperature of its own for each token, decided by the entropy at `temperature`.
     """
 
     policy: str
@@ -118,7 +118,7 @@ class Request:
     top_p: float = 1.0
     stop: tuple[int, ...] = ()
     entropy: bool = False
-    heat: EntropyHeat | None = None
+    entropy_temperature: EntropyTemperature | None = None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -158,7 +158,7 @@ class Sampling:
     top_p: float = 1.0
     max_tokens: int = 32
     entropy: bool = False
-    heat: EntropyHeat | None = None
+    entropy_temperature: EntropyTemperature | None = None
     exact: bool = False
 
 
@@ -170,7 +170,7 @@ class Session(Protocol):
         """Take `action` as if the policy had chosen it: demonstrations, and actions from outside."""
         ...
 
-    def end(self, observation: Observation | None) -> Tail | None:
+    def end(self, observation: Observation | None) -> NextPrompt | None:
         """Close the session; the prompt ids that `observation` would have had (None without tokens)."""
         ...
 
@@ -192,7 +192,7 @@ class Current:
     Attributes:
         logprob: (tokens,) of the response tokens, in the order of the samples, with gradient.
         entropy: (tokens,), if asked for. value: (tokens,), V before the token, if asked for.
-        end_value: (samples,), V after the sample's end where it has a tail, NaN elsewhere.
+        end_value: (samples,), V after the sample's end where it has a next prompt, NaN elsewhere.
     """
 
     logprob: Tensor
@@ -209,7 +209,7 @@ class Samples(Protocol):
         cost: int64 (samples,), tokens that the model reads for each.
         token_index: int64 (tokens,), positions of the samples' response tokens in the table's flat order.
         token_start: int64 (samples + 1,): tokens of sample i are token_index[token_start[i]:token_start[i + 1]].
-        end_row: int64 (samples,), the table row whose `value_end` the sample's tail gives; −1 without tail.
+        end_row: int64 (samples,), the table row whose `value_end` the sample's next prompt gives; −1 without one.
     """
 
     cost: np.ndarray

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from palaestra.engines.attention import LENGTH_MULTIPLE, Batch, Row, round_up
 from palaestra.engines.forward import forward_of, shape_of
-from palaestra.engines.sampling import draw, heated, log_distribution, uniform
+from palaestra.engines.sampling import draw, log_distribution, token_temperatures, uniform
 from palaestra.engines.session import SessionState, Statistics
 from palaestra.engines.slots import SlotStore
 from palaestra.errors import EpisodeFailure
@@ -218,10 +218,10 @@ class PolicyServer:
             return
         requests = [session.current for session, _ in answers]
         logits = torch.stack([logits for _, logits in answers])
-        temperature, entropy = heated(
+        temperature, entropy = token_temperatures(
             logits,
             temperature=[request.temperature for request in requests],
-            heat=[request.heat for request in requests],
+            entropy_temperature=[request.entropy_temperature for request in requests],
         )
         logprobs = log_distribution(
             logits,

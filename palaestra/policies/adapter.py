@@ -130,7 +130,7 @@ class AdapterPolicy:
     def engine(self, engine: Engine | None) -> None:
         self.language.engine = engine
 
-    def twin(self) -> AdapterPolicy:
+    def clone(self) -> AdapterPolicy:
         """The same policy on the same base with an adapter of its own, and no engine yet."""
         other = copy.copy(self)
         adapter = second(self.adapter, self.module)

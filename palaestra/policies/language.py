@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from palaestra.chat import Context, ContextFull, Conversation, FullHistory, Prompt, renderer_for
-from palaestra.data import Action, Observation, Row, RunSetup, Tail
+from palaestra.data import Action, NextPrompt, Observation, Row, RunSetup
 from palaestra.data.protocols import Current, Engine, Request, Response, Sampling
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError
 from palaestra.models.attention import reading
@@ -113,7 +113,7 @@ class LanguagePolicy:
             return LanguageSession(self, context.start_for(self.renderer, key), sampling, key)
         return LanguageSession(self, context.start(self.renderer), sampling, key)
 
-    def twin(self) -> LanguagePolicy:
+    def clone(self) -> LanguagePolicy:
         """The same policy with weights of its own, and no engine yet."""
         other = copy.copy(self)
         other.module, other.engine = copy.deepcopy(self.module), None
@@ -268,7 +268,7 @@ class LanguageSession:
                 top_p=self.sampling.top_p,
                 stop=self.policy.renderer.stop,
                 entropy=self.sampling.entropy,
-                heat=self.sampling.heat,
+                entropy_temperature=self.sampling.entropy_temperature,
             )
         )
         self.unread, self.heard = [], True
@@ -298,7 +298,7 @@ class LanguageSession:
         """
         renderer = self.policy.renderer
         conversation = copy.deepcopy(self.conversation, {id(renderer): renderer})
-        twin = replace(self, conversation=conversation, key=key, unread=list(self.unread))
+        copied = replace(self, conversation=conversation, key=key, unread=list(self.unread))
         if self.heard:
             engine = self.policy.connected()
             if not hasattr(engine, "fork"):
@@ -308,15 +308,15 @@ class LanguageSession:
                     remedy="Use the in-process engine, or a strategy that does not branch.",
                 )
             engine.fork((self.key, self.segment), (key, self.segment))
-        return twin
+        return copied
 
-    def end(self, observation: Observation | None) -> Tail | None:
+    def end(self, observation: Observation | None) -> NextPrompt | None:
         """Free the engine's memory; the prompt ids that `observation` would have had, if they fit."""
         self._forget()
         if observation is None or self.segment < 0 or not self.policy.has_critic:
             return None
         prompt = self.conversation.observe(observation)
-        return Tail(prompt.ids, prompt.segment) if self.conversation.length <= self.policy.limit else None
+        return NextPrompt(prompt.ids, prompt.segment) if self.conversation.length <= self.policy.limit else None
 
     def _enter(self, prompt: Prompt) -> None:
         """Where a segment starts, the one before it is forgotten."""

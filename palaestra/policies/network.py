@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from palaestra.data import Action, Observation, Row, RunSetup
-from palaestra.data.entropy_signal import EntropyHeat
+from palaestra.data.entropy_signal import EntropyTemperature
 from palaestra.data.protocols import Current, Response, Sampling
 from palaestra.errors import CheckpointError, EpisodeFailure, RecipeError
 from palaestra.models.devices import device_of
@@ -122,7 +122,7 @@ class NetworkPolicy:
         memory: Tensor | None = None,
         legal: np.ndarray | None = None,
         entropy: bool = False,
-        heat: Sequence[EntropyHeat | None] = (),
+        entropy_temperature: Sequence[EntropyTemperature | None] = (),
     ) -> Choice:
         """Act for n agents in one forward pass. A row's answer does not depend on the other rows.
 
@@ -131,7 +131,8 @@ class NetworkPolicy:
             temperature: one, or (n,); 0 takes the most probable action (whose log-probability is then 0).
             memory: of the rows' previous acts; None at the start of episodes.
             legal: bool (n, actions); None: all.
-            entropy: ask for the entropy of each distribution, in nats. heat: per row, see `drawing.draw`.
+            entropy: ask for the entropy of each distribution, in nats.
+            entropy_temperature: per row, see `drawing.draw`.
         """
         rows = len(vectors)
         with torch.inference_mode():
@@ -139,7 +140,12 @@ class NetworkPolicy:
             held = self.module.start(rows) if memory is None else memory
             logits, after = self.module.step(seen, None if held is None else _at_least(held, SMALLEST))
             drawn = draw(
-                logits[:rows].float().cpu(), seeds, temperature=temperature, legal=legal, entropy=entropy, heat=heat
+                logits[:rows].float().cpu(),
+                seeds,
+                temperature=temperature,
+                legal=legal,
+                entropy=entropy,
+                entropy_temperature=entropy_temperature,
             )
         drawn.memory = None if after is None else after[:rows]
         return drawn
@@ -181,7 +187,7 @@ class NetworkPolicy:
             memory=torch.cat(memories) if memories else None,
             legal=stack_legal([question.legal for question in questions], self.actions),
             entropy=any(question.session.sampling.entropy for question in questions),
-            heat=[question.session.sampling.heat for question in questions],
+            entropy_temperature=[question.session.sampling.entropy_temperature for question in questions],
         )
         if choice.memory is not None:
             for question, memory in zip(questions, choice.memory.split(1), strict=True):
@@ -219,7 +225,7 @@ class NetworkPolicy:
             remedy="Either the observation's vector is not finite, or training has diverged: lower the learning rate.",
         )
 
-    def twin(self) -> NetworkPolicy:
+    def clone(self) -> NetworkPolicy:
         """The same policy with weights of its own."""
         other = copy.copy(self)
         other.module = copy.deepcopy(self.module)
@@ -246,7 +252,7 @@ class NetworkPolicy:
             out.entropy = -(logprobs.exp() * logprobs).sum(-1)
         if value is not None:
             out.value = value[batch.taken]
-            out.end_value = torch.where(batch.has_tail, value[batch.lengths.cumsum(0) - 1], torch.nan)
+            out.end_value = torch.where(batch.has_next, value[batch.lengths.cumsum(0) - 1], torch.nan)
         return out
 
     # ---- files --------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.data import Action, Observation, RunSetup, Tail
+from palaestra.data import Action, NextPrompt, Observation, RunSetup
 from palaestra.data.protocols import Response, Sampling
 from palaestra.errors import EpisodeFailure
 from palaestra.registry import register
@@ -34,7 +34,7 @@ class ScriptedSession:
         """The same function; the episode that takes it tells it its own expert."""
         return ScriptedSession(self.answer)
 
-    def end(self, observation: Observation | None) -> Tail | None:
+    def end(self, observation: Observation | None) -> NextPrompt | None:
         return None
 
 

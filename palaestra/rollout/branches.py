@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from palaestra.data import Action, Observation, Play, Step, StepResult, Tail
+from palaestra.data import Action, NextPrompt, Observation, Play, Step, StepResult
 from palaestra.data.protocols import Response, Session
 from palaestra.errors import ContractError, EpisodeFailure
 from palaestra.rollout.agent import conversation_of
@@ -129,7 +129,7 @@ class _Repeating:
         """Take a given action: a program that records repeats itself."""
         return self._repeat(observation) if self._past else self._session.record(observation, action)
 
-    def end(self, observation: Observation | None) -> Tail | None:
+    def end(self, observation: Observation | None) -> NextPrompt | None:
         """Close the session; one that was still repeating has no next prompt."""
         return self._session.end(None if self._past else observation)
 

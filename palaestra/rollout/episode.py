@@ -299,11 +299,11 @@ class Episode:
                 last.truncated = last.truncated or reason.cut
                 last.terminated = not last.truncated
             observation = self._open(agent) if last is not None and last.truncated else None
-            tail = agent.session.end(observation)
+            prompt = agent.session.end(observation)
             if observation is not None:
                 trajectory.last[name] = observation
-            if tail is not None:
-                trajectory.tail[name] = tail._replace(segment=segment_number(0, tail.segment))
+            if prompt is not None:
+                trajectory.next_prompts[name] = prompt._replace(segment=segment_number(0, prompt.segment))
         for agent in self.invoked:
             agent.session.end(None)
             if agent.last is not None and over and not agent.last.terminated:

@@ -176,7 +176,7 @@ class Pool:
 
 def snapshot(policy: Any, number: int) -> Any:
     """A frozen copy with weights of its own, called `main@12`; one that generates is served by the same engine."""
-    copied = policy.twin()
+    copied = policy.clone()
     copied.name, copied.trainable = f"{policy.name}@{number}", False
     copied.module.requires_grad_(False)
     engine = getattr(policy, "engine", None)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from palaestra.chat import ContextFull
-from palaestra.data import Observation, RunSetup, Step, Tail, Trajectory
+from palaestra.data import NextPrompt, Observation, RunSetup, Step, Trajectory
 from palaestra.data.protocols import Sampling, Session
 from palaestra.data.trajectory import noted
 
@@ -38,12 +38,12 @@ def retold(trajectory: Trajectory, opened: Opened, *, instruction: str | None, *
     except ContextFull:
         return None
     last = {agent: replace(seen, instruction=instruction) for agent, seen in trajectory.last.items()}
-    tail: dict[str, Tail] = {}
+    next_prompts: dict[str, NextPrompt] = {}
     for agent, session in sessions.items():
-        found = session.end(last.get(agent) if agent in trajectory.tail else None)
-        if found is not None:
-            tail[agent] = found
-    return replace(trajectory, steps=steps, last=last, tail=tail)
+        prompt = session.end(last.get(agent) if agent in trajectory.next_prompts else None)
+        if prompt is not None:
+            next_prompts[agent] = prompt
+    return replace(trajectory, steps=steps, last=last, next_prompts=next_prompts)
 
 
 def _again(step: Step, session: Any, instruction: str | None, info: dict[str, float]) -> Step:

@@ -2,9 +2,9 @@
 
 Programs, episodes and steps are those of the episode runner, and so are their trajectories: what it saves is
 the event loop. Every program is driven by hand until it waits; then all moves are made together, and all
-questions to one policy are answered in one forward pass. A lane whose episode is over takes the next play at once.
+questions to one policy are answered in one forward pass. A slot whose episode is over takes the next play at once.
 
-Knows episodes, lanes and network policies. Knows no method. A call that hangs cannot be interrupted here.
+Knows episodes, slots and network policies. Knows no method. A call that hangs cannot be interrupted here.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from palaestra.policies.network import NetworkPolicy, NetworkSession, Question
 from palaestra.registry import register
 from palaestra.rollout.endings import finished, let_out, verdict
 from palaestra.rollout.episode import Episode, nobody_acted
-from palaestra.rollout.lanes import Lanes, VectorLanes, open_lanes
 from palaestra.rollout.limits import Limits
 from palaestra.rollout.roles import Program, Role
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.strategies import RolloutContext, Strategy, play_through
+from palaestra.rollout.vectorized import Slots, VectorSlots, open_slots
 
 
 @register("rollout", "vector")
 class VectorRunner:
-    """Plays programs in lock step, in at most `in_flight` lanes; `workers` and `step_seconds` are not read."""
+    """Plays programs in lock step, in at most `in_flight` slots; `workers` and `step_seconds` are not read."""
 
     def __init__(self, setup: RunSetup, settings: RolloutSettings) -> None:
         """Raises: RecipeError, if a role's policy generates tokens with an engine."""
         self._settings, self._roles = settings, _LockStepRoles(setup.roles)
         self._setup = dataclasses.replace(setup, roles=self._roles)
-        self._lanes: Lanes | None = None
+        self._slots: Slots | None = None
         self._count = 0
 
     def collect(
@@ -67,15 +67,15 @@ class VectorRunner:
         waiting, done = deque(enumerate(plays)), dict[int, Trajectory]()
         live: dict[int, _Running] = {}
         sampling, count = sampling or self.sampling(temperature), min(self._settings.in_flight, len(plays))
-        lanes = self._open(count)
+        slots = self._open(count)
         while waiting or live:
-            for lane in range(count):
-                if waiting and lane not in live:
-                    live[lane] = self._start(lanes, lane, *waiting.popleft(), sampling, program or self._setup.program)
-            for lane, answer in _answers(live, lanes).items():
-                live[lane].advance(answer)
-            for lane in [lane for lane, running in live.items() if running.over]:
-                running = live.pop(lane)
+            for slot in range(count):
+                if waiting and slot not in live:
+                    live[slot] = self._start(slots, slot, *waiting.popleft(), sampling, program or self._setup.program)
+            for slot, answer in _answers(live, slots).items():
+                live[slot].advance(answer)
+            for slot in [slot for slot, running in live.items() if running.over]:
+                running = live.pop(slot)
                 done[running.position] = running.episode.trajectory
         return [done[position] for position in range(len(plays))]
 
@@ -94,23 +94,23 @@ class VectorRunner:
 
     def close(self) -> None:
         """Close the environments."""
-        if self._lanes is not None:
-            self._lanes.close()
-        self._lanes, self._count = None, 0
+        if self._slots is not None:
+            self._slots.close()
+        self._slots, self._count = None, 0
 
-    def _open(self, count: int) -> Lanes:
-        """Lanes are kept from call to call; a vector environment is made anew when the number changes."""
-        if self._lanes is None or (self._count != count and isinstance(self._lanes, VectorLanes)):
+    def _open(self, count: int) -> Slots:
+        """Slots are kept from call to call; a vector environment is made anew when the number changes."""
+        if self._slots is None or (self._count != count and isinstance(self._slots, VectorSlots)):
             self.close()
-            self._lanes = open_lanes(self._setup.environment_name, self._setup.make_environment, count)
+            self._slots = open_slots(self._setup.environment_name, self._setup.make_environment, count)
             self._count = count
-        return self._lanes
+        return self._slots
 
     def _start(
-        self, lanes: Lanes, lane: int, position: int, play: Play, sampling: Sampling, program: Program
+        self, slots: Slots, slot: int, position: int, play: Play, sampling: Sampling, program: Program
     ) -> _Running:
         limits = Limits.of(play, self._settings)
-        episode = Episode(play, self._setup, _LaneHost(lanes, lane), limits, sampling)
+        episode = Episode(play, self._setup, _SlotHost(slots, slot), limits, sampling)
         running = _Running(position, episode, program(episode))
         running.advance(None)
         return running
@@ -123,19 +123,19 @@ class VectorRunner:
         return Sampling(temperature=s.temperature, top_k=s.top_k, top_p=s.top_p)
 
 
-def _answers(live: Mapping[int, _Running], lanes: Lanes) -> dict[int, Any]:
+def _answers(live: Mapping[int, _Running], slots: Slots) -> dict[int, Any]:
     """Answers to those wishes that come first: resets, else questions, else moves.
 
     So a move waits until everybody wants to move: that is the lock step.
     """
-    wishes = {lane: running.wish for lane, running in live.items() if not running.over}
-    resets = {lane: wish.task for lane, wish in wishes.items() if isinstance(wish, _Reset)}
+    wishes = {slot: running.wish for slot, running in live.items() if not running.over}
+    resets = {slot: wish.task for slot, wish in wishes.items() if isinstance(wish, _Reset)}
     if resets:
-        return lanes.reset(resets)
-    questions = {lane: wish for lane, wish in wishes.items() if isinstance(wish, Question)}
+        return slots.reset(resets)
+    questions = {slot: wish for slot, wish in wishes.items() if isinstance(wish, Question)}
     if questions:
         return _ask(questions)
-    return lanes.step({lane: wish.actions for lane, wish in wishes.items()}) if wishes else {}
+    return slots.step({slot: wish.actions for slot, wish in wishes.items()}) if wishes else {}
 
 
 def _ask(questions: Mapping[int, Question]) -> dict[int, Action | EpisodeFailure]:
@@ -143,8 +143,8 @@ def _ask(questions: Mapping[int, Question]) -> dict[int, Action | EpisodeFailure
     answers: dict[int, Action | EpisodeFailure] = {}
     policies = {id(question.session.policy): question.session.policy for question in questions.values()}
     for policy in policies.values():
-        lanes = [lane for lane, question in questions.items() if question.session.policy is policy]
-        answers.update(zip(lanes, policy.answer([questions[lane] for lane in lanes]), strict=True))
+        slots = [slot for slot, question in questions.items() if question.session.policy is policy]
+        answers.update(zip(slots, policy.answer([questions[slot] for slot in slots]), strict=True))
     return answers
 
 
@@ -163,12 +163,12 @@ def _wish(wish: Any) -> Generator[Any, Any, Any]:
     return (yield wish)
 
 
-class _LaneHost:
-    """The environment of one lane, as an episode sees it."""
+class _SlotHost:
+    """The environment of one slot, as an episode sees it."""
 
-    def __init__(self, lanes: Lanes, lane: int) -> None:
-        self._lanes, self._lane = lanes, lane
-        self.agents = lanes.agents(lane)
+    def __init__(self, slots: Slots, slot: int) -> None:
+        self._slots, self._slot = slots, slot
+        self.agents = slots.agents(slot)
 
     async def reset(self, task: Task) -> StepResult:
         return await _wish(_Reset(task))  # type: ignore[no-any-return]
@@ -177,16 +177,16 @@ class _LaneHost:
         return await _wish(_Move(actions))  # type: ignore[no-any-return]
 
     async def expert(self, agent: str) -> Action:
-        return self._lanes.expert(self._lane, agent)
+        return self._slots.expert(self._slot, agent)
 
     async def snapshot(self) -> Any:
-        return self._lanes.snapshot(self._lane)
+        return self._slots.snapshot(self._slot)
 
     async def restore(self, state: Any) -> None:
-        self._lanes.restore(self._lane, state)
+        self._slots.restore(self._slot, state)
 
     async def close(self) -> None:
-        """Lanes outlive their episodes."""
+        """Slots outlive their episodes."""
 
 
 class _LockStepBatcher:

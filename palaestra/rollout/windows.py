@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from palaestra.data import Action, Failure, Observation, Play, RunSetup, Step, StopReason, Tail, Trajectory
+from palaestra.data import Action, Failure, NextPrompt, Observation, Play, RunSetup, Step, StopReason, Trajectory
 from palaestra.data.protocols import Policy, Response, Sampling, Session
 from palaestra.errors import EpisodeFailure
 from palaestra.registry import register
@@ -234,7 +234,7 @@ class _WindowedSession:
         self.window.count(len(response.action.tokens))
         return response
 
-    def end(self, observation: Observation | None) -> Tail | None:
+    def end(self, observation: Observation | None) -> NextPrompt | None:
         return self.session.end(observation)
 
     @property

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.data import Action, Observation, RunSetup, StepResult, Tail, Task, derive
+from palaestra.data import Action, NextPrompt, Observation, RunSetup, StepResult, Task, derive
 from palaestra.data.protocols import Response, Sampling
 from palaestra.engines import InProcessEngine
 from palaestra.policies.language import LanguagePolicy
@@ -133,7 +133,7 @@ class _ScriptedTurns:
     def fork(self, key: Hashable) -> _ScriptedTurns:
         return _ScriptedTurns(self.answers, self.turn)
 
-    def end(self, observation: Observation | None) -> Tail | None:
+    def end(self, observation: Observation | None) -> NextPrompt | None:
         return None
 
 

@@ -131,6 +131,12 @@ def _policy(name: str, settings: PolicySettings, setup: RunSetup) -> Any:
             raise RecipeError(where=f"policies.{name}.load", what=f"policy `{settings.policy.name}` loads no folder.")
         options["model"] = settings.load
     policy = bound.part.target(name, setup, **options)
+    if hasattr(policy, "twin") and not hasattr(policy, "clone"):
+        raise ContractError(
+            where=f"policies.{name}.policy: {settings.policy.name}",
+            what="its method `twin` is called `clone` now.",
+            remedy="Rename it.",
+        )
     policy.trainable = policy.trainable and settings.trainable
     return policy
 

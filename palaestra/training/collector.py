@@ -189,7 +189,7 @@ class Collector:
 
 def _with_copies(setup: RunSetup, settings: RunSettings) -> RunSetup:
     """The setup with copies of the policies that have weights, and with an engine and a runner of their own."""
-    policies = {name: p.twin() if hasattr(p, "module") else p for name, p in setup.policies.items()}
+    policies = {name: p.clone() if hasattr(p, "module") else p for name, p in setup.policies.items()}
     connect_engine(policies, setup.device)
     roles = {name: dataclasses.replace(role, policy=policies[role.policy.name]) for name, role in setup.roles.items()}
     acting = dataclasses.replace(setup, policies=policies, roles=roles)

@@ -186,9 +186,9 @@ def _updater(settings: RunSettings, own: PolicySettings, policy: Any) -> Updater
 
 def _frozen(policy: Any) -> Any:
     """A copy whose weights stay as they are."""
-    twin = policy.twin()
-    twin.module.requires_grad_(False)
-    return twin
+    clone = policy.clone()
+    clone.module.requires_grad_(False)
+    return clone
 
 
 def _warm(trainer: Trainer, progress: Progress) -> None:

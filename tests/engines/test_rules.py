@@ -197,18 +197,18 @@ def test_a_fork_continues_like_its_original():  # rule 8
     original = Talker(engine, "original")
     asyncio.run(original.talk(3, seed=3))
     engine.statistics.reset()
-    engine.fork("original", "twin")
+    engine.fork("original", "copied")
     engine.fork("original", "branch")
-    twin, branch = (Talker(engine, name, ids=list(original.ids)) for name in ("twin", "branch"))
+    copied, branch = (Talker(engine, name, ids=list(original.ids)) for name in ("copied", "branch"))
     assert engine.statistics.computed_tokens == 0
 
     async def play() -> None:
-        await asyncio.gather(original.talk(2, seed=9), twin.talk(2, seed=9), branch.talk(2, seed=10))
+        await asyncio.gather(original.talk(2, seed=9), copied.talk(2, seed=9), branch.talk(2, seed=10))
 
     asyncio.run(play())
-    assert twin.ids == original.ids != branch.ids
+    assert copied.ids == original.ids != branch.ids
     assert engine.statistics.recomputed_tokens == 0
-    for talker in (original, twin, branch):
+    for talker in (original, copied, branch):
         assert_true_to(model, talker)
 
 
@@ -221,7 +221,7 @@ def test_a_fork_into_a_used_slot_shares_nothing_false():  # rules 4, 8
         for session, words in (("ended", prompt), ("kept", ids(9, 8, 7, 6, 5)), ("third", ids(4, 4))):
             await Talker(engine, session).say(words, max_tokens=3)
         engine.close("ended")
-        engine.fork("kept", "twin")
+        engine.fork("kept", "copied")
         engine.close("third")
         await late.say(prompt, max_tokens=3)
 
@@ -237,10 +237,10 @@ def test_more_sessions_than_slots():  # rule 9
     assert engine.statistics.recomputed_tokens > 0
     for talker in talkers:
         assert_true_to(model, talker)
-    engine.fork(0, "twin")  # no slot is free: the twin is computed when it acts
-    twin = Talker(engine, "twin", ids=list(talkers[0].ids))
-    asyncio.run(twin.talk(1, seed=5))
-    assert_true_to(model, twin)
+    engine.fork(0, "copied")  # no slot is free: the copied is computed when it acts
+    copied = Talker(engine, "copied", ids=list(talkers[0].ids))
+    asyncio.run(copied.talk(1, seed=5))
+    assert_true_to(model, copied)
 
 
 def test_why_generations_end():  # rule 10

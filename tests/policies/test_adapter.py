@@ -1,7 +1,7 @@
 """Adapters on one base: (1) a new adapter is its base bit for bit, in the trainer and in the engine; (2) the base's
 weights are in memory once, and an adapter's module holds its own alone; (3) training one leaves the base and the others
 as they are; (4) two adapters that change places change what they do; (5) one engine serves base and adapters at once,
-and its numbers are the trainer's, whoever else is in the batch; (6) a twin has an adapter of its own on the same base;
+and its numbers are the trainer's, whoever else is in the batch; (6) a clone has an adapter of its own on the same base;
 (7) what is saved is one model for everybody, and an adapter for peft and for this policy; (8) the global random state
 is left alone, and what does not fit is refused.
 """
@@ -172,19 +172,19 @@ def test_6_a_twin(run_setup: RunSetup) -> None:
     one = stirred(AdapterPolicy("one", run_setup, of="base", value_head=True))
     one.weights_changed(3)
     one.engine = InProcessEngine(models={"one": one.model})
-    twin = one.twin()
-    assert (twin.name, twin.version, twin.base, twin.engine) == ("one", 3, "base", None) and twin.has_critic
-    assert torch.equal(logits(twin), logits(one)) and twin.architecture() == one.architecture()
-    own = {p.data_ptr() for p in twin.module.parameters()}
+    clone = one.clone()
+    assert (clone.name, clone.version, clone.base, clone.engine) == ("one", 3, "base", None) and clone.has_critic
+    assert torch.equal(logits(clone), logits(one)) and clone.architecture() == one.architecture()
+    own = {p.data_ptr() for p in clone.module.parameters()}
     stored = {p.data_ptr() for p in run_setup.policies["base"].model.parameters()}
-    assert {p.data_ptr() for p in twin.model.parameters()} - own == stored
+    assert {p.data_ptr() for p in clone.model.parameters()} - own == stored
     before = logits(one)
-    stirred(twin, 5)
-    twin.weights_changed(9)
-    assert torch.equal(logits(one), before) and not torch.equal(logits(twin), before) and one.version == 3
-    twin.module.requires_grad_(False)
+    stirred(clone, 5)
+    clone.weights_changed(9)
+    assert torch.equal(logits(one), before) and not torch.equal(logits(clone), before) and one.version == 3
+    clone.module.requires_grad_(False)
     assert all(p.requires_grad for p in one.module.parameters())
-    assert torch.equal(logits(twin.twin()), logits(twin)), "also of a frozen one"
+    assert torch.equal(logits(clone.clone()), logits(clone)), "also of a frozen one"
 
 
 def test_7_saved(run_setup: RunSetup, tmp_path: Path) -> None:

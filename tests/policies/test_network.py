@@ -257,10 +257,10 @@ def test_13_copies_are_on_their_own() -> None:
         await policy.session(context=None, sampling=Sampling(), key=0).act(Observation(vector=vectors(1)[0]), seed=0)
         return copy.deepcopy(policy)  # while the event loop runs: loops cannot be copied
 
-    twin = asyncio.run(act_and_copy())
+    clone = asyncio.run(act_and_copy())
     with torch.no_grad():
         policy.module.actor.bias.add_(torch.tensor([50.0, 0.0, 0.0]))
-    play(twin, [1])
+    play(clone, [1])
     assert (policy.act_batch(vectors(20), range(20)).index == 0).all()
-    assert (twin.act_batch(vectors(20), range(20)).index != 0).any()
-    assert twin.session(context=None, sampling=Sampling(), key=0).batcher.policy is twin
+    assert (clone.act_batch(vectors(20), range(20)).index != 0).any()
+    assert clone.session(context=None, sampling=Sampling(), key=0).batcher.policy is clone

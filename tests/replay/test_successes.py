@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from palaestra.data import FinishReason, RunSetup, StepTable, StopReason, Tail, Task, Trajectory
+from palaestra.data import FinishReason, NextPrompt, RunSetup, StepTable, StopReason, Task, Trajectory
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.parts.estimators import grpo
 from palaestra.replay import SuccessStore, again, in_group_of, is_replayed, pack, unpack
@@ -27,7 +27,7 @@ from tests.training.conftest import curve
 
 def test_packing_is_exact() -> None:  # rule 1
     one = episode(1.0, texts=["go", "take"])
-    one.tail, one.stop = {"x": Tail(np.array([4, 5], np.int32), 2)}, StopReason.MAX_TURNS
+    one.next_prompts, one.stop = {"x": NextPrompt(np.array([4, 5], np.int32), 2)}, StopReason.MAX_TURNS
     one.info = {"path": [1, 2.5, "a"], "nested": {"pair": (1, 2), "none": None}}
     one.steps[0].action.finish = FinishReason.STOP
     one.steps[0].info = {"half": 0.1, "flag": True}
@@ -35,7 +35,7 @@ def test_packing_is_exact() -> None:  # rule 1
     back, other = unpack(packed)
     assert (back.id, back.outcome, back.stop, back.info) == (one.id, 1.0, StopReason.MAX_TURNS, one.info)
     assert back.task == one.task and other.outcome == 0.0
-    assert back.tail["x"].ids.tolist() == [4, 5] and back.tail["x"].segment == 2
+    assert back.next_prompts["x"].ids.tolist() == [4, 5] and back.next_prompts["x"].segment == 2
     for before, after in zip(one.steps, back.steps, strict=True):
         assert after.action.logprobs is not None and after.action.logprobs.dtype == np.float32
         assert np.array_equal(before.observation.vector, after.observation.vector)  # type: ignore[arg-type]

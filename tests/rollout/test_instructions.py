@@ -1,7 +1,7 @@
 """Instructions: (1) what a play says to everybody is on every observation and at the head of every segment, once;
 (2) prompts behind it are those without it; (3) a tag spelled in it stays text; (4) a network policy refuses it;
 (5) a chat template puts it into a system message; one without system messages is refused; (6) episodes keep it in
-their JSON; (7) second models' tails have it too; (8) demonstrations under guidance.
+their JSON; (7) second models' next prompts have it too; (8) demonstrations under guidance.
 """
 
 from __future__ import annotations
@@ -126,13 +126,13 @@ def test_json_keeps_it(tiny: Any) -> None:  # rule 6
     assert "instruction" not in to_json(played(tiny))["steps"][0]["observation"]
 
 
-def test_tails_have_it() -> None:  # rule 7
+def test_next_prompts_have_it() -> None:  # rule 7
     policy = TinyModel(value_head=True)
     told = EpisodeRunner(make_setup(policy, LatestOnly()), RolloutSettings(max_turns=2, response_tokens=2)).collect(
         [Play(task=Task(env="echo", seed=4), group="g", sample=0, seed=1, instruction=SAID)]
     )[0]
     head = policy.renderer.instruction(SAID).tolist()
-    assert told.tail["player"].ids.tolist()[: len(head)] == head
+    assert told.next_prompts["player"].ids.tolist()[: len(head)] == head
 
 
 def test_demonstrations_without_a_teacher() -> None:  # rule 8

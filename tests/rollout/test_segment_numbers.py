@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from palaestra.data import Action, Observation, Play, RunSetup, StopReason, Tail
+from palaestra.data import Action, NextPrompt, Observation, Play, RunSetup, StopReason
 from palaestra.data.protocols import Response
 from palaestra.rollout.agent import conversation_of, segment_number
 from palaestra.rollout.programs import play
@@ -43,8 +43,8 @@ class Turns:
     def fork(self, key: Hashable) -> Turns:
         return Turns(self.segment)
 
-    def end(self, observation: Observation | None) -> Tail | None:
-        return None if observation is None else Tail(np.array([self.segment], np.int32), self.segment)
+    def end(self, observation: Observation | None) -> NextPrompt | None:
+        return None if observation is None else NextPrompt(np.array([self.segment], np.int32), self.segment)
 
 
 class Long:
@@ -98,8 +98,8 @@ def test_1_back_and_forth() -> None:
 
 def test_2_what_comes_next() -> None:
     (played,) = EpisodeRunner(on(turns=9), RolloutSettings(max_turns=4)).collect(one())
-    assert played.stop is StopReason.MAX_TURNS and played.tail["player"].segment == played.steps[-1].segment
-    assert conversation_of(played.tail["player"].segment) == (0, 4097)
+    assert played.stop is StopReason.MAX_TURNS and played.next_prompts["player"].segment == played.steps[-1].segment
+    assert conversation_of(played.next_prompts["player"].segment) == (0, 4097)
 
 
 def test_3_windows() -> None:

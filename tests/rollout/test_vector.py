@@ -1,9 +1,9 @@
 """Rules of the vector runner, each pinned by the test of the same number.
 
 1.  Its trajectories are those of the episode runner, field by field, limits included.
-2.  They do not depend on the number of lanes or on the order of plays, and come in that order.
+2.  They do not depend on the number of slots or on the order of plays, and come in that order.
 3.  An environment that raises fails its episode only, boundary `environment`; so does one that cannot be made.
-4.  A lane whose episode is over takes the next play at once; all lanes ask in one forward pass.
+4.  A slot whose episode is over takes the next play at once; all slots ask in one forward pass.
 5.  Where the environment offers a Gymnasium vector environment, the same episodes are played on it.
 6.  A vector environment that raises fails the episodes in it, and the next ones are played.
 7.  A vector environment that resets itself is refused.
@@ -133,7 +133,7 @@ def test_2_lanes_and_order_do_not_matter() -> None:
     on = make_setup(CARTPOLE, all=network(4))
     wanted = plays(CARTPOLE().tasks("train", 6, seed=0))
     many, one, backwards = (
-        collect(on, order, in_flight=lanes) for order, lanes in ((wanted, 6), (wanted, 1), (wanted[::-1], 4))
+        collect(on, order, in_flight=slots) for order, slots in ((wanted, 6), (wanted, 1), (wanted[::-1], 4))
     )
     assert plain(many) == plain(one) == plain(backwards[::-1])
     assert [t.id for t in many] == [f"{p.group}/{p.sample}" for p in wanted]
@@ -158,7 +158,7 @@ def test_4_lanes_are_never_idle() -> None:
     answer = policy.answer
     policy.answer = lambda questions: sizes.append(len(questions)) or answer(questions)  # type: ignore[method-assign]
     collect(make_setup(Countdown, all=policy), countdowns(1, 6, 2, 1, 2), in_flight=2)
-    assert sizes == [2] * 6  # one lane plays 6 turns, the other 1 + 2 + 1 + 2
+    assert sizes == [2] * 6  # one slot plays 6 turns, the other 1 + 2 + 1 + 2
 
 
 class VectorCartPole(GymnasiumEnvironment):
@@ -191,7 +191,7 @@ def test_5_gymnasium_vector_environments(body: str) -> None:
     policy = network(4, body=body)
     runner = VectorRunner(make_setup(VectorCartPole, all=policy), RolloutSettings(max_turns=30, in_flight=3))
     expected = collect(make_setup(CARTPOLE, all=policy), wanted, max_turns=30)
-    for count in (8, 2, 8):  # fewer lanes in between; all copies begin anew
+    for count in (8, 2, 8):  # fewer slots in between; all copies begin anew
         found = runner.collect(wanted[:count])
         no_text = ("text", "legal")
         assert plain(found, without=no_text) == plain(expected[:count], without=no_text)

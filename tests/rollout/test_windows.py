@@ -4,7 +4,7 @@
 2.  No window holds more than `window` acts; a response may reach beyond it, the next one does not begin.
 3.  Finished episodes are replaced by the first of the new plays; never more are under way than plays come.
 4.  Each step is fresh in one iteration; its log-probabilities and version stay those of the weights that wrote it.
-5.  Suspended episodes have no end, no outcome and no tail, and are resumed from a state of JSON values as from memory.
+5.  Suspended episodes have no end, no outcome and no next prompt, and a state of JSON values resumes them as memory.
 6.  A language policy reads exactly the ids it had written, whatever their text would be tokenized to.
 7.  Where repeating the actions shows something else, the episode fails, and says that its prefix changed.
 8.  Evaluations and demonstrations are played whole and know no windows.
@@ -146,7 +146,7 @@ def test_5_resumed_from_json(language: bool) -> None:
         played = [runner.collect(iteration(number, 4, make())) for runner in (one, other)]
         assert plain(played[0]) == plain(played[1]) and not any(t.error for t in played[0])
         for t in (t for t in played[0] if t.stop is StopReason.SUSPENDED):
-            assert t.outcome is None and not t.tail and not t.last
+            assert t.outcome is None and not t.next_prompts and not t.last
             assert not any(step.terminated or step.truncated for step in t.steps)
         other = windows(make_setup(make, all=policy), 4, response_tokens=3)
         other.load_state_dict(json.loads(json.dumps(one.state_dict())))

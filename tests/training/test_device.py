@@ -85,7 +85,7 @@ def test_4_a_policy_is_saved_where_it_is(tmp_path: Path) -> None:
         "main", RunSetup(seed=0, texts=lambda: ["say red"]), hidden=16, layers=1, heads=2, context=64, value_head=True
     )
     with FakeDevice() as device:
-        there = here.twin()
+        there = here.clone()
         there.module.to(device)
         there.save(str(tmp_path / "there"))
     here.save(str(tmp_path / "here"))

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from palaestra.data import Action, Observation, Play, RunSetup, Step, StopReason, Tail, Trajectory, derive
+from palaestra.data import Action, NextPrompt, Observation, Play, RunSetup, Step, StopReason, Trajectory, derive
 from palaestra.data.protocols import Response, Sampling
 from palaestra.envs.probes.hopsearch import HopSearch
 from palaestra.errors import RecipeError
@@ -368,9 +368,9 @@ def test_branches_of_long_conversations(monkeypatch: pytest.MonkeyPatch) -> None
         def fork(self, key: Hashable) -> Any:
             return Shifted(self.session.fork(key))
 
-        def end(self, observation: Observation | None) -> Tail | None:
-            tail = self.session.end(observation)
-            return None if tail is None else tail._replace(segment=tail.segment + 5000)
+        def end(self, observation: Observation | None) -> NextPrompt | None:
+            prompt = self.session.end(observation)
+            return None if prompt is None else prompt._replace(segment=prompt.segment + 5000)
 
     expected, _ = grow(policy, Branching(initial=2, base=1.0), given=plays(1))
     monkeypatch.setattr(type(policy), "session", lambda self, **given: Shifted(plain(self, **given)))

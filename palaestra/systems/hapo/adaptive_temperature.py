@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from palaestra.data import Play, Trajectory
-from palaestra.data.entropy_signal import EntropyHeat, EntropyScale, entropy_scale
+from palaestra.data.entropy_signal import EntropyScale, EntropyTemperature, entropy_scale
 from palaestra.registry import Fraction, register
 from palaestra.rollout.strategies import RolloutContext
 
@@ -49,16 +49,16 @@ class AdaptiveTemperature:
     async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
         """Play all, hotter and cooler."""
         self._enter(rollout.step)
-        heat = None
+        rule = None
         if self.scale is not None:
-            heat = EntropyHeat(scale=self.scale, strength=self.strength, released_sign=self.released_sign)
-        sampling = dataclasses.replace(rollout.sampling, entropy=True, heat=heat)
+            rule = EntropyTemperature(scale=self.scale, strength=self.strength, released_sign=self.released_sign)
+        sampling = dataclasses.replace(rollout.sampling, entropy=True, entropy_temperature=rule)
         found = await rollout.with_(sampling=sampling).collect(plays)
         entropy = _entropies(found)
         if len(entropy):
             self._seen = torch.cat([self._seen, entropy])
             rollout.metrics["sampling/entropy"] = float(self._seen.mean())
-            factor = torch.ones(1) if heat is None else heat.factor(self._seen)
+            factor = torch.ones(1) if rule is None else rule.factor(self._seen)
             rollout.metrics["sampling/temperature"] = float(factor.mean()) * rollout.sampling.temperature
         return found
 

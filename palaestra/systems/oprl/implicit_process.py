@@ -84,12 +84,12 @@ class ImplicitProcess:
 
     def _second(self, policy: Any, setup: RunSetup) -> Any:
         if self._folder is None:
-            return policy.twin()
-        twin = type(policy)(policy.name, setup, model=self._folder)
+            return policy.clone()
+        clone = type(policy)(policy.name, setup, model=self._folder)
         refuse_other_tokens(
-            policy.architecture(), twin.architecture(), where=f"reward: implicit_process, {self._folder}"
+            policy.architecture(), clone.architecture(), where=f"reward: implicit_process, {self._folder}"
         )
-        return twin
+        return clone
 
     def __call__(self, table: StepTable, iteration: Iteration) -> dict[str, Tensor]:
         """The column `process`, float32 (rows,).

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from machine import describe
-from palaestra.envs.adapters.openspiel.setup import OpenSpiel
+from palaestra.envs.adapters.openspiel.world import OpenSpiel
 
 from palaestra.commands.evaluate import open_run
 from palaestra.evaluation.exploitability import average, nash_conv, tabular, uniform

@@ -51,7 +51,7 @@ class Marks:
     An environment's numbers of these names stay in `Step.info` and become no column.
 
     Attributes:
-        weight: 0 on acts of a guest, which count in no statistic.
+        weight: 0 on acts of an opponent, which count in no statistic.
         fresh: 1 on acts of this iteration, 0 on those of an earlier window of their episode.
         copied: 1 on acts that a branch has taken over from the episode that it left.
         foreign: 1 where the prompt is not the one that the act was sampled with; guided: 1 where it held guidance.

@@ -242,7 +242,7 @@ class LanguageSession:
     key: Hashable
     segment: int = -1
     unread: list[np.ndarray] = field(default_factory=list)  # recorded ids of this segment, new to the engine
-    heard: bool = False  # the engine has a session for this segment
+    in_engine: bool = False  # the engine has a session for this segment
 
     async def act(self, observation: Observation, *, seed: int) -> Response:
         """Sample a response.
@@ -271,7 +271,7 @@ class LanguageSession:
                 entropy_temperature=self.sampling.entropy_temperature,
             )
         )
-        self.unread, self.heard = [], True
+        self.unread, self.in_engine = [], True
         self.conversation.respond(response.action.tokens)
         action = replace(response.action, text=self.policy.renderer.text(response.action.tokens))
         return replace(response, action=action, prompt=prompt.ids, segment=prompt.segment)
@@ -299,7 +299,7 @@ class LanguageSession:
         renderer = self.policy.renderer
         conversation = copy.deepcopy(self.conversation, {id(renderer): renderer})
         copied = replace(self, conversation=conversation, key=key, unread=list(self.unread))
-        if self.heard:
+        if self.in_engine:
             engine = self.policy.connected()
             if not hasattr(engine, "fork"):
                 raise ContractError(
@@ -322,7 +322,7 @@ class LanguageSession:
         """Where a segment starts, the one before it is forgotten."""
         if prompt.fresh:
             self._forget()
-            self.segment, self.unread, self.heard = prompt.segment, [], False
+            self.segment, self.unread, self.in_engine = prompt.segment, [], False
 
     def _forget(self) -> None:
         if self.policy.engine is not None and self.segment >= 0:

@@ -18,7 +18,7 @@ from palaestra.data.protocols import Response, Session
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, nearest
 from palaestra.rollout.limits import LimitReached
 from palaestra.rollout.programs import roles_of
-from palaestra.rollout.role_tools import Bench, bench_of
+from palaestra.rollout.role_tools import AgentTools, tools_of
 from palaestra.rollout.roles import Role
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Agent:
         invocation: 0 for the conversation that lasts the whole episode, else the number of `Episode.invoke`.
         parent: turn of the step that called this invocation.
         acts: how often it was asked. last: its last step. cut: what a limit kept it from answering.
-        bench: the tools of its role, and what it knows of those of others; None where nobody has any.
+        tools: those of its role, and what it knows of those of others; None where nobody has any.
     """
 
     name: str
@@ -49,10 +49,10 @@ class Agent:
     acts: int = 0
     last: Step | None = None
     cut: Observation | None = None
-    bench: Bench | None = field(init=False)
+    tools: AgentTools | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.bench = bench_of(self.role, self.episode.setup.roles, earlier=self.episode.bench_so_far(self.name))
+        self.tools = tools_of(self.role, self.episode.setup.roles, earlier=self.episode.tools_so_far(self.name))
 
     @property
     def policy(self) -> str:
@@ -70,17 +70,17 @@ class Agent:
 
         Raises: LimitReached, when a limit is reached; EpisodeFailure, when the policy or its engine fails.
         """
-        if self.bench is None:
+        if self.tools is None:
             return (await self._act(shown, invocation, parent)).action
         seen = Observation(text=shown, state_key=shown) if isinstance(shown, str) else shown
-        for left in range(self.bench.rounds, -1, -1):
+        for left in range(self.tools.rounds, -1, -1):
             step = await self._act(seen, invocation, parent)
             said = step.action.text or ""
             with self.episode.busy():
-                results = await self.bench.run(said, step, last=left == 0)
+                results = await self.tools.run(said, step, last=left == 0)
             if results is None:
                 break
-            seen = self.bench.shown(seen, said, results)
+            seen = self.tools.shown(seen, said, results)
         return step.action
 
     async def _act(self, shown: Shown, invocation: int | None, parent: int | None) -> Step:
@@ -171,7 +171,7 @@ class Agent:
                     what="it goes around a text, and what the role is shown has none.",
                     remedy="Leave the prompt out, or show the role a text.",
                 )
-            tools = "" if self.bench is None else self.bench.box.explain()
+            tools = "" if self.tools is None else self.tools.toolbox.explain()
             text = self.role.prompt.replace("{tools}", tools).replace("{text}", observation.text)
             observation = replace(observation, text=text)
         return self.episode.instructed(observation)
@@ -193,7 +193,7 @@ class Agent:
         )
         insort(self.episode.trajectory.steps, step, key=lambda other: other.turn)
         self.last = step
-        self.episode.noted(step, guest=self.role.guest)
+        self.episode.record(step, opponent=self.role.opponent)
         return step
 
 

@@ -25,12 +25,12 @@ def verdict(error: Exception, where: str) -> tuple[StopReason, EpisodeFailure | 
 
     Raises: MissingExtra, if it is among them: no other episode would do without the package.
     """
-    errors = _apart(error)
-    for one in errors:
-        if isinstance(one, MissingExtra):
-            raise one
-    faults = [one for one in errors if not isinstance(one, LimitReached)]
-    limits = [one for one in errors if isinstance(one, LimitReached)]
+    errors = _single_errors(error)
+    for single in errors:
+        if isinstance(single, MissingExtra):
+            raise single
+    faults = [single for single in errors if not isinstance(single, LimitReached)]
+    limits = [single for single in errors if isinstance(single, LimitReached)]
     return (StopReason.ERROR, _fault(faults[0], where)) if faults else (limits[0].reason, None)
 
 
@@ -45,11 +45,11 @@ def let_out(where: str) -> EpisodeFailure:
     )
 
 
-def _apart(error: Exception) -> list[Exception]:
+def _single_errors(error: Exception) -> list[Exception]:
     """The errors that an `asyncio.TaskGroup` of the program has gathered, or the one."""
     if not isinstance(error, ExceptionGroup):
         return [error]
-    return [single for one in error.exceptions for single in _apart(one)]
+    return [single for inner in error.exceptions for single in _single_errors(inner)]
 
 
 def _fault(error: Exception, where: str) -> EpisodeFailure:

@@ -1,7 +1,4 @@
-"""Episode: what a program sees: agents, the environment, rewards; limits end it with a reason.
-
-Knows agents, an environment host and limits. Knows no method and no model.
-"""
+"""Episode: what a program sees: agents, the environment, rewards; limits end it with a reason."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from palaestra.rollout.agent import Agent, Agents, segment_number
 from palaestra.rollout.branches import Branch
 from palaestra.rollout.hosts import Host
 from palaestra.rollout.limits import LimitReached, Limits
-from palaestra.rollout.role_tools import Bench
+from palaestra.rollout.role_tools import AgentTools
 from palaestra.rollout.roles import Role
 
 
@@ -38,7 +35,7 @@ class Episode:
     trajectory: Trajectory = field(init=False)
     agents: Agents = field(init=False)
     latest: dict[str, Step] = field(default_factory=dict)  # each agent's last step
-    seen: dict[str, Observation] = field(default_factory=dict)  # what the environment shows and nobody has answered
+    pending: dict[str, Observation] = field(default_factory=dict)  # what the environment shows, still unanswered
     owed: dict[str, float] = field(default_factory=dict)  # rewards from before an agent's first act, which gets them
     over: bool = False  # nobody acts any more
     env_steps: int = 0
@@ -49,7 +46,7 @@ class Episode:
     moves: int = 0  # grows with whatever happens, so that an episode that stands still can be told
     under_way: dict[asyncio.Task[Any] | None, int] = field(default_factory=dict)  # what waits for policies or worlds
     invoked: list[Agent] = field(default_factory=list)  # conversations beside those of `agents`
-    filled: dict[str, str] = field(default_factory=dict)  # the environment's agent → the role that acted for it
+    actors: dict[str, str] = field(default_factory=dict)  # the environment's agent → the role that acted for it
 
     def __post_init__(self) -> None:
         play = self.play
@@ -97,10 +94,10 @@ class Episode:
         self.invoked.append(agent)
         return agent
 
-    def bench_so_far(self, name: str) -> Bench | None:
-        """The bench of this role's other conversations, whose budget of calls is shared; None before the first."""
+    def tools_so_far(self, name: str) -> AgentTools | None:
+        """The tools of this role's other conversations, whose budget of calls is shared; None before the first."""
         made = [*self.agents.values(), *self.invoked]
-        return next((agent.bench for agent in made if agent.name == name), None)
+        return next((agent.tools for agent in made if agent.name == name), None)
 
     def _role(self, name: str) -> Role:
         return self.setup.role(self.play.roles.get(name, name))
@@ -126,34 +123,36 @@ class Episode:
     async def step(self, actions: Mapping[str, Action]) -> StepResult:
         """Act in the environment; its rewards go to the steps that earned them.
 
-        A role that is no agent of the environment acts for its only agent, or for the one that `agents.<role>.seat`
-        names; what the environment says of that agent is then said of the role, until another role acts for it.
+        A role that is no agent of the environment acts for its only agent, or for the one that
+        `agents.<role>.acts_for` names; what the environment says of that agent is then said of the role, until another
+        role acts for it.
 
-        Raises: ContractError, for a role without a seat, or two roles on one; EpisodeFailure, for what is no Action.
+        Raises: ContractError, for a role that acts for no agent, or two that act for one; EpisodeFailure, for what is
+            no Action.
         """
-        seated = self._seated(actions)
+        actions_of_agents = self._by_agent(actions)
         result = None if self.branch is None else await self.branch.repeated(self)
         if result is None:
             began = time.monotonic()
             if self.branch is not None:
                 self.branch.answered = True
             with self.busy():
-                result = await self.host.step(seated)
+                result = await self.host.step(actions_of_agents)
             for agent in actions.keys() & self.latest.keys():
                 self.latest[agent].seconds += time.monotonic() - began
         self.env_steps += 1
         self._take(result)
         for agent, reward in result.rewards.items():
-            self.reward(self.filled.get(agent, agent), reward)
+            self.reward(self.actors.get(agent, agent), reward)
         for marked, name in ((result.terminated, "terminated"), (result.truncated, "truncated")):
             for agent in marked:
-                if (role := self.filled.get(agent, agent)) in self.latest:
+                if (role := self.actors.get(agent, agent)) in self.latest:
                     setattr(self.latest[role], name, True)
         return result
 
-    def _seated(self, actions: Mapping[str, Action]) -> dict[str, Action]:
-        """The actions by the environment's agents; `filled` notes who acted for whom."""
-        seated: dict[str, Action] = {}
+    def _by_agent(self, actions: Mapping[str, Action]) -> dict[str, Action]:
+        """The actions by the environment's agents; `actors` notes who acted for whom."""
+        by_agent: dict[str, Action] = {}
         for name, action in actions.items():
             if not isinstance(action, Action):
                 raise EpisodeFailure(
@@ -162,20 +161,20 @@ class Episode:
                     what=f"it gave the environment a {type(action).__name__}, not an Action.",
                     remedy="Pass on what `await episode.agents[role].act(…)` gives; for a text, `replace` its `value`.",
                 )
-            seat = name
+            agent = name
             if name not in self.host.agents:
-                seat = self._role(name).seat or (self.host.agents[0] if len(self.host.agents) == 1 else name)
-            if seat not in self.host.agents or seat in seated:
-                fault = f"`{seat}` acts for two roles" if seat in seated else "it is no agent of the environment"
+                agent = self._role(name).acts_for or (self.host.agents[0] if len(self.host.agents) == 1 else name)
+            if agent not in self.host.agents or agent in by_agent:
+                fault = f"two roles act for `{agent}`" if agent in by_agent else "it is no agent of the environment"
                 raise ContractError(
                     where=f"program, role {name}",
                     what=f"its action cannot be given to environment {self.setup.environment_name}: {fault}.",
                     options=list(self.host.agents),
-                    remedy=f"Set `agents.{name}.seat` to the agent of the environment that it acts for.",
+                    remedy=f"Set `agents.{name}.acts_for` to the agent of the environment that it acts for.",
                 )
-            seated[seat] = action
-            self.filled[seat] = name
-        return seated
+            by_agent[agent] = action
+            self.actors[agent] = name
+        return by_agent
 
     async def expert(self, agent: str) -> Action:
         """The environment's own expert action for the present state."""
@@ -211,13 +210,13 @@ class Episode:
             self.branch.results.append(result)
         self.moves += 1
         shown = {**result.observations, **result.last}
-        self.seen = {self.filled.get(agent, agent): observation for agent, observation in shown.items()}
+        self.pending = {self.actors.get(agent, agent): observation for agent, observation in shown.items()}
         self.trajectory.info = {**self.trajectory.info, **result.info}
         for name, given in result.info.items():
             if isinstance(given, Mapping):  # {"process": {agent: 0.5}} belongs to the agents' last steps
                 for agent, value in given.items():
-                    if (role := self.filled.get(agent, agent)) in self.latest:
-                        _tell(self.latest[role], name, value)
+                    if (role := self.actors.get(agent, agent)) in self.latest:
+                        _annotate(self.latest[role], name, value)
 
     def _refuse_no_numbers(self, result: StepResult) -> None:
         """Raises: EpisodeFailure, if the environment's info tells NaN or an infinite number."""
@@ -238,15 +237,15 @@ class Episode:
         self.turns, self.moves = self.turns + 1, self.moves + 1
         return self.turns - 1
 
-    def noted(self, step: Step, *, guest: bool) -> None:
-        """An act has become a step. That of a guest is nobody's to learn from."""
-        if guest:
+    def record(self, step: Step, *, opponent: bool) -> None:
+        """An act has become a step. That of an opponent is nobody's to learn from."""
+        if opponent:
             step.mark(weight=0.0)
         if self.branch is not None:
             self.branch.mark(step, self.trajectory.id)
         self.sampled_tokens += len(step.action.tokens)
         self.latest[step.agent] = step
-        self.seen.pop(step.agent, None)
+        self.pending.pop(step.agent, None)
         step.reward += self.owed.pop(step.agent, 0.0)
         self.moves += 1
 
@@ -285,7 +284,7 @@ class Episode:
         """Close all sessions and mark how each agent's part ended; a suspended episode has no end and no outcome."""
         trajectory, self.over = self.trajectory, True
         if reason is StopReason.COMPLETED and "stop" in trajectory.info:
-            reason = _told(trajectory.info["stop"], self.setup.environment_name)
+            reason = _stop_reason(trajectory.info["stop"], self.setup.environment_name)
         trajectory.stop = reason
         if reason is not StopReason.ERROR:
             _refuse_spoiled(trajectory.steps)
@@ -316,7 +315,7 @@ class Episode:
         """What the agent would have answered next, as it would have seen it; None, if nobody had asked it yet."""
         if agent.cut is not None:
             return agent.cut
-        shown = self.seen.get(agent.name)
+        shown = self.pending.get(agent.name)
         return None if shown is None else agent.view(shown)
 
 
@@ -330,7 +329,7 @@ def nobody_acted(where: str) -> EpisodeFailure:
     )
 
 
-def _told(reason: Any, environment: str) -> StopReason:
+def _stop_reason(reason: Any, environment: str) -> StopReason:
     """Why the environment itself ended the episode, where it says so: too many calls, unreadable acts …
 
     Raises: ContractError, for a word that is no reason.
@@ -346,7 +345,7 @@ def _told(reason: Any, environment: str) -> StopReason:
         ) from None
 
 
-def _tell(step: Step, name: str, value: Any) -> None:
+def _annotate(step: Step, name: str, value: Any) -> None:
     """What the environment says of a step: to which call it belongs, or any number or label."""
     if name in ("invocation", "parent"):
         setattr(step, name, int(value))

@@ -37,7 +37,8 @@ async def play(episode: Episode) -> None:
     """Whoever the environment names acts, until it names nobody."""
     result = await episode.reset()
     while result.observations:
-        actions = {name: await episode.agents[name].act(seen) for name, seen in result.observations.items()}
+        shown = result.observations
+        actions = {name: await episode.agents[name].act(observation) for name, observation in shown.items()}
         result = await episode.step(actions)
 
 
@@ -51,18 +52,18 @@ async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
     result = await episode.reset()
     while result.observations:
         actions: dict[str, Action] = {}
-        for name, seen in result.observations.items():
-            chosen, wild = await expert_or_random(episode, name, seen, noise=noise, draw=draw)
-            actions[name] = episode.agents[name].record(seen, chosen, noise=float(wild))
+        for name, observation in result.observations.items():
+            action, is_random = await expert_or_random(episode, name, observation, noise=noise, draw=draw)
+            actions[name] = episode.agents[name].record(observation, action, noise=float(is_random))
         result = await episode.step(actions)
 
 
 async def expert_or_random(
-    episode: Episode, name: str, seen: Observation, *, noise: float, draw: np.random.Generator
+    episode: Episode, name: str, observation: Observation, *, noise: float, draw: np.random.Generator
 ) -> tuple[Action, bool]:
     """The expert's action, or with probability `noise` a legal one at random; and whether it is random."""
-    if noise > 0 and seen.legal is not None and len(seen.legal) > 0 and draw.random() < noise:
-        choice = seen.legal[int(draw.integers(len(seen.legal)))]
+    if noise > 0 and observation.legal is not None and len(observation.legal) > 0 and draw.random() < noise:
+        choice = observation.legal[int(draw.integers(len(observation.legal)))]
         return Action(text=str(choice), value=choice), True
     return await episode.expert(name), False
 
@@ -83,7 +84,7 @@ def roles_of(program: Any) -> tuple[str, ...] | None:
     if declared is None:
         return None
     options = getattr(program, "options", {})
-    return tuple(name for one in declared for name in ([one] if isinstance(one, str) else one(options)))
+    return tuple(name for entry in declared for name in ([entry] if isinstance(entry, str) else entry(options)))
 
 
 def demonstration_of(program: Any) -> Any:

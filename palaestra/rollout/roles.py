@@ -19,22 +19,22 @@ class Role:
     Attributes:
         context: through which it sees its history.
         frozen: its acts are never learned from; the others of its policy are.
-        guest: nor do they count in any statistic: opponents from a pool, stand-ins.
+        opponent: nor do they count in any statistic: an opponent from a pool, a stand-in.
         prompt: stands around whatever it is shown; "{text}" is that, "{tools}" how its tools are called.
         parser: text to what it means, None if it means nothing; in place of the program's own.
         tools: what it alone may call, in whatever program.
-        seat: the environment's agent that it acts for.
+        acts_for: the environment's agent whose actions it gives; None: the only one.
         sampling: temperature, top_k, top_p and max_tokens that are its own.
     """
 
     policy: Policy
     context: Any = None
     frozen: bool = False
-    guest: bool = False
+    opponent: bool = False
     prompt: str | None = None
     parser: Callable[[str], Any] | None = None
     tools: RoleTools | None = None
-    seat: str | None = None
+    acts_for: str | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
     def sampling_of(self, given: Sampling) -> Sampling:

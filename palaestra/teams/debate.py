@@ -46,8 +46,8 @@ async def debate(
     """
     names = names_of({"debaters": debaters})
 
-    async def think(seen: Observation) -> tuple[str, Action]:
-        said = await converse(episode, seen, names, rounds=rounds, agree=agree)
+    async def think(observation: Observation) -> tuple[str, Action]:
+        said = await converse(episode, observation, names, rounds=rounds, agree=agree)
         changed = sum(said[0][name] != said[-1][name] for name in names) / debaters
         episode.trajectory.info = {**episode.trajectory.info, "changed": changed}
         return settle(episode, said[-1], "vote")

@@ -73,7 +73,7 @@ class Trainer:
         updated = self.update(experience)
         if self.settings.due(self.step, self.state.updaters) and not self.parts.warming:
             self.guard.learned(experience, self.state.updaters.values())
-        for line in self.teamwork.look(metrics):
+        for line in self.teamwork.check(metrics):
             self.progress.note(line)
         self.step += 1
         self.count(batch.played)
@@ -89,8 +89,8 @@ class Trainer:
         seed = derive(self.settings.seed, "parts", self.step)
         iteration = Iteration(policies, self.step, seed, rollout.temperature, training.token_budget)
         iteration.temperatures = self.setup.temperatures
-        apart = training.max_staleness + training.lag + training.actor_noise > 0
-        several = apart or any(u.epochs * u.minibatches > 1 for u in self.state.updaters.values())
+        off_policy = training.max_staleness + training.lag + training.actor_noise > 0
+        several = off_policy or any(u.epochs * u.minibatches > 1 for u in self.state.updaters.values())
         strict, references = self.settings.strict, self.state.references
         return prepare(whole, self.parts, iteration, references, proximal=several, strict=strict)
 
@@ -142,4 +142,4 @@ class Trainer:
         self.log.truncate(self.step)
         self.episodes.truncate(self.step)
         for line in self.log.metrics.read():
-            self.teamwork.look(line)
+            self.teamwork.check(line)

@@ -89,18 +89,18 @@ def _results(over: Sequence[Trajectory]) -> dict[str, float]:
 
 def _calls(played: Sequence[Trajectory]) -> dict[str, float]:
     """Tool calls that were made in this iteration, where the environment tells of any; copies are not made again."""
-    told_of = [s.info["tool_call"] for t in played for s in generated(t) if "tool_call" in s.info]
-    return {"tools/calls": float(sum(told_of))} if told_of else {}
+    infos = [s.info["tool_call"] for t in played for s in generated(t) if "tool_call" in s.info]
+    return {"tools/calls": float(sum(infos))} if infos else {}
 
 
 def _tools(over: Sequence[Trajectory]) -> dict[str, float]:
     """Where the environment tells of tool calls: calls an episode and the share of them that failed, by result."""
     metrics: dict[str, float] = {}
     for name, own in (("solved", [t for t in over if t.outcome == 1]), ("failed", [t for t in over if t.outcome == 0])):
-        told_of = [[s.info for s in t.steps if "tool_call" in s.info] for t in own]
-        calls = sum(info["tool_call"] for infos in told_of for info in infos)
-        errors = sum(info.get("tool_error", 0.0) for infos in told_of for info in infos)
-        if any(told_of):
+        infos = [[s.info for s in t.steps if "tool_call" in s.info] for t in own]
+        calls = sum(info["tool_call"] for of_steps in infos for info in of_steps)
+        errors = sum(info.get("tool_error", 0.0) for of_steps in infos for info in of_steps)
+        if any(infos):
             metrics[f"tools/{name}/calls"] = calls / len(own)
         if calls:
             metrics[f"tools/{name}/errors"] = errors / calls

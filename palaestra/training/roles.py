@@ -33,7 +33,7 @@ def make_roles(
     if declared is None:  # then any name in the recipe may be a role
         acting = tuple(dict.fromkeys((*agents, *(name for name in settings.agents if name != "*"))))
     _refuse_unknown(settings, acting, agents)
-    _refuse_seats(settings, agents)
+    _refuse_unknown_agents(settings, agents)
     roles = {}
     for name in dict.fromkeys((*acting, *settings.agents, *agents, "*")):
         chosen = settings.role(name)
@@ -58,7 +58,7 @@ def _role(chosen: RoleSettings, policy: Any) -> Role:
         prompt=chosen.prompt,
         parser=None if chosen.parser is None else bind("parser", chosen.parser),
         tools=_tools(chosen.tools),
-        seat=chosen.seat,
+        acts_for=chosen.acts_for,
         sampling=chosen.sampling,
     )
 
@@ -107,13 +107,13 @@ def _refuse_unknown(settings: RunSettings, acting: Sequence[str], agents: Sequen
             )
 
 
-def _refuse_seats(settings: RunSettings, agents: Sequence[str]) -> None:
+def _refuse_unknown_agents(settings: RunSettings, agents: Sequence[str]) -> None:
     for name, chosen in settings.agents.items():
-        if chosen.seat is not None and chosen.seat not in agents:
+        if chosen.acts_for is not None and chosen.acts_for not in agents:
             raise RecipeError(
-                where=f"agents.{name}.seat",
-                what=f"environment `{settings.environment.name}` has no agent `{chosen.seat}`.",
-                options=nearest(chosen.seat, agents),
+                where=f"agents.{name}.acts_for",
+                what=f"environment `{settings.environment.name}` has no agent `{chosen.acts_for}`.",
+                options=nearest(chosen.acts_for, agents),
                 remedy="Name the environment's agent that this role acts for; leave it out where there is only one.",
             )
 

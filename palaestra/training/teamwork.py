@@ -26,7 +26,7 @@ def team_metrics(played: Sequence[Trajectory], roles: Sequence[str] = ()) -> dic
         agent/<role>/turns/mean     acts in an episode it acted in
 
     Args:
-        played: steps of guests are left out.
+        played: steps of opponents are left out.
         roles: that ought to act; one that never does has zeros. A single role gives nothing.
     """
     whole = [t for t in played if t.stop is not StopReason.ERROR]
@@ -73,7 +73,7 @@ class Teamwork:
     loud: str = ""
     iterations: int = 0
 
-    def look(self, metrics: Mapping[str, float]) -> list[str]:
+    def check(self, metrics: Mapping[str, float]) -> list[str]:
         """Lines to be shown after an iteration with these metrics.
 
         Raises: NoSignal, for a role that has not acted once in `patience` iterations.

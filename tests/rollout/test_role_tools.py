@@ -28,7 +28,7 @@ from palaestra.data import Action, Observation, Play, RunSetup, Step, Trajectory
 from palaestra.errors import ContractError, PalaestraError
 from palaestra.recipe import load
 from palaestra.rollout.episode import Episode
-from palaestra.rollout.role_tools import RoleTools, bench_of, record_call
+from palaestra.rollout.role_tools import RoleTools, record_call, tools_of
 from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
@@ -148,10 +148,10 @@ def test_budgets() -> None:  # rule 4
 def test_a_budget_of_several_conversations() -> None:  # rule 4
     RAN.clear()
     role = Role(policy=ScriptedPolicy(["x"]), tools=words(secret, max_calls=2))
-    first = bench_of(role, {"sub": role})
-    other, apart = bench_of(role, {"sub": role}, earlier=first), bench_of(role, {"sub": role})
-    said = [asyncio.run(bench.run(f"secret {word}", act(), last=False)) for bench, word in (
-        (first, "a"), (other, "b"), (first, "c"), (other, "d"), (apart, "e"),
+    first = tools_of(role, {"sub": role})
+    other, separate = tools_of(role, {"sub": role}, earlier=first), tools_of(role, {"sub": role})
+    said = [asyncio.run(own.run(f"secret {word}", act(), last=False)) for own, word in (
+        (first, "a"), (other, "b"), (first, "c"), (other, "d"), (separate, "e"),
     )]  # fmt: skip
     assert RAN == ["a", "b", "e"]
     assert ["no calls are left" in (text or "") for text in said] == [False, False, True, True, False]

@@ -1,11 +1,11 @@
 """Rules of self-play against a pool.
 
 1. Win rates, chances and ratings have the numbers of tests/golden/self_play.yaml.
-2. A member sits on all seats but the learner's, which moves with the sample; a group has one opponent.
+2. A member plays all agents but the learner's, which moves with the sample; a group has one opponent.
 3. A member's rows weigh 0 and are of its own policy; it plays with the weights of its time, under every runner.
 4. Results go into the pay-off table: illegal moves lose, equal returns are a draw.
 5. The pool grows by its clock, the oldest member gives way and leaves the run; who still plays stays until the end.
-6. A policy for each seat has a pool for each; what is cast already is left as it is.
+6. A policy for each agent has a pool for each; a play with roles already is left as it is.
 7. State survives; a member of another architecture is refused, and so are policies that cannot meet themselves.
 8. Language snapshots are served by the same engine, and dismissed when they leave.
 """
@@ -41,8 +41,8 @@ from tests.golden_cases import Golden
 class Higher:
     """Both name a number, one after the other; the higher one wins. `rigged`: who wins whatever they say."""
 
-    def __init__(self, *, seats: int = 2, rigged: int | None = None) -> None:
-        self.agents = tuple(f"seat_{i}" for i in range(seats))
+    def __init__(self, *, count: int = 2, rigged: int | None = None) -> None:
+        self.agents = tuple(f"agent_{i}" for i in range(count))
         self.rigged, self.vector_size, self.action_count = rigged, 2, 3
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
@@ -140,20 +140,20 @@ def test_1_numbers(golden: Golden) -> None:
         win_rate(3, 2, 4)
 
 
-def test_2_seats() -> None:
+def test_2_agents() -> None:
     played, rollout = Arena(network()).run(SelfPlay(self_share=0.5, every=1))
     met = {one.group: {other.info["opponent"] for other in played if other.group == one.group} for one in played}
     assert all(len(names) == 1 for names in met.values())
     assert {name for names in met.values() for name in names} == {"self", "main@0"}
-    seats: dict[str, list[int]] = {}
+    places: dict[str, list[int]] = {}
     for one in sorted(played, key=lambda t: (t.group, t.sample)):
         names = [step.policy for step in one.steps]
         if one.info["opponent"] == "self":
             assert names == ["main", "main"]
         else:
             assert sorted(names) == ["main", "main@0"]
-            seats.setdefault(one.group, []).append(names.index("main"))
-    assert {tuple(taken) for taken in seats.values()} <= {(0, 1, 0, 1), (1, 0, 1, 0)}
+            places.setdefault(one.group, []).append(names.index("main"))
+    assert {tuple(taken) for taken in places.values()} <= {(0, 1, 0, 1), (1, 0, 1, 0)}
     against = sum(one.info["opponent"] != "self" for one in played)
     assert rollout.metrics["self_play/share"] == against / len(played)
 
@@ -188,10 +188,10 @@ def test_2_shares(self_share: float, against: int) -> None:
     assert sum("main@0" in {step.policy for step in one.steps} for one in played) == against
 
 
-def test_2_more_seats() -> None:
-    played, _ = Arena(network(), seats=3).run(SelfPlay(self_share=0.0))
-    seats = [[step.policy for step in one.steps].index("main") for one in played if one.group == "g0"]
-    assert [(seat - seats[0]) % 3 for seat in seats] == [0, 1, 2, 0]
+def test_2_more_agents() -> None:
+    played, _ = Arena(network(), count=3).run(SelfPlay(self_share=0.0))
+    places = [[step.policy for step in one.steps].index("main") for one in played if one.group == "g0"]
+    assert [(place - places[0]) % 3 for place in places] == [0, 1, 2, 0]
     assert {Counter(step.policy for step in one.steps)["main@0"] for one in played} == {2}
 
 
@@ -260,8 +260,8 @@ def test_5_the_pool_has_a_clock_and_a_size() -> None:
         arena.run(strategy, step)
         numbers.append([member.number for member in strategy.pool.members])
     assert numbers == [[0], [0], [0, 2], [0, 2], [2, 4], [2, 4], [4, 6]]
-    guests = {role.policy.name for role in arena.setup.roles.values() if role.guest}
-    assert guests <= {"main@4", "main@6"}
+    opponents = {role.policy.name for role in arena.setup.roles.values() if role.opponent}
+    assert opponents <= {"main@4", "main@6"}
 
 
 def test_5_draws() -> None:
@@ -294,13 +294,13 @@ def test_5_who_still_plays_stays() -> None:
     assert not any(role.policy is member.policy for role in arena.setup.roles.values())
 
 
-def test_6_a_pool_for_each_seat() -> None:
+def test_6_a_pool_for_each_agent() -> None:
     one, two = network("one"), network("two", seed=4)
-    arena = Arena(None, roles={"seat_0": one, "seat_1": two})
+    arena = Arena(None, roles={"agent_0": one, "agent_1": two})
     both = [SelfPlay(policy="one", self_share=0.5), SelfPlay(policy="two", self_share=0.0)]
     played, _ = arena.run(both, plays=arena.plays(groups=8))
     found = {tuple(step.policy for step in trajectory.steps) for trajectory in played}
-    assert found == {("one@0", "two"), ("one", "two@0")}  # never two guests
+    assert found == {("one@0", "two"), ("one", "two@0")}  # never two opponents
     games = [strategy.pool.members[0].games for strategy in both]
     assert min(games) > 0 and sum(games) == len(played)
 
@@ -338,8 +338,8 @@ def test_7_who_cannot_meet_itself_is_refused() -> None:
     with pytest.raises(RecipeError, match="no policy of this run") as caught:
         Arena(network()).run(SelfPlay(policy="mian"))
     assert "main" in str(caught.value.render())
-    with pytest.raises(RecipeError, match="1 of 1 seats"):
-        Arena(network(), seats=1).run(SelfPlay())
+    with pytest.raises(RecipeError, match="1 of 1 agents"):
+        Arena(network(), count=1).run(SelfPlay())
 
 
 def test_8_language(tiny: Any) -> None:

@@ -4,13 +4,13 @@
 2.  An agent that is asked twice at once draws twice, by different seeds.
 3.  A call has a conversation of its own: its number, its caller, its own segments, and its last step is an end.
 4.  A role that is no agent of the environment acts for its only agent; rewards and what is told go to that role.
-5.  Without a seat, or with one seat for two roles, the episode fails and says so.
+5.  A role that acts for no agent, and two that act for one, fail the episode, which says so.
 6.  An episode in which nobody acts fails.
 7.  Two roles that wait for each other fail as a deadlock; other episodes go on. Slow acts are none.
 8.  An act that fails ends the others that were begun with it.
 9.  A role's prompt stands around what it is shown; a parser reads what it says, and what means nothing is invalid.
 10. A role's own temperature counts in training and not in evaluations; its length always does.
-11. A play lets another role take an agent's part; a guest's rows weigh nothing.
+11. A play lets another role take an agent's part; an opponent's rows weigh nothing.
 12. A role that an exception names is in the message; other episodes go on.
 13. Who is cut off takes along what it could not answer any more, as it would have seen it, or else nothing.
 14. Rewards from before a role's first act are paid on that act.
@@ -145,7 +145,7 @@ def test_3_calls() -> None:
     assert sorted(key[2:] for key in slow.ended) == [("main",), ("sub", 1), ("sub", 2)]  # type: ignore[index]
 
 
-def test_4_seats() -> None:
+def test_4_acting_for_agents() -> None:
     def answer(turn: int, observation: Observation) -> str:
         return (observation.text or "").split()[-1]
 
@@ -163,9 +163,12 @@ def test_4_seats() -> None:
 
 @pytest.mark.parametrize(
     ("roles", "fault"),
-    [({"a": Role(policy=Slow(), seat="nobody")}, "it is no agent"), ({"*": Role(policy=Slow())}, "acts for two roles")],
+    [
+        ({"a": Role(policy=Slow(), acts_for="nobody")}, "it is no agent"),
+        ({"*": Role(policy=Slow())}, "two roles act for"),
+    ],
 )
-def test_5_no_seat(roles: Any, fault: str) -> None:
+def test_5_acting_for_nobody(roles: Any, fault: str) -> None:
     async def both(episode: Episode) -> None:
         await episode.reset()
         names = ("a",) if "a" in roles else ("a", "b")
@@ -175,7 +178,7 @@ def test_5_no_seat(roles: Any, fault: str) -> None:
     assert played.error is not None
     assert played.error.boundary == "part"
     assert fault in played.error.message
-    assert "agents.a.seat" in played.error.message or "agents.b.seat" in played.error.message
+    assert "agents.a.acts_for" in played.error.message or "agents.b.acts_for" in played.error.message
 
 
 def test_6_nobody_acts() -> None:
@@ -249,7 +252,7 @@ def test_10_own_sampling(temperature: float | None, expected: float) -> None:
 
 
 def test_11_roles_of_a_play() -> None:
-    roles = {"*": Role(policy=Slow()), "old": Role(policy=Slow(name="main@3"), guest=True)}
+    roles = {"*": Role(policy=Slow()), "old": Role(policy=Slow(name="main@3"), opponent=True)}
     (played,) = run(lambda episode: together(episode, "a", "b"), roles=roles, plays={"roles": {"b": "old"}})
     assert [(step.agent, step.policy) for step in played.steps] == [("a", "slow"), ("b", "main@3")]
     assert StepTable.from_trajectories([played]).weight.tolist() == [1.0, 0.0]

@@ -263,10 +263,10 @@ def test_10_refusals() -> None:
 
 
 def test_11_roles_that_left_are_forgotten() -> None:
-    on = make_setup(Countdown, all=network(2), guest=network(2, "main@0"))
+    on = make_setup(Countdown, all=network(2), opponent=network(2, "main@0"))
     runner = VectorRunner(on, RolloutSettings())
-    runner.collect([dataclasses.replace(play, roles={"player": "guest"}) for play in countdowns(2)])
-    left = weakref.ref(on.roles.pop("guest").policy)  # type: ignore[attr-defined]
+    runner.collect([dataclasses.replace(play, roles={"player": "opponent"}) for play in countdowns(2)])
+    left = weakref.ref(on.roles.pop("opponent").policy)  # type: ignore[attr-defined]
     runner.collect(countdowns(2))
     gc.collect()
     assert left() is None

@@ -294,9 +294,9 @@ def test_11_calls() -> None:
 
 def test_12_what_the_play_says() -> None:
     texts = ["be quick", *(f"be quick say {word}" for word in ("red", "blue"))]
-    roles = {"player": TinyModel(texts=texts), "guest": TinyModel(texts=texts, name="other", seed=1)}
+    roles = {"player": TinyModel(texts=texts), "opponent": TinyModel(texts=texts, name="other", seed=1)}
     on = make_setup(lambda: EchoEnvironment(turns=9), **roles)
-    given = {"turns": 5, "instruction": "be quick", "roles": {"player": "guest"}, "info": {"level": 2}}
+    given = {"turns": 5, "instruction": "be quick", "roles": {"player": "opponent"}, "info": {"level": 2}}
     plays = [dataclasses.replace(play, **given) for play in iteration(0, 3, EchoEnvironment())]
     state: Any = {"suspended": []}
     for _ in range(9):

@@ -67,7 +67,10 @@ def recipe(**changes: Any) -> Any:
             ("agents.c", "nobody of that name", "Those who"),
         ),
         ({"agents": {"a": {"policy": "one"}}}, ("agents.b.policy", "no policy is called `main`")),
-        ({"agents": {"a": {"policy": "one", "seat": "nobody"}, "b": {"policy": "two"}}}, ("agents.a.seat", "`nobody`")),
+        (
+            {"agents": {"a": {"policy": "one", "acts_for": "nobody"}, "b": {"policy": "two"}}},
+            ("agents.a.acts_for", "`nobody`"),
+        ),
     ],
 )
 def test_1_refused(changes: Any, parts: tuple[str, ...]) -> None:
@@ -110,8 +113,8 @@ def test_3_one_temperature() -> None:
     assert build_setup(recipe(agents=apart).settings).temperatures == {"one": 0.5, "two": 1.0}
 
 
-@pytest.mark.parametrize("seat", [{}, {"player": {"policy": "one"}}])
-def test_3_who_never_acts(seat: dict[str, Any]) -> None:
+@pytest.mark.parametrize("agent", [{}, {"player": {"policy": "one"}}])
+def test_3_who_never_acts(agent: dict[str, Any]) -> None:
     team = {name: {"policy": "one", "temperature": 0.7} for name in ("solver", "verifier")}
     changes = {
         "environment": {"echo": {"turns": 1}},
@@ -119,7 +122,7 @@ def test_3_who_never_acts(seat: dict[str, Any]) -> None:
         "policies": {"one": {"policy": NETWORK}},
     }
     every = {"*": {"policy": "one"}}
-    assert build_setup(recipe(agents=every | seat | team, **changes).settings).temperatures == {"one": 0.7}
+    assert build_setup(recipe(agents=every | agent | team, **changes).settings).temperatures == {"one": 0.7}
 
 
 @pytest.fixture
@@ -189,20 +192,20 @@ def act(agent: str, turn: int, tokens: int = 1, **info: float) -> Step:
 
 
 def test_6_silence() -> None:
-    watch = Teamwork(("a", "b"), 3)
-    assert watch.look({"agent/a/active": 1.0, "agent/b/active": 0.5}) == []
-    assert watch.look({"agent/a/active": 1.0, "agent/b/active": 0.0}) == [
+    teamwork = Teamwork(("a", "b"), 3)
+    assert teamwork.check({"agent/a/active": 1.0, "agent/b/active": 0.5}) == []
+    assert teamwork.check({"agent/a/active": 1.0, "agent/b/active": 0.0}) == [
         "role b has fallen silent: it acted in none of the iteration's episodes"
     ]
-    assert watch.look({"agent/a/active": 1.0, "agent/b/active": 0.0}) == []
-    assert watch.look({"agent/a/active": 1.0, "agent/b/active": 0.1}) == ["role b acts again"]
+    assert teamwork.check({"agent/a/active": 1.0, "agent/b/active": 0.0}) == []
+    assert teamwork.check({"agent/a/active": 1.0, "agent/b/active": 0.1}) == ["role b acts again"]
     loud = {"agent/a/active": 1.0, "agent/b/active": 1.0, "agent/a/tokens/share": 0.99, "agent/b/tokens/share": 0.01}
-    assert watch.look(loud) == ["role a takes 99% of the team's tokens"]
-    assert watch.look(loud) == []
+    assert teamwork.check(loud) == ["role a takes 99% of the team's tokens"]
+    assert teamwork.check(loud) == []
     never = Teamwork(("a", "b"), 2)
-    never.look({"agent/a/active": 1.0, "agent/b/active": 0.0})
+    never.check({"agent/a/active": 1.0, "agent/b/active": 0.0})
     with pytest.raises(NoSignal, match="role b, 2 iterations"):
-        never.look({"agent/a/active": 1.0, "agent/b/active": 0.0})
+        never.check({"agent/a/active": 1.0, "agent/b/active": 0.0})
 
 
 def test_7_metrics() -> None:

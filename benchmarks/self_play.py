@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 from machine import describe
-from palaestra.envs.adapters.openspiel.world import OpenSpiel
 
 from palaestra.commands.evaluate import open_run
+from palaestra.envs.adapters.openspiel.world import OpenSpiel
 from palaestra.evaluation.exploitability import average, nash_conv, tabular, uniform
 from palaestra.evaluation.statistics import t_interval, wilson_interval
 from palaestra.recipe import load

@@ -1,7 +1,7 @@
 """Contexts: how an agent's history becomes prompt ids. Three of them: full history, window, latest only.
 
 A conversation appends. It never re-renders what the model already saw: a new segment repeats earlier ids
-as they were, and only its start is new. Knows renderers. Knows nothing of engines and models.
+as they were, and only its start is new.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Drawing tokens: the distribution sampled from, its log-probabilities, and draws that only a seed decides.
-
-Knows logits and options. Knows nothing of sessions, batches or models.
-"""
+"""Drawing tokens: the distribution sampled from, its log-probabilities, and draws that only a seed decides."""
 
 from __future__ import annotations
 
@@ -81,17 +78,20 @@ def token_temperatures(
         logits: (rows, vocabulary).
         temperature, entropy_temperature: per row; None leaves the temperature as it is.
     """
-    rows = [row for row, own in enumerate(entropy_temperature) if own is not None]
-    found, before = list(temperature), list[float | None]([None] * len(temperature))
+    rows = [row for row, value in enumerate(entropy_temperature) if value is not None]
+    temperatures, before = list(temperature), list[float | None]([None] * len(temperature))
     if rows:
         base = log_distribution(
-            logits[rows], temperature=[found[row] for row in rows], top_k=[0] * len(rows), top_p=[1.0] * len(rows)
+            logits[rows],
+            temperature=[temperatures[row] for row in rows],
+            top_k=[0] * len(rows),
+            top_p=[1.0] * len(rows),
         )
         entropy = torch.special.entr(base.exp()).sum(-1)
         changed = factors([entropy_temperature[row] for row in rows], entropy).tolist()
-        for row, factor, own in zip(rows, changed, entropy.tolist(), strict=True):
-            found[row], before[row] = found[row] * factor, own
-    return found, before
+        for row, factor, value in zip(rows, changed, entropy.tolist(), strict=True):
+            temperatures[row], before[row] = temperatures[row] * factor, value
+    return temperatures, before
 
 
 def _kept(scaled: Tensor, top_k: Sequence[int], top_p: Sequence[float]) -> Tensor:

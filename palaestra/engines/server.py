@@ -180,10 +180,10 @@ class PolicyServer:
         copies: dict[tuple[int, int], list[int]] = {}
         answers: list[Answer] = []
         for session in sessions:
-            found = self._store.find(tuple(session.ids))
-            if found is None:
+            holder = self._store.find(tuple(session.ids))
+            if holder is None:
                 continue
-            source, logits = found
+            source, logits = holder
             self.statistics.shared_tokens += len(session.ids) - session.cached
             session.cached, session.forked = len(session.ids), False
             session.seen = max(session.seen, session.cached)

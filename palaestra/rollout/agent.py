@@ -1,7 +1,4 @@
-"""Agent: one role in one episode. Every act becomes a Step, whoever calls it and however many act at once.
-
-Knows sessions, roles and its episode. Knows no program, no method and no model.
-"""
+"""Agent: one role in one episode. Every act becomes a Step, whoever calls it and however many act at once."""
 
 from __future__ import annotations
 
@@ -72,15 +69,15 @@ class Agent:
         """
         if self.tools is None:
             return (await self._act(shown, invocation, parent)).action
-        seen = Observation(text=shown, state_key=shown) if isinstance(shown, str) else shown
+        observation = Observation(text=shown, state_key=shown) if isinstance(shown, str) else shown
         for left in range(self.tools.rounds, -1, -1):
-            step = await self._act(seen, invocation, parent)
+            step = await self._act(observation, invocation, parent)
             said = step.action.text or ""
             with self.episode.busy():
                 results = await self.tools.run(said, step, last=left == 0)
             if results is None:
                 break
-            seen = self.tools.shown(seen, said, results)
+            observation = self.tools.shown(observation, said, results)
         return step.action
 
     async def _act(self, shown: Shown, invocation: int | None, parent: int | None) -> Step:
@@ -191,7 +188,7 @@ class Agent:
             invocation=self.invocation if invocation is None else invocation,
             parent=self.parent if parent is None else parent,
         )
-        insort(self.episode.trajectory.steps, step, key=lambda other: other.turn)
+        insort(self.episode.trajectory.steps, step, key=lambda recorded: recorded.turn)
         self.last = step
         self.episode.record(step, opponent=self.role.opponent)
         return step

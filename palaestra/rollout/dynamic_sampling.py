@@ -1,7 +1,4 @@
-"""Dynamic sampling: groups in which everybody ended alike are thrown away, and others are played in their place.
-
-Knows plays, groups and one number per trajectory. Knows no policy and no environment.
-"""
+"""Dynamic sampling: groups in which everybody ended alike are thrown away, and others are played in their place."""
 
 from __future__ import annotations
 
@@ -91,7 +88,7 @@ class DynamicSampling:
 
 def _groups(played: Sequence[Trajectory]) -> list[list[Trajectory]]:
     """Trajectories by group, in the order of the first of each."""
-    found: dict[str, list[Trajectory]] = {}
+    groups: dict[str, list[Trajectory]] = {}
     for trajectory in played:
-        found.setdefault(trajectory.group, []).append(trajectory)
-    return list(found.values())
+        groups.setdefault(trajectory.group, []).append(trajectory)
+    return list(groups.values())

@@ -1,7 +1,4 @@
-"""How episodes end: what a program raised, told as a reason or a failure, and an episode that is closed in any case.
-
-Knows episodes, limits and errors. Knows no program, no policy and no environment by name.
-"""
+"""How episodes end: what a program raised, as a reason or a failure, and an episode that is closed in any case."""
 
 from __future__ import annotations
 
@@ -64,8 +61,10 @@ def _fault(error: Exception, where: str) -> EpisodeFailure:
 def _line(error: Exception) -> str:
     """` (pair.py, line 12)`: where the user's own code was when it raised; empty, if none of it was at work."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [one for one in frames if not Path(one.filename).is_relative_to(PACKAGE) and not _installed(one.filename)]
-    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    user_frames = [
+        frame for frame in frames if not Path(frame.filename).is_relative_to(PACKAGE) and not _installed(frame.filename)
+    ]
+    return f" ({Path(user_frames[-1].filename).name}, line {user_frames[-1].lineno})" if user_frames else ""
 
 
 def _installed(file: str) -> bool:
@@ -92,32 +91,32 @@ def _unfinished(episode: Episode, error: Exception) -> EpisodeFailure:
     where, info = f"environment {episode.setup.environment_name}, info", episode.trajectory.info
     bad = _no_numbers(info)
     if isinstance(error, EpisodeFailure):
-        found = error
+        fault = error
     elif isinstance(error, ContractError):
-        found = EpisodeFailure(
+        fault = EpisodeFailure(
             boundary="environment", where=error.where, what=error.what, options=error.options, remedy=error.remedy
         )
     elif bad:
         what = ", ".join(f"`{name}` is {info[name]!r}" for name in bad)
         remedy = "Tell a number, or true or false; leave it out where there is none."
-        found = EpisodeFailure(boundary="environment", where=where, what=f"{what}, no number.", remedy=remedy)
+        fault = EpisodeFailure(boundary="environment", where=where, what=f"{what}, no number.", remedy=remedy)
     else:
         what = f"{type(error).__name__}: {error}"
-        found = EpisodeFailure(boundary="engine", where="the end of the episode, closing its sessions", what=what)
-    if found is not error:
-        found.__cause__ = error
-    return found
+        fault = EpisodeFailure(boundary="engine", where="the end of the episode, closing its sessions", what=what)
+    if fault is not error:
+        fault.__cause__ = error
+    return fault
 
 
 def _no_numbers(info: Mapping[str, Any]) -> list[str]:
     """The names of those results that are told, and no numbers."""
-    found = []
+    names = []
     for name in ("success", "score"):
         try:
             float(info.get(name) or 0.0)
         except (TypeError, ValueError, OverflowError):
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def _given_up(episode: Episode) -> Trajectory:

@@ -1,8 +1,6 @@
 """The journal: plans and finished episodes of a run that plays ahead, a line each, as soon as there is one.
 
 A killed process loses no finished episode: when the run goes on, the same play is answered from the journal.
-
-Knows plays, trajectories and JSON lines. Knows nothing of who plays or learns.
 """
 
 from __future__ import annotations
@@ -59,7 +57,7 @@ class Journal:
 
     def keep(self, groups: Collection[str]) -> None:
         """Forget all but the plans and episodes of these groups, in the file too; all at once."""
-        self.finished = {name: found for name, found in self.finished.items() if name[0] in groups}
+        self.finished = {name: trajectory for name, trajectory in self.finished.items() if name[0] in groups}
         kept = {number: [p for p in plays if p.group in groups] for number, plays in self.plans.items()}
         self.plans = {number: plays for number, plays in kept.items() if plays}
         lines = [_planned(number, plays) for number, plays in self.plans.items()]

@@ -1,4 +1,4 @@
-"""Programs for environments: who acts when. Knows episodes and agents; knows no policy and no environment."""
+"""Programs for environments: who acts when."""
 
 from __future__ import annotations
 

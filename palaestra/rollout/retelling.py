@@ -1,7 +1,6 @@
 """Retelling: an episode that happened, as it would have been read under another prompt, token for token.
 
-The actions stay what they were; prompts and segments are made anew by a session that takes each action again. Knows
-stages, sessions and trajectories. Knows no method.
+The actions stay what they were; prompts and segments are made anew by a session that takes each action again.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def retold(trajectory: Trajectory, opened: Opened, *, instruction: str | None, *
             steps.append(_again(step, sessions[step.agent], instruction, info))
     except ContextFull:
         return None
-    last = {agent: replace(seen, instruction=instruction) for agent, seen in trajectory.last.items()}
+    last = {agent: replace(observation, instruction=instruction) for agent, observation in trajectory.last.items()}
     next_prompts: dict[str, NextPrompt] = {}
     for agent, session in sessions.items():
         prompt = session.end(last.get(agent) if agent in trajectory.next_prompts else None)

@@ -107,8 +107,10 @@ def tools_of(role: Role, roles: Mapping[str, Role], *, earlier: AgentTools | Non
     if not equipped:
         return None
     formats = dict.fromkeys([role.tools.format] if role.tools is not None else [tools.format for tools in equipped])
-    own = role.tools or RoleTools(format=next(iter(formats)))
-    toolbox = Toolbox(own.tools, format=own.format, max_calls=own.max_calls, max_chars=own.max_chars)
+    declared = role.tools or RoleTools(format=next(iter(formats)))
+    toolbox = Toolbox(
+        declared.tools, format=declared.format, max_calls=declared.max_calls, max_chars=declared.max_chars
+    )
     known = {tool.name: tool for tools in equipped for tool in tools.tools}
     return AgentTools(role.tools, known, tuple(formats), toolbox if earlier is None else earlier.toolbox)
 

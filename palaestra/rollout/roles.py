@@ -39,5 +39,5 @@ class Role:
 
     def sampling_of(self, given: Sampling) -> Sampling:
         """How this role's actions are drawn; where `given` is exact only its own length counts."""
-        own = {name: value for name, value in self.sampling.items() if name == "max_tokens" or not given.exact}
-        return replace(given, **own) if own else given
+        changes = {name: value for name, value in self.sampling.items() if name == "max_tokens" or not given.exact}
+        return replace(given, **changes) if changes else given

@@ -1,7 +1,4 @@
-"""The runner: plays many episodes at once. Nothing waits for the slowest; a failed episode stops nobody.
-
-Knows episodes, hosts and limits. Knows no method, no model and no environment by name.
-"""
+"""The runner: plays many episodes at once. Nothing waits for the slowest; a failed episode stops nobody."""
 
 from __future__ import annotations
 

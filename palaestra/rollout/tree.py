@@ -2,8 +2,6 @@
 
 All trajectories of a tree that go on wait for each other after each answer of their environments, so that what
 becomes of a tree does not depend on who is quicker. Different trees do not wait for each other.
-
-Knows plays and episodes. Knows no entropy: when to branch is what `branching` says.
 """
 
 from __future__ import annotations

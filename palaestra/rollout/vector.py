@@ -2,9 +2,8 @@
 
 Programs, episodes and steps are those of the episode runner, and so are their trajectories: what it saves is
 the event loop. Every program is driven by hand until it waits; then all moves are made together, and all
-questions to one policy are answered in one forward pass. A slot whose episode is over takes the next play at once.
-
-Knows episodes, slots and network policies. Knows no method. A call that hangs cannot be interrupted here.
+questions to one policy are answered in one forward pass. A slot whose episode is over takes the next play at once. A
+call that hangs cannot be interrupted here.
 """
 
 from __future__ import annotations

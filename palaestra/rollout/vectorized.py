@@ -140,10 +140,12 @@ class VectorSlots:
         """Reset these copies with their tasks' seeds."""
         seeds = {slot: task.seed for slot, task in tasks.items()}
         try:
-            seen, info = self._reset(seeds)
+            vectors, info = self._reset(seeds)
         except Exception as error:
             return self._broken("reset", tasks, error)
-        return {slot: StepResult(observations=self._observe(seen, slot), info=self._info(info, slot)) for slot in tasks}
+        return {
+            slot: StepResult(observations=self._observe(vectors, slot), info=self._info(info, slot)) for slot in tasks
+        }
 
     def step(self, moves: Mapping[int, Mapping[str, Action]]) -> dict[int, Arrival]:
         """Step all copies; those without an episode take their first action."""
@@ -154,18 +156,18 @@ class VectorSlots:
             if self._over.any():
                 self._reset(dict.fromkeys(np.flatnonzero(self._over).tolist(), 0))
             first = int(getattr(self._environment.single_action_space, "start", 0))
-            seen, reward, terminated, truncated, info = self._environment.step(taken + first)
+            vectors, reward, terminated, truncated, info = self._environment.step(taken + first)
         except Exception as error:
             return self._broken("step", moves, error)
         self._over = terminated | truncated
         self._score += reward
         return {
             slot: StepResult(
-                observations={} if self._over[slot] else self._observe(seen, slot),
+                observations={} if self._over[slot] else self._observe(vectors, slot),
                 rewards={self._agent: float(reward[slot])},
                 terminated=frozenset({self._agent} if terminated[slot] else ()),
                 truncated=frozenset({self._agent} if truncated[slot] else ()),
-                last=self._observe(seen, slot) if truncated[slot] else {},
+                last=self._observe(vectors, slot) if truncated[slot] else {},
                 info=self._info(info, slot),
             )
             for slot in moves
@@ -194,8 +196,8 @@ class VectorSlots:
         chosen = [seeds.get(slot) for slot in range(self._count)]
         return self._environment.reset(seed=chosen, options={"reset_mask": mask})  # type: ignore[arg-type]
 
-    def _observe(self, seen: Any, slot: int) -> dict[str, Observation]:
-        return {self._agent: Observation(vector=np.array(seen[slot], np.float32).reshape(-1))}
+    def _observe(self, vectors: Any, slot: int) -> dict[str, Observation]:
+        return {self._agent: Observation(vector=np.array(vectors[slot], np.float32).reshape(-1))}
 
     def _info(self, info: Mapping[str, Any], slot: int) -> dict[str, Any]:
         given = {
@@ -241,7 +243,7 @@ def _plain(values: Any) -> bool:
 
 
 def _caused(name: str, call: str, error: Exception) -> EpisodeFailure:
-    found = failure(name, call, error)
-    if found is not error:
-        found.__cause__ = error
-    return found
+    fault = failure(name, call, error)
+    if fault is not error:
+        fault.__cause__ = error
+    return fault

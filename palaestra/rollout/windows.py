@@ -3,8 +3,6 @@
 Suspended episodes are data, a play and the steps that were recorded, so they survive a checkpoint. To go on, the
 environment is reset with the same task and the program runs anew, every act answered from the record: environment,
 contexts and sessions then hold what really happened, read with the present weights.
-
-Knows episodes, sessions and recorded steps. Knows no method, no model and no environment by name.
 """
 
 from __future__ import annotations
@@ -143,8 +141,8 @@ class Window:
 
     def record(self, agent: str, conversation: int = 0) -> deque[Step]:
         """The acts of one agent in one of its conversations that are to be repeated, in time."""
-        own = (step for step in self._past if step.agent == agent)
-        return deque(step for step in own if conversation_of(step.segment)[0] == conversation)
+        acts = (step for step in self._past if step.agent == agent)
+        return deque(step for step in acts if conversation_of(step.segment)[0] == conversation)
 
     def check_room(self) -> None:
         """Raises: LimitReached, when the window is used up."""
@@ -259,9 +257,9 @@ class _WindowedSession:
 
 def _differences(before: Observation, now: Observation) -> list[str]:
     """Names of what differs."""
-    found = [name for name in ("text", "state_key") if getattr(before, name) != getattr(now, name)]
+    differing = [name for name in ("text", "state_key") if getattr(before, name) != getattr(now, name)]
     if before.vector is None or now.vector is None:
         same = before.vector is now.vector
     else:
         same = np.array_equal(before.vector, now.vector)
-    return found if same else [*found, "vector"]
+    return differing if same else [*differing, "vector"]

@@ -1,7 +1,6 @@
 """Aggregation: from what several have said to one answer. Pure functions over texts; None is what means nothing.
 
-An answer that means nothing is never merged with another, wins no vote and counts among those who do not agree. Knows
-texts and numbers alone.
+An answer that means nothing is never merged with another, wins no vote and counts among those who do not agree.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Debate: several answer at once, read all answers, answer again; most voices win.
-
-Knows episodes and the mesh of `graph`. Knows no policy, no method and no environment.
-"""
+"""Debate: several answer at once, read all answers, answer again; most voices win."""
 
 from __future__ import annotations
 

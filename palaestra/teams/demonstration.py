@@ -1,7 +1,4 @@
-"""Demonstrations of teams whose roles all say what to do: the expert speaks for each of them, in the program itself.
-
-Knows episodes and agents. Knows no program, no policy and no environment.
-"""
+"""Demonstrations of teams whose roles all say what to do: the expert speaks for each of them, in the program itself."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Graphs of roles: who speaks when, and who reads whom. A chain, a star, a mesh, layers, and roles on their own.
-
-Knows episodes, roles and messages. Knows no policy, no method and no environment.
-"""
+"""Graphs of roles: who speaks when, and who reads whom. A chain, a star, a mesh, layers, and roles on their own."""
 
 from __future__ import annotations
 

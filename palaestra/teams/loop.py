@@ -1,7 +1,4 @@
-"""Loops in which one role looks at what another did: solver and verifier.
-
-Knows episodes, roles and what a verdict is. Knows no policy, no method and no environment.
-"""
+"""Loops in which one role looks at what another did: solver and verifier."""
 
 from __future__ import annotations
 

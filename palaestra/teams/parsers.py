@@ -1,4 +1,4 @@
-"""Parsers: what a response means to a team. One that means nothing gives None. Knows texts alone."""
+"""Parsers: what a response means to a team. One that means nothing gives None."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Router: one role says whether enough is known, and so who acts next: the one who searches, or the one who answers.
-
-Knows episodes, roles and how an action begins. Knows no policy, no method and nothing of what is searched.
-"""
+"""Router: one role says whether enough is known, and so who acts next: the one who searches, or the one who answers."""
 
 from __future__ import annotations
 

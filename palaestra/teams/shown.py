@@ -1,7 +1,4 @@
-"""What a role is shown: the environment's observation, and below it what others have said. One note is one line.
-
-Knows observations, results and who has read whom. Knows no program, no role and no policy.
-"""
+"""What a role is shown: the environment's observation, and below it what others have said. One note is one line."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Demonstrations of roles that have tools: who can calculate does so before it answers.
-
-Knows observations, benches and what an expression looks like. Knows no program, no policy and no environment.
-"""
+"""Demonstrations of roles that have tools: who can calculate does so before it answers."""
 
 from __future__ import annotations
 

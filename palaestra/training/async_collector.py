@@ -245,8 +245,8 @@ class AsyncCollector:
         """The groups of this iteration, in the order of the plan, or None if some are still under way."""
         done = [group for group in self._groups.values() if group.ended >= 0]
         if not self._drops:
-            own = [group for group in self._groups.values() if group.batch == step]
-            return None if any(group.ended < 0 for group in own) else sorted(own, key=lambda g: g.place)
+            of_batch = [group for group in self._groups.values() if group.batch == step]
+            return None if any(group.ended < 0 for group in of_batch) else sorted(of_batch, key=lambda g: g.place)
         done = [group for group in done if self._lag(group.kept) <= self._bound]
         if len(done) < self._settings.rollout.tasks:
             return None
@@ -272,14 +272,14 @@ class AsyncCollector:
     # ---- how old --------------------------------------------------------------------------------------------
     def _lags(self, trajectories: Sequence[Trajectory]) -> np.ndarray:
         """How many versions behind the learners each sampled token is: int64 (tokens,)."""
-        found = [np.zeros(0, np.int64)]
+        lags = [np.zeros(0, np.int64)]
         for step in (step for trajectory in trajectories for step in trajectory.steps):
             policy = self._inner.setup.policies.get(step.policy)
             if policy is not None and policy.trainable:
                 drawn = step.action.versions
                 drawn = np.full(token_count(step), step.version) if drawn is None else drawn
-                found.append(policy.version - drawn.astype(np.int64))
-        return np.concatenate(found)
+                lags.append(policy.version - drawn.astype(np.int64))
+        return np.concatenate(lags)
 
     def _lag(self, trajectories: Sequence[Trajectory]) -> int:
         return int(max(self._lags(trajectories), default=0))
@@ -371,6 +371,6 @@ class AsyncCollector:
             self._changed.notify_all()
 
 
-def _mean(found: Sequence[dict[str, float]]) -> dict[str, float]:
-    names = sorted({name for metrics in found for name in metrics})
-    return {name: float(np.mean([metrics[name] for metrics in found if name in metrics])) for name in names}
+def _mean(of_groups: Sequence[dict[str, float]]) -> dict[str, float]:
+    names = sorted({name for metrics in of_groups for name in metrics})
+    return {name: float(np.mean([metrics[name] for metrics in of_groups if name in metrics])) for name in names}

@@ -1,7 +1,4 @@
-"""Building a run from its settings: environment, policies, roles, runner and the parts of each slot.
-
-Knows settings and the registry. Knows no part by name.
-"""
+"""Building a run from its settings: environment, policies, roles, runner and the parts of each slot."""
 
 from __future__ import annotations
 
@@ -194,4 +191,4 @@ def phrases(settings: RunSettings, source: Any) -> list[str]:
     made: list[Any] = [source, *(bind("context", role.context)() for role in settings.agents.values())]
     made += [strategy.held for strategy in bind_all("strategy", settings.strategy)]
     called = [tool.name for role in settings.agents.values() for tool in role.tools.use]
-    return [text for one in made for text in getattr(one, "phrases", ())] + phrases_of(called)
+    return [text for source_of_texts in made for text in getattr(source_of_texts, "phrases", ())] + phrases_of(called)

@@ -1,7 +1,4 @@
-"""Roles of a run: who acts, which policy plays whom, and which settings must agree where a policy is shared.
-
-Knows settings, names of roles and policies. Knows no program and no environment by name.
-"""
+"""Roles of a run: who acts, which policy plays whom, and which settings must agree where a policy is shared."""
 
 from __future__ import annotations
 
@@ -68,9 +65,9 @@ def _tools(chosen: ToolSettings) -> RoleTools | None:
     if not chosen.use:
         return None
     options = chosen.model_dump(exclude={"use"})
-    found = RoleTools(tools=tuple(bound() for bound in bind_all("tool", chosen.use)), **options)
-    Toolbox(found.tools)  # refuses two of one name
-    return found
+    tools = RoleTools(tools=tuple(bound() for bound in bind_all("tool", chosen.use)), **options)
+    Toolbox(tools.tools)  # refuses two of one name
+    return tools
 
 
 def temperatures(settings: RunSettings, roles: Mapping[str, Role]) -> dict[str, float]:
@@ -78,21 +75,21 @@ def temperatures(settings: RunSettings, roles: Mapping[str, Role]) -> dict[str, 
 
     Raises: RecipeError, if roles that share a trained policy have different ones: its probabilities are taken at one.
     """
-    found: dict[str, dict[float, str]] = defaultdict(dict)
+    by_policy: dict[str, dict[float, str]] = defaultdict(dict)
     for name in roles_of(bind("program", settings.program)) or [name for name in roles if name != "*"]:
         role = roles[name]
         if not role.frozen:
-            own = role.sampling.get("temperature", settings.rollout.temperature)
-            found[role.policy.name].setdefault(own, name)
-    for policy, own in found.items():
-        if len(own) > 1 and settings.policies[policy].trainable:
-            said = ", ".join(f"{name} {temperature:g}" for temperature, name in own.items())
+            temperature = role.sampling.get("temperature", settings.rollout.temperature)
+            by_policy[role.policy.name].setdefault(temperature, name)
+    for policy, chosen in by_policy.items():
+        if len(chosen) > 1 and settings.policies[policy].trainable:
+            said = ", ".join(f"{name} {temperature:g}" for temperature, name in chosen.items())
             raise RecipeError(
                 where=f"policies.{policy}",
                 what=f"its roles act at different temperatures ({said}), and its probabilities are taken at one.",
                 remedy="Give them one `temperature`, or policies of their own.",
             )
-    return {policy: next(iter(own)) for policy, own in found.items()}
+    return {policy: next(iter(chosen)) for policy, chosen in by_policy.items()}
 
 
 def _refuse_unknown(settings: RunSettings, acting: Sequence[str], agents: Sequence[str]) -> None:

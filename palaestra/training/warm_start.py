@@ -1,7 +1,7 @@
 """Warm start: clone the environment's expert before reinforcement learning.
 
 Demonstrations are played through the policy's own context, so that it learns on exactly the ids it will
-meet; only the expert's tokens have loss. Knows policies by protocol. Knows no environment by name.
+meet; only the expert's tokens have loss.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ def warm_start(
     say("demonstrations", 0, len(plays))
     program = functools.partial(demonstration_of(setup.program), noise=settings.noise)
     played = setup.runner.collect(plays, program=program)
-    whole = [t for t in played if t.stop is not StopReason.ERROR and t.steps]
-    if not whole:
+    finished = [t for t in played if t.stop is not StopReason.ERROR and t.steps]
+    if not finished:
         first = next((t.error.message for t in played if t.error), "no episode had a step")
         raise NoSignal(where="warm_start", what=f"all {len(played)} demonstrations failed. The first:\n{first}")
-    metrics: dict[str, float] = {"warm_start/demonstrations": float(len(whole))}
+    metrics: dict[str, float] = {"warm_start/demonstrations": float(len(finished))}
     for name, members in _cloned_together(setup.policies, frozen=settings.frozen).items():
-        policy, rows = setup.policies[name], [row for row in rows_of(whole) if row.step.policy in members]
+        policy, rows = setup.policies[name], [row for row in rows_of(finished) if row.step.policy in members]
         if rows and (policy.trainable or (settings.frozen and hasattr(policy, "module"))):
-            found = _clone(policy, rows, settings, seed=derive(seed, "cloning", name), say=say)
-            metrics |= {f"warm_start/{name}/{key}": value for key, value in found.items()}
+            metrics_of_policy = _clone(policy, rows, settings, seed=derive(seed, "cloning", name), say=say)
+            metrics |= {f"warm_start/{name}/{key}": value for key, value in metrics_of_policy.items()}
             for member in members:
                 setup.policies[member].weights_changed(setup.policies[member].version + 1)
     return metrics
@@ -87,15 +87,15 @@ def _guided(plays: list[Play], setup: RunSetup, *, share: float) -> list[Play]:
             what=f"environment `{setup.environment_name}` has no teacher.",
             remedy="Set it to 0, or give the environment a method `guidance(trajectory, *, seed) -> str`.",
         )
-    found = []
+    guided = []
     for play in plays:
         draw = np.random.default_rng(derive(play.seed, "guidance"))
         if draw.random() < share:
             attempt = Trajectory(task=play.task, group=play.group)
             text = setup.source.guidance(attempt, seed=derive(play.seed, "guidance"))
             play = dataclasses.replace(play, instruction=text or None)
-        found.append(play)
-    return found
+        guided.append(play)
+    return guided
 
 
 def _clone(

@@ -21,15 +21,14 @@ import numpy as np
 from machine import describe
 
 from palaestra.chat import FullHistory
-from palaestra.data import Action, StepResult, Task, Trajectory, derive
-from palaestra.data.protocols import Setting
+from palaestra.data import Action, Play, RunSetup, StepResult, Task, Trajectory, derive
 from palaestra.engines import InProcessEngine
 from palaestra.envs.probes.toolcalc import ToolCalc
 from palaestra.policies.language import LanguagePolicy
 from palaestra.registry import part
+from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
 
 RESULT = Path(__file__).parent / "results" / "async_tools.json"
 TURNS = (1, 2, 4, 8)
@@ -117,8 +116,8 @@ def small_policy() -> LanguagePolicy:
     """An untrained policy with an engine of its own; equal calls give equal weights."""
     env = ToolCalc()
     texts = [env.reset(task).observations["player"].text for task in env.tasks("train", 50, 0)] + [*env.actions] * 4
-    setting = Setting(seed=0, texts=lambda: texts)
-    policy = LanguagePolicy("main", setting, hidden=32, layers=1, heads=2, context=512, vocabulary=320)
+    setup = RunSetup(seed=0, texts=lambda: texts)
+    policy = LanguagePolicy("main", setup, hidden=32, layers=1, heads=2, context=512, vocabulary=320)
     policy.engine = InProcessEngine(models={"main": policy.model})
     return policy
 
@@ -126,7 +125,7 @@ def small_policy() -> LanguagePolicy:
 def play(*, turns: int, episodes: int, seconds: float, gathered: bool) -> tuple[float, list[Trajectory]]:
     """Wall seconds and what was played."""
     together = Together(episodes) if gathered else None
-    stage = Stage(
+    setup = RunSetup(
         environment_name="toolcalc",
         make_environment=lambda: Waiting(seconds, together),  # type: ignore[arg-type, return-value]
         roles={"*": Role(policy=small_policy(), context=FullHistory())},
@@ -137,7 +136,7 @@ def play(*, turns: int, episodes: int, seconds: float, gathered: bool) -> tuple[
         Play(task=task, group=f"{number:03d}", sample=0, seed=derive(0, "play", number))
         for number, task in enumerate(ToolCalc().tasks("train", episodes, 0))
     ]
-    runner = EpisodeRunner(stage, RolloutSettings(max_turns=turns, response_tokens=6))
+    runner = EpisodeRunner(setup, RolloutSettings(max_turns=turns, response_tokens=6))
     started = time.perf_counter()
     played = runner.collect(plays)
     return time.perf_counter() - started, played

@@ -46,13 +46,12 @@ from typing import Any
 from asynchrony import TURN  # one for this file as a script and as the home of its programs
 from machine import describe
 
-from palaestra.data import Action, Observation, Tail, derive
-from palaestra.data.protocols import Acted, Policy, Sampling, Session, Setting
+from palaestra.data import Action, NextPrompt, Observation, Play, RunSetup, derive
+from palaestra.data.protocols import Policy, Response, Sampling, Session
 from palaestra.recipe import load
 from palaestra.registry import register
 from palaestra.rollout.programs import acted_by
-from palaestra.rollout.stage import Play
-from palaestra.training.build import build_world
+from palaestra.training.build import build_setup
 
 RESULT = Path(__file__).parent / "results" / "lockstep" / "throughput.json"
 ROLES = ("planner", "searcher", "writer")
@@ -74,14 +73,14 @@ class Answering(Session):
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
-    async def act(self, observation: Observation, *, seed: int) -> Acted:
+    async def act(self, observation: Observation, *, seed: int) -> Response:
         await asyncio.sleep(self._seconds)
-        return Acted(action=Action(text="found"))
+        return Response(action=Action(text="found"))
 
-    def record(self, observation: Observation, action: Action) -> Acted:
-        return Acted(action=action)
+    def record(self, observation: Observation, action: Action) -> Response:
+        return Response(action=action)
 
-    def end(self, observation: Observation | None) -> Tail | None:
+    def end(self, observation: Observation | None) -> NextPrompt | None:
         return None
 
 
@@ -89,7 +88,7 @@ class Answering(Session):
 class Served(Policy):
     """A policy that answers after a while, as many at once as ask."""
 
-    def __init__(self, name: str, setting: Setting, *, seconds: float) -> None:
+    def __init__(self, name: str, setup: RunSetup, *, seconds: float) -> None:
         self.name, self.trainable, self.version, self._seconds = name, False, 0, seconds
 
     def session(self, *, context: Any, sampling: Sampling, key: Hashable) -> Answering:
@@ -147,7 +146,7 @@ def world(arm: str, case: dict[str, Any]) -> Any:
         "rollout": {"tasks": 8, "group": 8, "max_turns": 99, "response_tokens": 2, "in_flight": BATCH},
     }
     with tempfile.TemporaryDirectory() as folder:
-        return build_world(load([recipe], [f"run={folder}/run"]).settings)
+        return build_setup(load([recipe], [f"run={folder}/run"]).settings)
 
 
 class Skipping(selectors.SelectSelector):

@@ -45,23 +45,23 @@ def trained(game: str, seed: int, folder: Path, overrides: Sequence[str]) -> Pat
 
 
 def members(run: Path) -> tuple[Any, Pool, int]:
-    """The world of a run with its last policy, its pool, and its last iteration."""
-    _, world = open_run(str(run), None)
-    world.runner.close()
+    """The setup of a run, with its last policy, its pool, and its last iteration."""
+    _, setup = open_run(str(run), None)
+    setup.runner.close()
     place = RunFolder.open(run).latest_checkpoint()
     assert place is not None
     state = torch.load(place / "strategy.0.state.pt", weights_only=True)
     pool = Pool(size=len(state["pool"]["members"]))
-    pool.restore(state["pool"], world.policies["main"])
-    return world, pool, int(place.name.rpartition("-")[2])
+    pool.restore(state["pool"], setup.policies["main"])
+    return setup, pool, int(place.name.rpartition("-")[2])
 
 
 def kuhn(run: Path) -> dict[str, Any]:
     """NashConv of the last policy and of mixtures of its snapshots; `prefix`: had the run ended earlier."""
-    world, pool, last = members(run)
+    setup, pool, last = members(run)
     game = OpenSpiel(game="kuhn_poker")
     tables = {member.number: tabular(member.policy, game) for member in pool.members}
-    final = tabular(world.policies["main"], game)
+    final = tabular(setup.policies["main"], game)
 
     def later_half(end: int) -> float:
         return nash_conv(game, average(game, [table for at, table in tables.items() if end / 2 <= at < end]))
@@ -82,13 +82,13 @@ def kuhn(run: Path) -> dict[str, Any]:
 
 def games(run: Path, game: str, count: int, temperature: float) -> dict[str, Any]:
     """Results of the last policy against a fixed opponent, in each seat by turns."""
-    recipe, world = open_run(str(run), None)
+    recipe, setup = open_run(str(run), None)
     evaluation = recipe.settings.evaluation.model_copy(update={"tasks": count, "temperature": temperature})
     assert evaluation.environment is not None and evaluation.environment.options["opponent"] == OPPONENTS[game]
     settings = recipe.settings.model_copy(update={"evaluation": evaluation})
-    with closing(Panel(settings, world)) as panel:
+    with closing(Panel(settings, setup)) as panel:
         _, played = panel.play()
-    world.runner.close()
+    setup.runner.close()
     found: dict[str, Counter[str]] = {"first": Counter(), "second": Counter()}
     for one in played:
         ((name, value),) = [(step.agent, one.returns.get(step.agent, 0.0)) for step in one.steps[-1:]]

@@ -110,16 +110,16 @@ class Arm:
         self.seconds: dict[str, list[float]] = defaultdict(list)
         self.tokens: list[tuple[int, ...]] = []
         self._collected = (0.0, 0.0)
-        take = self.trainer.supply.take
+        collect = self.trainer.collector.collect
 
-        def watched(step: int) -> Any:
-            harvest = take(step)
+        def timed(step: int) -> Any:
+            batch = collect(step)
             self._collected = time.perf_counter(), time.process_time()
-            acts = [s.action.tokens for t in harvest.played for s in t.steps]
+            acts = [s.action.tokens for t in batch.played for s in t.steps]
             self.tokens.append(tuple(int(token) for tokens in acts for token in tokens))
-            return harvest
+            return batch
 
-        self.trainer.supply.take = watched  # type: ignore[method-assign]
+        self.trainer.collector.collect = timed  # type: ignore[method-assign]
 
     def iterate(self) -> None:
         """One iteration, timed."""
@@ -144,7 +144,7 @@ def measure(case: dict[str, Any], repeats: int) -> dict[str, Any]:
                 arms[name].iterate()
         assert all(arm.tokens == arms["shared"].tokens for arm in arms.values()), "the arms did not do the same"
         for arm in arms.values():
-            arm.trainer.world.runner.close()
+            arm.trainer.setup.runner.close()
     found: dict[str, Any] = {"tokens": len(arms["shared"].tokens[0])}
     for name, arm in arms.items():
         kept = {key: values[1:] for key, values in arm.seconds.items()}  # the first round warms caches

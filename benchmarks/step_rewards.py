@@ -18,13 +18,12 @@ from typing import Any
 
 import torch
 
-from palaestra.data import StepTable, derive, rows_of
+from palaestra.data import Play, StepTable, derive, rows_of
 from palaestra.data.iteration import Iteration
 from palaestra.recipe import load
-from palaestra.rollout.stage import Play
 from palaestra.store.folder import RunFolder
 from palaestra.training.bound import bind_all
-from palaestra.training.build import build_world
+from palaestra.training.build import build_setup
 from palaestra.training.checkpoint import load_policy
 from palaestra.training.start import train
 
@@ -53,10 +52,10 @@ def kinds_of(table: StepTable) -> dict[str, torch.Tensor]:
 def judge(method: str, folder: Path, settings: Any, *, episodes: int) -> dict[str, dict[str, float]]:
     """Mean step reward by policy ("start", "end") and kind of step."""
     column, place = METHODS[method]
-    world, parts = build_world(settings), bind_all("reward", settings.reward)
-    learners = {name: policy for name, policy in world.policies.items() if policy.trainable}
+    setup, parts = build_setup(settings), bind_all("reward", settings.reward)
+    learners = {name: policy for name, policy in setup.policies.items() if policy.trainable}
     held = parts[place].held
-    held.start(world.setting, learners)
+    held.start(setup, learners)
     run, found = RunFolder.open(folder), {}
     steps = run.checkpoint_steps()
     state = torch.load(run.checkpoint(steps[-1]) / f"reward.{place}.state.pt", weights_only=True)
@@ -64,9 +63,9 @@ def judge(method: str, folder: Path, settings: Any, *, episodes: int) -> dict[st
     for name, step in (("start", steps[0]), ("end", steps[-1])):
         for policy in learners.values():
             load_policy(run.checkpoint(step), policy.name, policy)
-        tasks = world.source.tasks("train", episodes, derive(0, "judged"))
+        tasks = setup.source.tasks("train", episodes, derive(0, "judged"))
         plays = [Play(task=task, group=f"{i:05d}", sample=0, seed=derive(1, i)) for i, task in enumerate(tasks)]
-        played = world.runner.collect(plays)
+        played = setup.runner.collect(plays)
         table, seen = (
             StepTable.from_trajectories(played),
             Iteration(learners, 0, 0, 1.0, settings.training.token_budget),
@@ -75,7 +74,7 @@ def judge(method: str, folder: Path, settings: Any, *, episodes: int) -> dict[st
         given = held(table, seen)
         reward = given[column] if isinstance(given, dict) else given
         found[name] = {kind: float(reward[rows].mean()) for kind, rows in kinds_of(table).items() if bool(rows.any())}
-    world.runner.close()
+    setup.runner.close()
     return found
 
 

@@ -25,12 +25,12 @@ import numpy as np
 import torch
 
 from palaestra.commands.evaluate import load_weights, open_run
+from palaestra.data import RunSetup
 from palaestra.evaluation.exploitability import Tabular, average, nash_conv, tabular
 from palaestra.evaluation.statistics import Interval, t_interval, wilson_interval
 from palaestra.launch.arms import ArmRun, run_all
 from palaestra.recipe import load
 from palaestra.store.folder import RunFolder
-from palaestra.training.build import World
 from palaestra.training.evaluate import Panel
 from palaestra.training.settings import RunSettings, Use
 
@@ -79,14 +79,14 @@ def kuhn(seeds: Sequence[int]) -> dict[str, Any]:
 
 
 def of_snapshots(path: Path) -> dict[str, Any]:
-    recipe, world = open_run(str(path), None)
-    folder, role = RunFolder.open(str(path)), world.stage.role("player_0")
+    recipe, setup = open_run(str(path), None)
+    folder, role = RunFolder.open(str(path)), setup.role("player_0")
     tables: dict[int, Tabular] = {}
     for step in folder.checkpoint_steps():
-        load_weights(world, folder, step)
+        load_weights(setup, folder, step)
         # The environment `games` puts the game's name before what `openspiel` shows.
         tables[step] = tabular(role.policy, KUHN, context=role.context, prompt="kuhn poker. {text}")
-    world.runner.close()
+    setup.runner.close()
     trained = [tables[step] for step in sorted(tables) if step > 0]
     last = max(tables)
     return {
@@ -112,16 +112,16 @@ def tictactoe(seeds: Sequence[int], *, games: int) -> dict[str, Any]:
     train("tictactoe_language", name, seeds)
     found = []
     for seed in seeds:
-        settings, world, folder = opened(RUNS / name / f"seed-{seed}")
+        settings, setup, folder = opened(RUNS / name / f"seed-{seed}")
         own = settings.evaluation.environment or settings.environment
         entry: dict[str, Any] = {"seed": seed}
         for temperature in (0.0, 1.0):
             for place, step in (("before", 0), ("after", max(folder.checkpoint_steps()))):
-                load_weights(world, folder, step)
+                load_weights(setup, folder, step)
                 entry[f"{place}, temperature {temperature:g}"] = played(
-                    settings, world, own, games=games, temperature=temperature
+                    settings, setup, own, games=games, temperature=temperature
                 )
-        world.runner.close()
+        setup.runner.close()
         found.append(entry)
     lost = {key: [entry[key]["lost"] for entry in found] for key in found[0] if key != "seed"}
     return {
@@ -156,11 +156,11 @@ def suite(seeds: Sequence[int], *, games: int) -> dict[str, Any]:
         start = ArmRun(arm="start", seed=seed, folder=clone, arguments=(*files, str(everything)))
         run_all([start], parallel=1, say=say)
         weights = root / "start" / f"policy-{seed}"
-        own, world, folder = opened(clone)
-        load_weights(world, folder, 0)
-        world.policies["main"].save(str(weights))
-        found.setdefault("start", {})[str(seed)] = on_all(folder, own, world, trained, held_out, games)
-        world.runner.close()
+        own, setup, folder = opened(clone)
+        load_weights(setup, folder, 0)
+        setup.policies["main"].save(str(weights))
+        found.setdefault("start", {})[str(seed)] = on_all(folder, own, setup, trained, held_out, games)
+        setup.runner.close()
         for arm, overrides in ARMS.items():
             one = ArmRun(
                 arm=arm,
@@ -169,10 +169,10 @@ def suite(seeds: Sequence[int], *, games: int) -> dict[str, Any]:
                 arguments=(*files, "warm_start=null", f"policies.main.load={weights}", *overrides),
             )
             run_all([one], parallel=1, say=say)
-            own, world, folder = opened(one.folder)
-            load_weights(world, folder, max(folder.checkpoint_steps()))
-            found.setdefault(arm, {})[str(seed)] = on_all(folder, own, world, trained, held_out, games)
-            world.runner.close()
+            own, setup, folder = opened(one.folder)
+            load_weights(setup, folder, max(folder.checkpoint_steps()))
+            found.setdefault(arm, {})[str(seed)] = on_all(folder, own, setup, trained, held_out, games)
+            setup.runner.close()
     return {
         "recipe": "mars/recipe.yaml",
         "games": games,
@@ -184,7 +184,12 @@ def suite(seeds: Sequence[int], *, games: int) -> dict[str, Any]:
 
 
 def on_all(
-    folder: RunFolder, settings: RunSettings, world: World, trained: Sequence[str], held_out: Sequence[str], games: int
+    folder: RunFolder,
+    settings: RunSettings,
+    setup: RunSetup,
+    trained: Sequence[str],
+    held_out: Sequence[str],
+    games: int,
 ) -> dict[str, Any]:
     """Each game, in every seat by turns, against random play at temperature 1; kept in the run's folder."""
     kept = folder / f"against-random-{games}.json"
@@ -193,7 +198,7 @@ def on_all(
     results = {}
     for name in (*trained, *held_out):
         use = Use(name="games", options={"games": [name], "opponent": "random", "text": "signs", "reward_max": 1.0})
-        results[name] = played(settings, world, use, games=games, temperature=1.0)
+        results[name] = played(settings, setup, use, games=games, temperature=1.0)
         say(f"{name}: {results[name]}")
     kept.write_text(json.dumps(results, indent=1))
     return results
@@ -237,17 +242,17 @@ def train(recipe: str, name: str, seeds: Sequence[int]) -> None:
     )
 
 
-def opened(path: Path) -> tuple[RunSettings, World, RunFolder]:
-    recipe, world = open_run(str(path), None)
-    return recipe.settings, world, RunFolder.open(str(path))
+def opened(path: Path) -> tuple[RunSettings, RunSetup, RunFolder]:
+    recipe, setup = open_run(str(path), None)
+    return recipe.settings, setup, RunFolder.open(str(path))
 
 
-def played(settings: RunSettings, world: World, use: Use, *, games: int, temperature: float) -> dict[str, float]:
+def played(settings: RunSettings, setup: RunSetup, use: Use, *, games: int, temperature: float) -> dict[str, float]:
     """The policy in a panel of this environment: reward, shares won, lost and ended by what is no legal move."""
     own = settings.evaluation.model_copy(
         update={"environment": use, "tasks": games, "temperature": temperature, "panel": None}
     )
-    with closing(Panel(settings.model_copy(update={"evaluation": own}), world)) as panel:
+    with closing(Panel(settings.model_copy(update={"evaluation": own}), setup)) as panel:
         _, episodes = panel.play()
     rewards = [float(np.mean(list(one.returns.values()) or [0.0])) for one in episodes]
     no_move = [any(step.info.get("illegal") or step.info.get("invalid") for step in one.steps) for one in episodes]

@@ -26,14 +26,14 @@ from machine import describe
 from matplotlib.figure import Figure
 
 from palaestra.chat import FullHistory
-from palaestra.data import Step, Trajectory, derive
+from palaestra.data import Play, RunSetup, Step, Trajectory, derive
 from palaestra.data.iteration import Iteration
-from palaestra.data.protocols import Engine, Generation, Request, Setting
+from palaestra.data.protocols import Engine, Request, Response
 from palaestra.engines import InProcessEngine
 from palaestra.policies.language import LanguagePolicy
 from palaestra.registry import part
+from palaestra.rollout.roles import Role
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
 from palaestra.testing.fakes import WORDS, EchoEnvironment
 from palaestra.training.bound import bind
 from palaestra.training.experience import Parts, prepare
@@ -68,14 +68,14 @@ class Rereading(Engine):
     engine: InProcessEngine
     histories: dict[Hashable, list[np.ndarray]] = field(default_factory=dict)
 
-    async def generate(self, request: Request) -> Generation:
+    async def generate(self, request: Request) -> Response:
         history = self.histories.setdefault(request.session, [])
         history.append(request.prompt)
         turn = (request.session, len(history))
-        generation = await self.engine.generate(replace(request, session=turn, prompt=np.concatenate(history)))
+        response = await self.engine.generate(replace(request, session=turn, prompt=np.concatenate(history)))
         self.engine.close(turn)
-        history.append(generation.tokens)
-        return generation
+        history.append(response.action.tokens)
+        return response
 
     def close(self, session: Hashable) -> None:
         self.histories.pop(session, None)
@@ -102,9 +102,9 @@ class Side:
 
 def make_policy(sizes: Sizes) -> LanguagePolicy:
     texts = [f"say {word}" for word in WORDS] + ["please please please"] * 4
-    setting = Setting(seed=0, texts=lambda: texts)
+    setup = RunSetup(seed=0, texts=lambda: texts)
     return LanguagePolicy(
-        "main", setting, hidden=sizes.hidden, layers=sizes.layers, context=sizes.context, vocabulary=320
+        "main", setup, hidden=sizes.hidden, layers=sizes.layers, context=sizes.context, vocabulary=320
     )
 
 
@@ -130,7 +130,7 @@ def make_side(variant: str, sizes: Sizes) -> Side:
 
 def play(side: Side, turns: int, sizes: Sizes) -> list[Trajectory]:
     """All episodes, with rewards drawn afterwards so that each of them moves something."""
-    stage = Stage(
+    setup = RunSetup(
         environment_name="echo",
         make_environment=functools.partial(EchoEnvironment, turns=turns, padding=sizes.padding),
         roles={"*": Role(policy=side.player, context=FullHistory())},
@@ -144,7 +144,7 @@ def play(side: Side, turns: int, sizes: Sizes) -> list[Trajectory]:
         for i in range(sizes.group)
     ]
     settings = RolloutSettings(max_turns=turns, response_tokens=sizes.response)
-    played = part("rollout", "episodes").target(stage, settings).collect(plays)
+    played = part("rollout", "episodes").target(setup, settings).collect(plays)
     dice = np.random.default_rng(0)
     for trajectory in played:
         if trajectory.error is not None:

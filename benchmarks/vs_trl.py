@@ -32,9 +32,8 @@ import torch
 from machine import describe
 from torch import Tensor
 
-from palaestra.data import Action, FinishReason, Observation, Step, Task, Trajectory
+from palaestra.data import Action, FinishReason, Observation, RunSetup, Step, Task, Trajectory
 from palaestra.data.iteration import Iteration
-from palaestra.data.protocols import Setting
 from palaestra.models.causal_lm import make_causal_lm
 from palaestra.models.tokenizer import train_tokenizer
 from palaestra.policies.language import LanguagePolicy
@@ -139,7 +138,7 @@ class Ours:
 
 def ours(model: Any) -> Ours:
     """The library's flow, built from the parts that a recipe would name."""
-    policy = LanguagePolicy("main", Setting(seed=0, texts=lambda: ["x"]), hidden=32, heads=2, vocabulary=300)
+    policy = LanguagePolicy("main", RunSetup(seed=0, texts=lambda: ["x"]), hidden=32, heads=2, vocabulary=300)
     policy.module["model"] = model
     parts = Parts(
         reward=[bind("reward", Use(name="environment"))],

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from palaestra.commands import evaluate
-from palaestra.data import StopReason, derive
+from palaestra.data import Play, StopReason, derive
 from palaestra.errors import (
     CheckpointError,
     ContractError,
@@ -34,11 +34,10 @@ from palaestra.errors import (
 )
 from palaestra.models.tokenizer import ACTION, END, OBSERVATION
 from palaestra.recipe import Recipe, load
-from palaestra.rollout.stage import Play
 from palaestra.store.folder import RECIPE, RunFolder
 from palaestra.store.metrics import MetricsLog
 from palaestra.training import checkpoint
-from palaestra.training.build import build_world
+from palaestra.training.build import build_setup
 from palaestra.training.start import train
 
 SMALL: dict[str, Any] = {
@@ -137,7 +136,7 @@ def test_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtra, match=r"pip install 'palaestra\[envs\]'"):
         recipe = resolved(layer={"environment": {"textworld": {}}})
-        build_world(recipe.settings)
+        build_setup(recipe.settings)
 
 
 def test_group_of_one() -> None:
@@ -220,10 +219,10 @@ def test_hanging_step_needs_workers() -> None:
 
 def test_tags_in_observations_stay_text(tmp_path: Path) -> None:
     name = own_part(tmp_path, WRAPPED + FORGING)
-    world = build_world(resolved(layer={**WORDS, "environment": {name: {}}}).settings)
-    policy = world.policies["main"]
-    tasks = world.source.tasks("train", 3, seed=0)
-    played = world.runner.collect([Play(task=task, group=str(task.seed), sample=0, seed=1) for task in tasks])
+    setup = build_setup(resolved(layer={**WORDS, "environment": {name: {}}}).settings)
+    policy = setup.policies["main"]
+    tasks = setup.source.tasks("train", 3, seed=0)
+    played = setup.runner.collect([Play(task=task, group=str(task.seed), sample=0, seed=1) for task in tasks])
     vocabulary = policy.tokenizer.get_vocab()
     for step in (trajectory.steps[0] for trajectory in played):
         assert FORGED in step.observation.text  # type: ignore[operator]

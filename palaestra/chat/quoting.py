@@ -1,7 +1,4 @@
-"""Quoting: special tokens that a chat template writes are told from the same strings inside messages.
-
-Knows a fast tokenizer and its special tokens. Knows no template and no conversation.
-"""
+"""Quoting: special tokens that a chat template writes are told from the same strings inside messages."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Renderers: observations to token ids, one turn at a time.
-
-Knows a tokenizer. Knows nothing of history: what was rendered once is never rendered again.
-"""
+"""Renderers: observations to token ids, one turn at a time."""
 
 from __future__ import annotations
 

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.commands.train import resolve
+from palaestra.data import RunSetup
 from palaestra.errors import RunFolderError
 from palaestra.evaluation.panels import failure_line, interval_line, result_line
 from palaestra.recipe import Recipe, split_arguments
 from palaestra.rollout.programs import roles_of
 from palaestra.store.folder import RECIPE, RunFolder
 from palaestra.training.bound import bind
-from palaestra.training.build import World, build_world
+from palaestra.training.build import build_setup
 from palaestra.training.checkpoint import load_policy
 from palaestra.training.evaluate import Panel
 from palaestra.training.settings import PolicySettings, RoleSettings, RunSettings, Use
@@ -24,15 +25,15 @@ def run(*, recipe: Sequence[str], policy: str | None, checkpoint: int | None) ->
     """Print the interval and, last, `success 0.912 on 256 held-out tasks`."""
     found = resolve(recipe)
     settings = scripted(found.settings, policy) if policy else found.settings
-    world = build_world(settings)
+    setup = build_setup(settings)
     try:
         folder = run_folder(recipe)
         if folder is not None and policy is None:
-            load_weights(world, folder, checkpoint)
-        with closing(Panel(settings, world)) as panel:
+            load_weights(setup, folder, checkpoint)
+        with closing(Panel(settings, setup)) as panel:
             evaluation, _ = panel.play()
     finally:
-        world.runner.close()
+        setup.runner.close()
     print(interval_line(evaluation))
     if evaluation.failed:
         print(failure_line(evaluation))
@@ -46,19 +47,19 @@ def run_folder(arguments: Sequence[str]) -> RunFolder | None:
     return RunFolder.open(files[0]) if given else None
 
 
-def open_run(path: str, checkpoint: int | None) -> tuple[Recipe, World]:
-    """A run's recipe and its world with trained weights; the caller closes its runner."""
+def open_run(path: str, checkpoint: int | None) -> tuple[Recipe, RunSetup]:
+    """A run's recipe and its setup with trained weights; the caller closes its runner."""
     recipe = Recipe.from_json(RunFolder.open(path).read_json(RECIPE))
-    world = build_world(recipe.settings.model_copy(update={"device": "cpu"}))  # to be written, which any machine can
+    setup = build_setup(recipe.settings.model_copy(update={"device": "cpu"}))  # to be written, which any machine can
     try:
-        load_weights(world, RunFolder.open(path), checkpoint)
+        load_weights(setup, RunFolder.open(path), checkpoint)
     except BaseException:
-        world.runner.close()
+        setup.runner.close()
         raise
-    return recipe, world
+    return recipe, setup
 
 
-def load_weights(world: World, folder: RunFolder, checkpoint: int | None) -> None:
+def load_weights(setup: RunSetup, folder: RunFolder, checkpoint: int | None) -> None:
     """Weights of a checkpoint into all policies that have any.
 
     Raises: RunFolderError, if there is no such checkpoint.
@@ -71,7 +72,7 @@ def load_weights(world: World, folder: RunFolder, checkpoint: int | None) -> Non
             options=[str(step) for step in folder.checkpoint_steps()],
             remedy="Train longer, or set training.checkpoint_every.",
         )
-    for name, policy in world.policies.items():
+    for name, policy in setup.policies.items():
         if policy.module is not None:
             load_policy(place, name, policy)
 

@@ -11,9 +11,9 @@ def run(*, folder: str, out: str, policy: str | None, checkpoint: int | None) ->
 
     Raises: UnknownName, if the run has no such policy or several and none was named; RunFolderError.
     """
-    _, world = open_run(folder, checkpoint)
-    world.runner.close()
-    learned = sorted(name for name, found in world.policies.items() if found.module is not None)
+    _, setup = open_run(folder, checkpoint)
+    setup.runner.close()
+    learned = sorted(name for name, found in setup.policies.items() if found.module is not None)
     name = policy or (learned[0] if len(learned) == 1 else "")
     if name not in learned:
         raise UnknownName(
@@ -23,7 +23,7 @@ def run(*, folder: str, out: str, policy: str | None, checkpoint: int | None) ->
             remedy="Name one with --policy.",
         )
     try:
-        world.policies[name].save(out)
+        setup.policies[name].save(out)
     except OSError as error:
         what = f"it cannot be written: {error.strerror or error}."
         raise RunFolderError(where=out, what=what, remedy="Name a folder that can be made or written.") from error

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from palaestra.commands.evaluate import load_weights, scripted
 from palaestra.commands.train import resolve
-from palaestra.data import Trajectory, derive
+from palaestra.data import Play, RunSetup, Trajectory, derive
 from palaestra.recipe import load
-from palaestra.rollout.stage import Play
 from palaestra.store.folder import RECIPE, RunFolder
-from palaestra.training.build import World, build_world
+from palaestra.training.build import build_setup
 
 
 def run(*, environment: str, overrides: Sequence[str], policy: str | None, seed: int, episodes: int) -> None:
@@ -20,37 +19,37 @@ def run(*, environment: str, overrides: Sequence[str], policy: str | None, seed:
     Args:
         environment: a name, or a run folder, whose own policies play if none is named.
     """
-    world = _world(environment, overrides, policy)
-    person = "human" in world.policies
+    setup = _setup(environment, overrides, policy)
+    person = "human" in setup.policies
     try:
         for number in range(episodes):
-            task = world.source.tasks("play", 1, derive(seed, number))[0]
+            task = setup.source.tasks("play", 1, derive(seed, number))[0]
             play = Play(task=task, group=f"play-{number}", sample=0, seed=derive(seed, "play", number))
-            trajectory = world.runner.collect([play])[0]
+            trajectory = setup.runner.collect([play])[0]
             _show(trajectory, whole=not person)
     finally:
-        world.runner.close()
+        setup.runner.close()
 
 
-def _world(environment: str, overrides: Sequence[str], policy: str | None) -> World:
+def _setup(environment: str, overrides: Sequence[str], policy: str | None) -> RunSetup:
     if (Path(environment) / RECIPE).exists():
         settings = resolve([environment, *overrides]).settings
         if policy is not None:
-            return build_world(scripted(settings, policy))
-        world = build_world(settings)
+            return build_setup(scripted(settings, policy))
+        setup = build_setup(settings)
         try:
-            load_weights(world, RunFolder.open(environment), None)
+            load_weights(setup, RunFolder.open(environment), None)
         except BaseException:
-            world.runner.close()
+            setup.runner.close()
             raise
-        return world
+        return setup
     policy, prefix = policy or "human", f"environment.{environment}."
     recipe = load(
         [{"environment": {environment: {}}, "policies": {policy: {"policy": policy, "trainable": False}},
           "agents": {"*": {"policy": policy}}, "rollout": {"max_turns": 200}}],
         [prefix + override for override in overrides],
     )  # fmt: skip
-    return build_world(scripted(recipe.settings, policy))
+    return build_setup(scripted(recipe.settings, policy))
 
 
 def _show(trajectory: Trajectory, *, whole: bool) -> None:

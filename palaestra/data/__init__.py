@@ -8,31 +8,35 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from palaestra.former import former_names
+
 if TYPE_CHECKING:
     from palaestra.data.interaction import Action, FinishReason, Observation, StepResult, ToolCall
     from palaestra.data.iteration import Iteration
     from palaestra.data.keys import Key
     from palaestra.data.seeds import derive
+    from palaestra.data.setup import RunSetup
     from palaestra.data.table import Row, StepTable, rows_of
-    from palaestra.data.task import Assignment, Task, panel_hash
+    from palaestra.data.task import Play, Task, panel_hash
     from palaestra.data.tokens import TokenBatch
-    from palaestra.data.trajectory import Failure, Marks, Step, StopReason, Tail, Trajectory
+    from palaestra.data.trajectory import Failure, Marks, NextPrompt, Step, StopReason, Trajectory
 
 __all__ = [
     "Action",
-    "Assignment",
     "Failure",
     "FinishReason",
     "Iteration",
     "Key",
     "Marks",
+    "NextPrompt",
     "Observation",
+    "Play",
     "Row",
+    "RunSetup",
     "Step",
     "StepResult",
     "StepTable",
     "StopReason",
-    "Tail",
     "Task",
     "TokenBatch",
     "ToolCall",
@@ -44,19 +48,20 @@ __all__ = [
 
 _PLACES = {
     "Action": "interaction",
-    "Assignment": "task",
     "Failure": "trajectory",
     "FinishReason": "interaction",
     "Iteration": "iteration",
     "Key": "keys",
     "Marks": "trajectory",
+    "NextPrompt": "trajectory",
     "Observation": "interaction",
+    "Play": "task",
     "Row": "table",
+    "RunSetup": "setup",
     "Step": "trajectory",
     "StepResult": "interaction",
     "StepTable": "table",
     "StopReason": "trajectory",
-    "Tail": "trajectory",
     "Task": "task",
     "TokenBatch": "tokens",
     "ToolCall": "interaction",
@@ -65,12 +70,15 @@ _PLACES = {
     "panel_hash": "task",
     "rows_of": "table",
 }
+_former = former_names(__name__, {"Assignment": "`Play` now", "Tail": "`NextPrompt` now"})
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)
+if not TYPE_CHECKING:  # a type checker finds a misspelled name
+
+    def __getattr__(name: str) -> Any:
+        if name not in _PLACES:
+            return _former(name)
+        return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)
 
 
 def __dir__() -> list[str]:

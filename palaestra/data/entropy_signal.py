@@ -50,7 +50,7 @@ class EntropyScale:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EntropyHeat:
+class EntropyTemperature:
     """A temperature of its own for each token: T = T₀ · (1 + strength · h), with h of the entropy at T₀.
 
     Attributes:
@@ -66,12 +66,12 @@ class EntropyHeat:
         return 1 + self.strength * self.scale.signal(entropy, released_sign=self.released_sign)
 
 
-def factors(heats: Sequence[EntropyHeat | None], entropy: Float[Tensor, " rows"]) -> Float[Tensor, " rows"]:
-    """Each row's factor of its temperature, float64 (rows,): 1 where a row has no heat."""
+def factors(rules: Sequence[EntropyTemperature | None], entropy: Float[Tensor, " rows"]) -> Float[Tensor, " rows"]:
+    """Each row's factor of its temperature, float64 (rows,): 1 where a row has no rule."""
     out = torch.ones(len(entropy), dtype=torch.float64)
-    for heat in {heat for heat in heats if heat is not None}:
-        own = torch.tensor([other == heat for other in heats])
-        out[own] = heat.factor(entropy[own].cpu())
+    for rule in {rule for rule in rules if rule is not None}:
+        own = torch.tensor([other == rule for other in rules])
+        out[own] = rule.factor(entropy[own].cpu())
     return out
 
 

@@ -18,15 +18,16 @@ import numpy as np
 from torch import Tensor
 from torch.nn import Module
 
-from palaestra.data.entropy_signal import EntropyHeat
-from palaestra.data.interaction import Action, FinishReason, Observation
+from palaestra.data.entropy_signal import EntropyTemperature
+from palaestra.data.interaction import Action, Observation
 from palaestra.data.table import Row, StepTable
-from palaestra.data.task import Task
-from palaestra.data.trajectory import Tail, Trajectory
+from palaestra.data.trajectory import NextPrompt, Trajectory
 from palaestra.errors import ContractError
+from palaestra.former import former_names
 
 if TYPE_CHECKING:
     from palaestra.data.iteration import Iteration  # which imports this module
+    from palaestra.data.setup import RunSetup  # likewise
 
 Made = TypeVar("Made")
 Oracle = Callable[[], Awaitable[Action]]  # asks the environment's expert
@@ -72,7 +73,7 @@ class Request:
         temperature: 0 is greedy. top_k: 0 is off. top_p: 1 is off.
         stop: ids that end the response; the stop id itself belongs to the response.
         entropy: ask for per-token entropy, at `temperature`.
-        heat: a temperature of its own for each token, decided by the entropy at `temperature`.
+        entropy_temperature: a temperature of its own for each token, decided by the entropy at `temperature`.
     """
 
     policy: str
@@ -85,29 +86,30 @@ class Request:
     top_p: float = 1.0
     stop: tuple[int, ...] = ()
     entropy: bool = False
-    heat: EntropyHeat | None = None
+    entropy_temperature: EntropyTemperature | None = None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Generation:
-    """What an engine answers: int32 tokens (n,), float32 logprobs (n,), entropy (n,) if asked for.
+class Response:
+    """What answers: an engine a request, a session an observation.
 
-    `version` is that of the weights that drew the first token; `versions` int32 (n,) of each, where weights changed
-    on the way.
+    Attributes:
+        action: what was done. An engine gives tokens, log-probabilities and why they ended; a session adds the text.
+        prompt: int32 (m,), ids that are new since the segment's previous step. segment: which token sequence they are
+            of. An engine leaves both out.
+        version: of the weights that drew the first token.
     """
 
-    tokens: np.ndarray
-    logprobs: np.ndarray
-    finish: FinishReason
+    action: Action
+    prompt: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
+    segment: int = 0
     version: int = 0
-    entropy: np.ndarray | None = None
-    versions: np.ndarray | None = None
 
 
 class Engine(Protocol):
     """Serves generations of one or several policies."""
 
-    async def generate(self, request: Request) -> Generation:
+    async def generate(self, request: Request) -> Response:
         """Sample a response; the session remembers prompt and response.
 
         Raises: EpisodeFailure, boundary "engine".
@@ -207,26 +209,26 @@ class Sampling:
     top_p: float = 1.0
     max_tokens: int = 32
     entropy: bool = False
-    heat: EntropyHeat | None = None
+    entropy_temperature: EntropyTemperature | None = None
     exact: bool = False
 
 
 class Session(Protocol):
     """One agent's conversation with its policy during one episode."""
 
-    async def act(self, observation: Observation, *, seed: int) -> Acted:
+    async def act(self, observation: Observation, *, seed: int) -> Response:
         """The policy's action; `seed` decides all that is drawn. Raises: EpisodeFailure."""
         ...
 
-    def record(self, observation: Observation, action: Action) -> Acted:
+    def record(self, observation: Observation, action: Action) -> Response:
         """Take `action` as if the policy had chosen it: demonstrations, and actions from outside."""
         ...
 
-    def end(self, observation: Observation | None) -> Tail | None:
+    def end(self, observation: Observation | None) -> NextPrompt | None:
         """Close the session; the prompt ids that `observation` would have had (None without tokens)."""
         ...
 
-    def replay(self, observation: Observation, action: Action) -> Acted:
+    def replay(self, observation: Observation, action: Action) -> Response:
         """Take an action of this very policy again, token by token. Default: as `record`."""
         return self.record(observation, action)
 
@@ -252,16 +254,6 @@ class Session(Protocol):
     def history(self) -> Conversation | None:
         """The conversation that makes its prompts. Default: None, as for policies that read no tokens."""
         return None
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Acted:
-    """An action with what the trajectory must keep of the policy: new prompt ids, segment, version."""
-
-    action: Action
-    prompt: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
-    segment: int = 0
-    version: int = 0
 
 
 class Policy(Protocol):
@@ -324,7 +316,8 @@ class Samples(Protocol):
         cost: int64 (samples,), tokens that the model reads for each.
         token_index: int64 (tokens,), positions of the samples' response tokens in the table's flat order.
         token_start: int64 (samples + 1,): tokens of sample i are token_index[token_start[i]:token_start[i + 1]].
-        end_row: int64 (samples,), the table row whose `bootstrap_value` the sample's tail gives; −1 without tail.
+        end_row: int64 (samples,), the table row whose `bootstrap_value` the sample's next prompt gives; −1 without
+            one.
     """
 
     cost: np.ndarray
@@ -403,11 +396,11 @@ class StatefulPart(Protocol):
 
     ready: bool = True
 
-    def start(self, setting: Setting, policies: Mapping[str, Any]) -> None:
+    def start(self, setup: RunSetup, policies: Mapping[str, Any]) -> None:
         """Prepare for a run: called once, after the warm start and before a checkpoint is read. Default: nothing.
 
         Args:
-            setting: what the run's policies were made with. policies: the trained ones, by name.
+            setup: what the run's policies were made with. policies: the trained ones, by name.
         """
 
     def choose(self, trajectories: list[Trajectory], iteration: Iteration) -> list[Trajectory]:
@@ -434,25 +427,8 @@ class StatefulPart(Protocol):
         """Go on where `state` was taken; `start` came before. Default: nothing is read."""
 
 
-# ---- making policies --------------------------------------------------------------------------------------
-@dataclass(slots=True, kw_only=True)
-class Setting:
-    """What a policy may know of its world when it is made.
-
-    Attributes:
-        seed: for initial weights.
-        vector_size, action_count: of the environment, None where it has none.
-        texts: gives transcripts of the environment (for a tokenizer); may be slow.
-        demonstrate: lets the environment's expert solve tasks, each act recorded as the run's policies would have
-            it, without log-probabilities; None, if there is no expert.
-        device: name of the torch device that modules are moved to.
-        policies: those of the run that are made already; one may stand on another.
-    """
-
-    seed: int
-    vector_size: int | None = None
-    action_count: int | None = None
-    texts: Callable[[], Sequence[str]] = tuple
-    demonstrate: Callable[[Sequence[Task]], list[Trajectory]] | None = None
-    device: str = "cpu"
-    policies: dict[str, Any] = field(default_factory=dict)
+if not TYPE_CHECKING:  # a type checker finds a misspelled name
+    __getattr__ = former_names(
+        __name__,
+        {"Setting": "`palaestra.data.RunSetup` now", "Acted": "`Response` now", "Generation": "`Response` now"},
+    )

@@ -1,4 +1,4 @@
-"""Tasks: what an environment is asked to set up. Knows nothing of policies or trajectories."""
+"""Tasks: what an environment is asked to set up. Plays: how an episode of a task is played."""
 
 from __future__ import annotations
 
@@ -37,25 +37,40 @@ class Task:
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
-class Assignment:
-    """A task and how an iteration plays it: what a sampler gives. None leaves a limit to `rollout`.
+class Play:
+    """One episode to be played; as a sampler gives it, a whole group of them.
+
+    A sampler says the task and how it is played. The run makes `samples` plays of it, and gives each its group, sample
+    and seed.
 
     Attributes:
-        samples: trajectories of its group. turns: most turns of each.
+        task: what is played.
+        group: trajectories of equal group are compared; one task instance, one group. sample: index inside the group.
+        seed: everything random in the episode derives from it.
+        samples: of its group; None: as many as `rollout.group`.
+        turns: most turns, in place of `rollout.max_turns`.
         instruction: said to every agent at the head of what it reads.
-        info: JSON values for the `info` of each trajectory.
+        info: JSON values for the trajectory's `info`.
+        roles: who plays whom: an agent's name → the role of the run that takes its part in this episode.
+        branch: where the episode leaves another one, and who may leave it: a `rollout.branches.Branch`; None: it is
+            played by itself.
     """
 
     task: Task
+    group: str = ""
+    sample: int = 0
+    seed: int = 0
     samples: int | None = None
     turns: int | None = None
     instruction: str | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
+    roles: Mapping[str, str] = field(default_factory=dict)
+    branch: Any = None
 
     @classmethod
-    def of(cls, chosen: Task | Assignment) -> Assignment:
-        """A bare task, played as `rollout` says; an assignment as it is."""
-        return chosen if isinstance(chosen, Assignment) else cls(task=chosen)
+    def of(cls, chosen: Task | Play) -> Play:
+        """A bare task, played as `rollout` says; a play as it is."""
+        return chosen if isinstance(chosen, Play) else cls(task=chosen)
 
 
 def panel_hash(tasks: list[Task]) -> str:

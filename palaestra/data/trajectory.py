@@ -51,7 +51,7 @@ class Marks:
     An environment's numbers of these names stay in `Step.info` and become no column.
 
     Attributes:
-        row_weight: 0 on acts of a guest, which count in no statistic.
+        row_weight: 0 on acts of an opponent, which count in no statistic.
         fresh: 1 on acts of this iteration, 0 on those of an earlier window of their episode.
         copied: 1 on acts that a branch has taken over from the episode that it left.
         foreign: 1 where the prompt is not the one that the act was sampled with; guided: 1 where it held guidance.
@@ -128,7 +128,7 @@ def noted(step: Step, **numbers: Any) -> Step:
     return replace(step, marks=replace(step.marks, **marks), info={**step.info, **others})
 
 
-class Tail(NamedTuple):
+class NextPrompt(NamedTuple):
     """New prompt ids (int32) that an observation after the last step would have had, and their segment."""
 
     ids: np.ndarray
@@ -148,7 +148,7 @@ class Trajectory:
         returns: sum of rewards per agent.
         stop: why it ended; error: the failure, if it failed.
         last: per agent, the observation after its last step, when the episode was cut off.
-        tail: per agent, the prompt ids of that observation: where `bootstrap_value` is read.
+        next_prompts: per agent, the prompt ids of that observation: where `bootstrap_value` is read.
         info: the environment's last info.
     """
 
@@ -161,7 +161,7 @@ class Trajectory:
     stop: StopReason = StopReason.COMPLETED
     error: Failure | None = None
     last: dict[str, Observation] = field(default_factory=dict)
-    tail: dict[str, Tail] = field(default_factory=dict)
+    next_prompts: dict[str, NextPrompt] = field(default_factory=dict)
     info: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -1,4 +1,4 @@
-"""Engines: generation with language models. Know nothing of policies, contexts or environments."""
+"""Engines: generation with language models."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Attention of many sessions at once: all new tokens lie in one row, keys and values lie in slots.
 
-Knows slots, positions and tensors. Knows nothing of sessions, sampling or architectures.
-
 New tokens are packed without padding; only attention treats sessions apart. A session with several new tokens
 gets one kernel call on views of its own slot. Sessions with one new token (decoding) are sorted by slot and cut
 into runs of neighboring slots; each run is two batched products on views. No cache is ever copied, and no
@@ -151,10 +149,10 @@ class Batch:
         if name not in self._masks:
             places = torch.arange(run.longest, device=run.ends.device)
             ends = run.ends[:, None]
-            seen = places < ends
+            visible = places < ends
             if window is not None:
-                seen &= places >= ends - window
-            self._masks[name] = _additive(seen, dtype)[:, None, None]
+                visible &= places >= ends - window
+            self._masks[name] = _additive(visible, dtype)[:, None, None]
         return self._masks[name]
 
     def _bias(self, row: Row, window: int | None, dtype: torch.dtype) -> Tensor:
@@ -166,10 +164,10 @@ class Batch:
             device = self.store.keys.device
             here = torch.arange(row.start, row.end, device=device)[:, None]
             there = torch.arange(row.end, device=device)
-            seen = there <= here
+            visible = there <= here
             if window is not None:
-                seen &= there > here - window
-            self._masks[name] = _additive(seen, dtype)
+                visible &= there > here - window
+            self._masks[name] = _additive(visible, dtype)
         return self._masks[name]
 
 
@@ -213,8 +211,8 @@ def _run(rows: Sequence[Row], begin: int, stop: int, device: torch.device) -> Ru
     )
 
 
-def _additive(seen: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
+def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, -torch.inf)
 
 
 _tables: dict[tuple[int, torch.device, torch.dtype], Tensor] = {}
@@ -225,6 +223,6 @@ def _table(store: SlotStore, dtype: torch.dtype) -> Tensor:
     length = min(store.length, LARGEST_TABLE)
     name = (length, store.keys.device, dtype)
     if name not in _tables:
-        seen = torch.ones(length, length, dtype=torch.bool, device=store.keys.device).tril()
-        _tables[name] = _additive(seen, dtype)
+        visible = torch.ones(length, length, dtype=torch.bool, device=store.keys.device).tril()
+        _tables[name] = _additive(visible, dtype)
     return _tables[name]

@@ -1,7 +1,4 @@
-"""Forward passes over packed tokens: any transformers model through its attention interface, plain Llama directly.
-
-Knows models. Knows nothing of sessions, requests or sampling.
-"""
+"""Forward passes over packed tokens: any transformers model through its attention interface, plain Llama directly."""
 
 from __future__ import annotations
 
@@ -130,8 +127,8 @@ def _verify(model: PreTrainedModel, forward: Forward) -> None:
     model.train(training)
     try:
         forward(Batch([Row(1, 0, ids[:4])], store))
-        found = forward(Batch([Row(1, 4, ids[4:])], store))[0]
-        same = torch.allclose(found.float(), expected.float(), atol=1e-4 if weight.dtype == torch.float32 else 0.1)
+        logits = forward(Batch([Row(1, 4, ids[4:])], store))[0]
+        same = torch.allclose(logits.float(), expected.float(), atol=1e-4 if weight.dtype == torch.float32 else 0.1)
     except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise _refused(model, f"its forward pass failed: {error}") from error
     if not same:

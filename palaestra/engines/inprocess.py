@@ -1,7 +1,5 @@
 """The in-process engine: continuous batching in the event loop's own thread.
 
-Knows sessions, requests and policies by name. Knows nothing of environments, prompts' text or training.
-
 Requests queue up. One pump waits until the programs have said all they have to say in this turn of the event
 loop, then gives every request one more token in as few forward passes as possible; new prompts and running
 responses share a pass. A finished response resolves at once, and whoever asks next joins the next pass.
@@ -17,9 +15,9 @@ from collections.abc import Callable, Hashable, Mapping
 import torch
 from transformers import PreTrainedModel
 
-from palaestra.data.protocols import Engine, Generation, Request
+from palaestra.data.protocols import Engine, Request, Response
 from palaestra.engines.server import PolicyServer
-from palaestra.engines.session import Job, SessionState, Statistics
+from palaestra.engines.session import SessionState, Statistics
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, UnknownName, nearest
 
 # A program that was answered needs a few turns of the event loop (tasks inside tasks, time limits) to ask again.
@@ -75,12 +73,12 @@ class InProcessEngine(Engine):
         for name, model in models.items():
             self.serve(name, _moved(model, device, dtype), version=known.get(name, 0))
         self._sessions: dict[Hashable, dict[str, SessionState]] = {}
-        self._jobs: list[Job] = []
+        self._active: dict[SessionState, None] = {}  # those with a request in progress, in order of arrival
         self._arrivals = 0
         self._pump: asyncio.Task[None] | None = None
 
     # ---- what policies call -------------------------------------------------------------------------------
-    async def generate(self, request: Request) -> Generation:
+    async def generate(self, request: Request) -> Response:
         """Sample a response; the session remembers prompt and response.
 
         A cancelled or failed request leaves its session as it was before.
@@ -94,28 +92,24 @@ class InProcessEngine(Engine):
         sessions = self._sessions.setdefault(request.session, {})
         session = sessions.setdefault(request.policy, SessionState(epoch=server.epoch))
         _check(request, session, server)
-        job = Job(
-            request=request,
-            session=session,
-            start=len(session.ids),
-            future=asyncio.get_running_loop().create_future(),
-        )
-        session.job = job
-        session.ids.extend(request.prompt.tolist())
+        future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        session.begin(request, future)
         self._arrivals += 1
-        self._jobs.append(job)
+        self._active.pop(session, None)  # it may still be there for its last request
+        self._active[session] = None
         try:
-            return await job.future
+            return await future
         except asyncio.CancelledError:
-            job.undo()
+            if session.future is future:
+                session.undo()
             raise
 
     def close(self, session: Hashable) -> None:
         """Forget a session, with every policy it talked to; unknown sessions are fine."""
         for policy, state in self._sessions.pop(session, {}).items():
-            if state.job is not None:
+            if state.request is not None:
                 what = f"session {session!r} was closed while it was generating."
-                state.job.fail(EpisodeFailure(boundary="engine", where="in-process engine", what=what))
+                state.fail(EpisodeFailure(boundary="engine", where="in-process engine", what=what))
             self._servers[policy].release(state)
 
     def fork(self, session: Hashable, new_session: Hashable) -> None:
@@ -129,7 +123,7 @@ class InProcessEngine(Engine):
             raise ContractError(where=where, what=f"there is no session {session!r}.")
         if new_session in self._sessions:
             raise ContractError(where=where, what=f"session {new_session!r} exists.", remedy="Close it first.")
-        if any(state.job is not None for state in states.values()):
+        if any(state.request is not None for state in states.values()):
             raise ContractError(where=where, what="it is generating.", remedy="Wait for `generate` to return.")
         self._sessions[new_session] = {name: self._servers[name].fork(state) for name, state in states.items()}
 
@@ -177,11 +171,12 @@ class InProcessEngine(Engine):
             self._pump = loop.create_task(self._run(), name="palaestra engine")
 
     def _abandon(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Jobs of an event loop that is gone will never be awaited again."""
-        for orphan in [job for job in self._jobs if job.future.get_loop() is not loop]:
-            orphan.undo()
-            orphan.session = SessionState()  # should its task ever wake up, it finds nothing to undo
-            self._jobs.remove(orphan)
+        """Requests of an event loop that is gone will never be awaited again."""
+        for session in list(self._active):
+            if session.future is None or session.future.get_loop() is not loop:
+                session.undo()
+                session.future = None  # should its task ever wake up, it finds nothing to undo
+                del self._active[session]
         self._pump = None
 
     async def _run(self) -> None:
@@ -191,15 +186,15 @@ class InProcessEngine(Engine):
                 self._advance()
         except (Exception, asyncio.CancelledError) as error:
             # Whatever happened, nobody may wait forever.
-            for job in self._alive():
-                job.fail(_stopped(error))
+            for session in self._alive():
+                session.fail(_stopped(error))
             if isinstance(error, asyncio.CancelledError):
                 raise
 
-    def _alive(self) -> list[Job]:
-        """Drop jobs that are done or cancelled; the others in order of arrival."""
-        self._jobs = [job for job in self._jobs if not job.future.done()]
-        return self._jobs
+    def _alive(self) -> list[SessionState]:
+        """Drop sessions whose request is done or cancelled; the others in order of arrival."""
+        self._active = {session: None for session in self._active if not session.done}
+        return list(self._active)
 
     async def _settle(self) -> None:
         """Yield until no request has come for a few turns of the event loop."""
@@ -210,14 +205,14 @@ class InProcessEngine(Engine):
             quiet = quiet + 1 if self._arrivals == before else 0
 
     def _advance(self) -> None:
-        by_policy: dict[str, list[Job]] = {}
-        for job in self._alive():
-            by_policy.setdefault(job.request.policy, []).append(job)
-        for name, jobs in by_policy.items():
+        by_policy: dict[str, list[SessionState]] = {}
+        for session in self._alive():
+            by_policy.setdefault(session.current.policy, []).append(session)
+        for name, sessions in by_policy.items():
             server = self._servers[name]
             if self._ask_version is not None and self._ask_version(name) != server.version:
                 server.weights_changed(self._ask_version(name))
-            server.advance(jobs)
+            server.advance(sessions)
 
 
 def _moved(model: PreTrainedModel, device: str | torch.device | None, dtype: torch.dtype | None) -> PreTrainedModel:
@@ -233,7 +228,7 @@ def _stopped(error: BaseException) -> PalaestraError:
 def _check(request: Request, session: SessionState, server: PolicyServer) -> None:
     """Refuse what cannot be generated, before anything changes."""
     where = f"in-process engine, policy `{request.policy}`, session {request.session!r}"
-    if session.job is not None:
+    if session.request is not None:
         raise ContractError(
             where=where, what="it is generating already.", remedy="One request at a time, or `fork` the session."
         )

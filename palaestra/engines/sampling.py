@@ -1,7 +1,4 @@
-"""Drawing tokens: the distribution sampled from, its log-probabilities, and draws that only a seed decides.
-
-Knows logits and options. Knows nothing of sessions, batches or models.
-"""
+"""Drawing tokens: the distribution sampled from, its log-probabilities, and draws that only a seed decides."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palaestra.data.entropy_signal import EntropyHeat, factors
+from palaestra.data.entropy_signal import EntropyTemperature, factors
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -61,37 +58,40 @@ def log_distribution(
         top_k: per row; 0 is off.
         top_p: per row, in (0, 1]; 1 is off.
     """
-    heat = torch.tensor(temperature, dtype=torch.float32, device=logits.device)[:, None]
-    scaled = logits.float() / torch.where(heat > 0, heat, 1.0)
+    at = torch.tensor(temperature, dtype=torch.float32, device=logits.device)[:, None]
+    scaled = logits.float() / torch.where(at > 0, at, 1.0)
     if any(top_k) or any(p < 1 for p in top_p):
         scaled = scaled.masked_fill(~_kept(scaled, top_k, top_p), -torch.inf)
     logprobs = torch.log_softmax(scaled, -1)
     if 0 in temperature:
         best = torch.full_like(logprobs, -torch.inf).scatter_(1, logits.argmax(-1, keepdim=True), 0.0)
-        logprobs = torch.where(heat > 0, logprobs, best)
+        logprobs = torch.where(at > 0, logprobs, best)
     return logprobs
 
 
-def heated(
-    logits: Tensor, *, temperature: Sequence[float], heat: Sequence[EntropyHeat | None]
+def token_temperatures(
+    logits: Tensor, *, temperature: Sequence[float], entropy_temperature: Sequence[EntropyTemperature | None]
 ) -> tuple[list[float], list[float | None]]:
     """The temperature at which each row's next token is drawn, and its entropy before, where that decides it.
 
     Args:
         logits: (rows, vocabulary).
-        temperature, heat: per row; None leaves the temperature as it is.
+        temperature, entropy_temperature: per row; None leaves the temperature as it is.
     """
-    rows = [row for row, own in enumerate(heat) if own is not None]
-    found, before = list(temperature), list[float | None]([None] * len(temperature))
+    rows = [row for row, value in enumerate(entropy_temperature) if value is not None]
+    temperatures, before = list(temperature), list[float | None]([None] * len(temperature))
     if rows:
         base = log_distribution(
-            logits[rows], temperature=[found[row] for row in rows], top_k=[0] * len(rows), top_p=[1.0] * len(rows)
+            logits[rows],
+            temperature=[temperatures[row] for row in rows],
+            top_k=[0] * len(rows),
+            top_p=[1.0] * len(rows),
         )
         entropy = torch.special.entr(base.exp()).sum(-1)
-        changed = factors([heat[row] for row in rows], entropy).tolist()
-        for row, factor, own in zip(rows, changed, entropy.tolist(), strict=True):
-            found[row], before[row] = found[row] * factor, own
-    return found, before
+        changed = factors([entropy_temperature[row] for row in rows], entropy).tolist()
+        for row, factor, value in zip(rows, changed, entropy.tolist(), strict=True):
+            temperatures[row], before[row] = temperatures[row] * factor, value
+    return temperatures, before
 
 
 def _kept(scaled: Tensor, top_k: Sequence[int], top_p: Sequence[float]) -> Tensor:

@@ -1,7 +1,4 @@
-"""One policy being served: places sessions in slots, runs batches, draws tokens.
-
-Knows jobs, slots, a forward pass and a version. Knows nothing of the event loop or of other policies.
-"""
+"""One policy being served: places sessions in slots, runs batches, draws tokens."""
 
 from __future__ import annotations
 
@@ -13,12 +10,12 @@ from transformers import PreTrainedModel
 
 from palaestra.engines.attention import LENGTH_MULTIPLE, Batch, Row, round_up
 from palaestra.engines.forward import forward_of, shape_of
-from palaestra.engines.sampling import draw, heated, log_distribution, uniform
-from palaestra.engines.session import Job, SessionState, Statistics
+from palaestra.engines.sampling import draw, log_distribution, token_temperatures, uniform
+from palaestra.engines.session import SessionState, Statistics
 from palaestra.engines.slots import SlotStore
 from palaestra.errors import EpisodeFailure
 
-Answer = tuple[Job, Tensor]  # logits (vocabulary,) after a job's last id
+Answer = tuple[SessionState, Tensor]  # logits (vocabulary,) after a session's last id
 
 
 class PolicyServer:
@@ -83,12 +80,12 @@ class PolicyServer:
 
         What both read next, such as the answer of a tool, is computed once where it is the same.
         """
-        twin = SessionState(ids=list(session.ids), epoch=session.epoch, forked=True)
+        copied = SessionState(ids=list(session.ids), epoch=session.epoch, forked=True)
         session.forked = True
-        if session.slot is not None and session.cached and self._place(twin):
-            self._store.copy(session.slot, [self._slot(twin)], session.cached)
-            twin.cached, twin.seen = session.cached, session.cached
-        return twin
+        if session.slot is not None and session.cached and self._place(copied):
+            self._store.copy(session.slot, [self._slot(copied)], session.cached)
+            copied.cached, copied.seen = session.cached, session.cached
+        return copied
 
     def _place(self, session: SessionState, *, evict: bool = False) -> bool:
         """See to it that a session has a slot, and that its cache belongs to the present weights."""
@@ -106,51 +103,50 @@ class PolicyServer:
         return True
 
     def _evict(self) -> bool:
-        idle = [session for session in self._placed.values() if session.job is None]
+        idle = [session for session in self._placed.values() if session.request is None]
         if idle:
             self.release(min(idle, key=lambda session: session.used))
         return bool(idle)
 
     # ---- one step -----------------------------------------------------------------------------------------
     @torch.inference_mode()
-    def advance(self, jobs: Sequence[Job]) -> None:
-        """One more token for every job that has, or can get, a slot. A job that fails ends alone."""
-        ready = [job for job in jobs if self._place(job.session, evict=True)]
-        leaders, followers = self._apart(ready)
+    def advance(self, sessions: Sequence[SessionState]) -> None:
+        """One more token for every session that has, or can get, a slot. A session that fails ends alone."""
+        ready = [session for session in sessions if self._place(session, evict=True)]
+        leaders, followers = self._split(ready)
         answers = []
         for chunk in _chunks(leaders, self.chunk_tokens):
             answers += self._compute(chunk)
         answers += self._take_over(followers)
         self._sample(self._finite(answers))
 
-    def _apart(self, jobs: Sequence[Job]) -> tuple[list[Job], list[Job]]:
+    def _split(self, sessions: Sequence[SessionState]) -> tuple[list[SessionState], list[SessionState]]:
         """Jobs to compute; and those all of whose ids another session has, or will have after this step."""
         leaders, followers = [], []
         fresh: set[tuple[int, ...]] = set()
-        for job in jobs:
-            if _may_share(job.session):
-                prompt = tuple(job.session.ids)
+        for session in sessions:
+            if _may_share(session):
+                prompt = tuple(session.ids)
                 if prompt in fresh or self._store.find(prompt):
-                    followers.append(job)
+                    followers.append(session)
                     continue
                 fresh.add(prompt)
-            leaders.append(job)
+            leaders.append(session)
         return leaders, followers
 
-    def _compute(self, jobs: Sequence[Job]) -> list[Answer]:
+    def _compute(self, sessions: Sequence[SessionState]) -> list[Answer]:
         try:
-            return self._forward_batch(jobs)
+            return self._forward_batch(sessions)
         except Exception as error:
-            if len(jobs) == 1:
-                jobs[0].fail(self._failure(f"the forward pass failed: {type(error).__name__}: {error}"))
+            if len(sessions) == 1:
+                sessions[0].fail(self._failure(f"the forward pass failed: {type(error).__name__}: {error}"))
                 return []
         # One of them is at fault; the others must not suffer.
-        return [answer for job in jobs for answer in self._compute([job])]
+        return [answer for session in sessions for answer in self._compute([session])]
 
-    def _forward_batch(self, jobs: Sequence[Job]) -> list[Answer]:
+    def _forward_batch(self, sessions: Sequence[SessionState]) -> list[Answer]:
         rows = []
-        for job in jobs:
-            session = job.session
+        for session in sessions:
             # What the slot held is overwritten from here on, whether the pass succeeds or not.
             self._store.forget(self._slot(session), beyond=session.cached)
             rows.append(Row(self._slot(session), session.cached, session.ids[session.cached :]))
@@ -160,15 +156,15 @@ class PolicyServer:
         self.statistics.padded_tokens += len(batch.ids) - batch.real
         answers = []
         for place, index in enumerate(batch.order):
-            job = jobs[index]
-            answers.append((job, logits[place]))
-            self._note(job, logits[place])
+            session = sessions[index]
+            answers.append((session, logits[place]))
+            self._note(session, logits[place])
         return answers
 
-    def _note(self, job: Job, logits: Tensor) -> None:
-        session, statistics = job.session, self.statistics
+    def _note(self, session: SessionState, logits: Tensor) -> None:
+        statistics = self.statistics
         new = len(session.ids) - session.cached
-        if job.tokens and new == 1:
+        if session.tokens and new == 1:
             statistics.decode_tokens += 1
         else:
             statistics.prefill_tokens += new
@@ -179,26 +175,25 @@ class PolicyServer:
         session.cached, session.forked = len(session.ids), False
         session.seen = max(session.seen, session.cached)
 
-    def _take_over(self, jobs: Sequence[Job]) -> list[Answer]:
-        """Copy keys, values and logits of equal prompts. A job whose leader failed leads in the next step."""
+    def _take_over(self, sessions: Sequence[SessionState]) -> list[Answer]:
+        """Copy keys, values and logits of equal prompts. A session whose leader failed leads in the next step."""
         copies: dict[tuple[int, int], list[int]] = {}
         answers: list[Answer] = []
-        for job in jobs:
-            session = job.session
-            found = self._store.find(tuple(session.ids))
-            if found is None:
+        for session in sessions:
+            holder = self._store.find(tuple(session.ids))
+            if holder is None:
                 continue
-            source, logits = found
+            source, logits = holder
             self.statistics.shared_tokens += len(session.ids) - session.cached
             session.cached, session.forked = len(session.ids), False
             session.seen = max(session.seen, session.cached)
             self._store.forget(self._slot(session))
             copies.setdefault((source, session.cached), []).append(self._slot(session))
-            answers.append((job, logits))
+            answers.append((session, logits))
         for (source, length), slots in copies.items():
             self._store.copy(source, slots, length)
-        for job, logits in answers:
-            self._store.remember(self._slot(job.session), tuple(job.session.ids), logits)
+        for session, logits in answers:
+            self._store.remember(self._slot(session), tuple(session.ids), logits)
         return answers
 
     @staticmethod
@@ -207,26 +202,26 @@ class PolicyServer:
         return session.slot
 
     def _finite(self, answers: Sequence[Answer]) -> list[Answer]:
-        """Fail the jobs whose logits are not numbers."""
+        """Fail the sessions whose logits are not numbers."""
         if not answers:
             return []
         good = torch.stack([logits for _, logits in answers]).isfinite().all(-1).tolist()
-        for (job, _), fine in zip(answers, good, strict=True):
+        for (session, _), fine in zip(answers, good, strict=True):
             if not fine:
-                self._store.wipe(self._slot(job.session))
-                job.session.cached = 0
-                job.fail(self._failure("the model's logits are not finite", "The weights have diverged."))
+                self._store.wipe(self._slot(session))
+                session.cached = 0
+                session.fail(self._failure("the model's logits are not finite", "The weights have diverged."))
         return [answer for answer, fine in zip(answers, good, strict=True) if fine]
 
     def _sample(self, answers: Sequence[Answer]) -> None:
         if not answers:
             return
-        requests = [job.request for job, _ in answers]
+        requests = [session.current for session, _ in answers]
         logits = torch.stack([logits for _, logits in answers])
-        temperature, entropy = heated(
+        temperature, entropy = token_temperatures(
             logits,
             temperature=[request.temperature for request in requests],
-            heat=[request.heat for request in requests],
+            entropy_temperature=[request.entropy_temperature for request in requests],
         )
         logprobs = log_distribution(
             logits,
@@ -234,13 +229,13 @@ class PolicyServer:
             top_k=[request.top_k for request in requests],
             top_p=[request.top_p for request in requests],
         )
-        uniforms = uniform([request.seed for request in requests], [len(job.tokens) for job, _ in answers])
+        uniforms = uniform([request.seed for request in requests], [len(session.tokens) for session, _ in answers])
         drawn = draw(logprobs, uniforms, entropy=any(request.entropy for request in requests))
         entropies = [None] * len(answers) if drawn.entropy is None else drawn.entropy.tolist()
         rows = zip(answers, drawn.tokens.tolist(), drawn.logprobs.tolist(), entropies, entropy, strict=True)
-        for (job, _), token, logprob, sampled, before in rows:
+        for (session, _), token, logprob, sampled, before in rows:
             known = sampled if before is None else before
-            job.accept(token, logprob, known, version=self.version, length=self.length)
+            session.accept(token, logprob, known, version=self.version, length=self.length)
         self.statistics.sampled_tokens += len(answers)
 
     def _failure(self, what: str, remedy: str = "") -> EpisodeFailure:
@@ -253,16 +248,16 @@ def _may_share(session: SessionState) -> bool:
     return session.cached == 0 or session.forked
 
 
-def _chunks(jobs: Sequence[Job], limit: int) -> Iterator[list[Job]]:
-    """Cut jobs where their new ids pass `limit`; one job is never cut."""
-    chunk: list[Job] = []
+def _chunks(sessions: Sequence[SessionState], limit: int) -> Iterator[list[SessionState]]:
+    """Cut sessions where their new ids pass `limit`; one session is never cut."""
+    chunk: list[SessionState] = []
     count = 0
-    for job in jobs:
-        new = len(job.session.ids) - job.session.cached
+    for session in sessions:
+        new = len(session.ids) - session.cached
         if chunk and count + new > limit:
             yield chunk
             chunk, count = [], 0
-        chunk.append(job)
+        chunk.append(session)
         count += new
     if chunk:
         yield chunk

@@ -1,4 +1,4 @@
-"""What the engine keeps per session and per request, and what it counts. Knows nothing of models."""
+"""What the engine keeps of a session and its request in progress, and what it counts."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from palaestra.data.interaction import FinishReason
-from palaestra.data.protocols import Generation, Request
+from palaestra.data.interaction import Action, FinishReason
+from palaestra.data.protocols import Request, Response
 from palaestra.errors import PalaestraError
 
 
@@ -47,7 +47,7 @@ class Statistics:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SessionState:
-    """One conversation with one policy.
+    """One conversation with one policy, and its request in progress.
 
     Attributes:
         ids: prompts and responses so far.
@@ -55,7 +55,9 @@ class SessionState:
         seen: the most ids that were ever computed; what is computed again is counted.
         forked: whether another session began with the same ids, so that what comes next may be common too.
         used: when it was last worked on; the longest unused session loses its slot first.
-        job: the generation in progress.
+        request: in progress; None between two requests. start: where its prompt begins in `ids`.
+        future: resolves to the response.
+        tokens, logprobs, entropy, versions: of the response so far.
     """
 
     ids: list[int] = field(default_factory=list)
@@ -65,64 +67,67 @@ class SessionState:
     seen: int = 0
     forked: bool = False
     used: int = 0
-    job: Job | None = None
-
-    def shorten(self, length: int) -> None:
-        """Back to the first `length` ids."""
-        del self.ids[length:]
-        self.cached = min(self.cached, length)
-        self.seen = min(self.seen, length)
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Job:
-    """A request under way; `start` is where its prompt begins in the session's ids."""
-
-    request: Request
-    session: SessionState
-    start: int
-    future: asyncio.Future[Generation]
+    request: Request | None = None
+    start: int = 0
+    future: asyncio.Future[Response] | None = None
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     entropy: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
 
+    @property
+    def current(self) -> Request:
+        """The request in progress."""
+        assert self.request is not None
+        return self.request
+
+    @property
+    def done(self) -> bool:
+        """Whether nobody waits for a response any more."""
+        return self.future is None or self.future.done()
+
+    def begin(self, request: Request, future: asyncio.Future[Response]) -> None:
+        """Read the prompt of a new request."""
+        self.request, self.future, self.start = request, future, len(self.ids)
+        self.tokens, self.logprobs, self.entropy, self.versions = [], [], [], []
+        self.ids.extend(request.prompt.tolist())
+
     def accept(self, token: int, logprob: float, entropy: float | None, *, version: int, length: int) -> None:
-        """Append a sampled token; ends the job when it is the last one. `length`: most ids of the session."""
+        """Append a sampled token; ends the request when it is the last one. `length`: most ids of the session."""
         self.versions.append(version)
         self.tokens.append(token)
-        self.session.ids.append(token)
+        self.ids.append(token)
         self.logprobs.append(logprob)
         if entropy is not None:
             self.entropy.append(entropy)
-        if token in self.request.stop:
+        if token in self.current.stop:
             self._finish(FinishReason.STOP)
-        elif len(self.tokens) >= self.request.max_tokens:
+        elif len(self.tokens) >= self.current.max_tokens:
             self._finish(FinishReason.LENGTH)
-        elif len(self.session.ids) >= length:
+        elif len(self.ids) >= length:
             self._finish(FinishReason.CONTEXT)
 
     def _finish(self, reason: FinishReason) -> None:
-        self.session.job = None
-        if not self.future.done():
-            self.future.set_result(
-                Generation(
-                    tokens=np.array(self.tokens, np.int32),
-                    logprobs=np.array(self.logprobs, np.float32),
-                    entropy=np.array(self.entropy, np.float32) if self.request.entropy else None,
-                    finish=reason,
-                    version=self.versions[0],
-                    versions=np.array(self.versions, np.int32) if len(set(self.versions)) > 1 else None,
-                )
+        request, self.request = self.current, None
+        if self.future is not None and not self.future.done():
+            action = Action(
+                tokens=np.array(self.tokens, np.int32),
+                logprobs=np.array(self.logprobs, np.float32),
+                entropy=np.array(self.entropy, np.float32) if request.entropy else None,
+                versions=np.array(self.versions, np.int32) if len(set(self.versions)) > 1 else None,
+                finish=reason,
             )
+            self.future.set_result(Response(action=action, version=self.versions[0]))
 
     def fail(self, error: PalaestraError) -> None:
-        """End without an answer; the session is as it was before the request."""
+        """End the request without a response; the session is as it was before it."""
         self.undo()
-        if not self.future.done():
+        if self.future is not None and not self.future.done():
             self.future.set_exception(error)
 
     def undo(self) -> None:
-        """Put the session back to where this request began."""
-        self.session.job = None
-        self.session.shorten(self.start)
+        """Back to where the request began."""
+        self.request = None
+        del self.ids[self.start :]
+        self.cached = min(self.cached, self.start)
+        self.seen = min(self.seen, self.start)

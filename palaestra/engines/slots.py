@@ -1,7 +1,5 @@
 """Slots: where the keys and values of sessions lie, and which slots begin with a prompt that is already computed.
 
-Knows tensors and slot numbers. Knows nothing of sampling, requests or models' insides.
-
 One slot is one row of two tensors (layers, slots, key/value heads, length, head width). A freed slot keeps
 its content until another session takes it, so a prompt stays shareable after the session that computed it ended.
 """

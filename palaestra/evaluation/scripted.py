@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.data import Observation, Task, Trajectory, derive
+from palaestra.data import Observation, Play, RunSetup, Task, Trajectory, derive
 from palaestra.data.abilities import sizes_of
-from palaestra.data.protocols import Setting
 from palaestra.envs.kit.panels import Panel, panels, verified
 from palaestra.errors import InvalidData
 from palaestra.registry import part
+from palaestra.rollout.roles import Role
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
 
 EPISODES = 50  # that a panel's hash of whole episodes speaks of
 TURNS = 200
@@ -44,15 +43,16 @@ def play_scripted(
         make: gives an environment; default the registered one.
     """
     make = make or functools.partial(part("environment", environment).target, **options)
-    setting = Setting(seed=seed, action_count=sizes_of(make())[1])
-    stage = Stage(
+    setup = RunSetup(
+        seed=seed,
+        action_count=sizes_of(make())[1],
         environment_name=environment,
         make_environment=make,
-        roles={"*": Role(policy=part("policy", policy).target(policy, setting))},
         program=part("program", "play").target,
         environment_options=options,
     )
-    runner = part("rollout", "episodes").target(stage, settings or RolloutSettings(max_turns=TURNS))
+    setup.roles = {"*": Role(policy=part("policy", policy).target(policy, setup))}
+    runner = part("rollout", "episodes").target(setup, settings or RolloutSettings(max_turns=TURNS))
     plays = [
         Play(task=task, group=f"{policy}-{number:05d}", sample=0, seed=derive(seed, policy, task.content_hash))
         for number, task in enumerate(tasks)

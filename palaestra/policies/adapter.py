@@ -15,8 +15,8 @@ from typing import Any
 from safetensors.torch import load_file
 from torch import nn
 
-from palaestra.data import derive
-from palaestra.data.protocols import Engine, Policy, Setting
+from palaestra.data import RunSetup, derive
+from palaestra.data.protocols import Engine, Policy
 from palaestra.errors import RecipeError
 from palaestra.models.adapters import FOLDER, add_adapter, load_adapter, merged, own_weights, second
 from palaestra.models.heads import ValueHead
@@ -57,7 +57,7 @@ class AdapterPolicy(Policy):
     def __init__(
         self,
         name: str,
-        setting: Setting,
+        setup: RunSetup,
         *,
         of: str,
         model: str | None = None,
@@ -70,7 +70,7 @@ class AdapterPolicy(Policy):
     ) -> None:
         """
         Args:
-            name: as in the recipe; setting: seed, device, and the policies that are made already.
+            name: as in the recipe; setup: seed, device, and the policies that are made already.
             of: the policy that it stands on: a language policy that is not trained.
             model: folder that `palaestra export` or peft wrote; the next three options are then read from it.
             rank: of the addition. Higher: more capacity, more memory. Usual: 4 to 64; 1 is often enough with rewards.
@@ -84,22 +84,22 @@ class AdapterPolicy(Policy):
         Raises: RecipeError, if `of` is no language policy or a target no layer; CheckpointError, for a folder that
             does not fit; MissingExtra.
         """
-        base = setting.policies.get(of)
+        base = setup.policies.get(of)
         if not isinstance(base, LanguagePolicy):
             raise RecipeError(
                 where=f"policies.{name}.policy.adapter.of",
                 what=f"`{of}` is no language policy, so there is no model to adapt.",
-                options=sorted(other for other, made in setting.policies.items() if isinstance(made, LanguagePolicy)),
+                options=sorted(other for other, made in setup.policies.items() if isinstance(made, LanguagePolicy)),
                 remedy="Name a policy of kind `language`.",
             )
-        seed = derive(setting.seed, name) % 2**31
+        seed = derive(setup.seed, name) % 2**31
         if model is None:
             adapter = add_adapter(base.model, rank=rank, alpha=alpha, targets=targets, seed=seed)
         else:
             adapter = load_adapter(base.model, model)
         value = None
         if value_head:
-            value = ValueHead(base.model.config.hidden_size, widths=value_layers, seed=seed).to(setting.device)
+            value = ValueHead(base.model.config.hidden_size, widths=value_layers, seed=seed).to(setup.device)
             if model is not None and (Path(model) / VALUE_HEAD).exists():
                 value.load_state_dict(load_file(Path(model) / VALUE_HEAD))
         self.base, self.trainable, self.value_layers = of, True, value_layers
@@ -136,7 +136,7 @@ class AdapterPolicy(Policy):
     def engine(self, engine: Engine | None) -> None:
         self.language.engine = engine
 
-    def twin(self) -> AdapterPolicy:
+    def clone(self) -> AdapterPolicy:
         """The same policy on the same base with an adapter of its own, and no engine yet."""
         other = copy.copy(self)
         adapter = second(self.adapter, self.module)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from palaestra.data import Action
-from palaestra.data.entropy_signal import EntropyHeat, factors
+from palaestra.data.entropy_signal import EntropyTemperature, factors
 
 
 @dataclass(slots=True, eq=False)
@@ -21,7 +21,7 @@ class Choice:
     """What `act_batch` answers for n rows.
 
     index: int32 (n,). logprob, entropy: float32 (n,) of the distribution sampled from; entropy if asked for, and
-        with `heat` before it.
+        with `entropy_temperature` before it.
     finite: bool (n,), False where the logits are no numbers and the row must not be used.
     memory: (n, memory), for the next act; None without memory.
     """
@@ -59,24 +59,24 @@ def draw(
     temperature: float | np.ndarray = 1.0,
     legal: np.ndarray | None = None,
     entropy: bool = False,
-    heat: Sequence[EntropyHeat | None] = (),
+    entropy_temperature: Sequence[EntropyTemperature | None] = (),
 ) -> Choice:
     """Sample each row of float32 logits (n, actions) by inverting its distribution function at `uniform(seed)`.
 
         p = softmax(logits / temperature) over legal actions        index = #{a : Σ_{b ≤ a} p_b ≤ u}
 
     Temperature 0 takes the largest logit; the distribution is then a point, log-probability and entropy 0. Where a
-    row has a `heat`, that changes its temperature by the entropy which the row has at `temperature`.
+    row has an `entropy_temperature`, that changes its temperature by the entropy which the row has at `temperature`.
     """
     at = np.broadcast_to(np.asarray(temperature, np.float32), len(logits))
     greedy = at == 0
     allowed = None if legal is None else torch.from_numpy(legal)
     p, logprobs = _distribution(logits, at, allowed)
     spread = None
-    if entropy or any(heat):
+    if entropy or any(entropy_temperature):
         spread = np.where(greedy, 0.0, -(p * logprobs).sum(1)).astype(np.float32)
-    if any(heat):
-        at = (at * factors(heat, torch.from_numpy(spread)).numpy()).astype(np.float32)
+    if any(entropy_temperature):
+        at = (at * factors(entropy_temperature, torch.from_numpy(spread)).numpy()).astype(np.float32)
         p, logprobs = _distribution(logits, at, allowed)
     below = p.cumsum(1)
     index = (below <= (uniform(seeds) * below[:, -1])[:, None]).sum(1)

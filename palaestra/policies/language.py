@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from palaestra.chat import Context, ContextFull, Conversation, FullHistory, Prompt, renderer_for
-from palaestra.data import Action, Observation, Row, Tail
-from palaestra.data.protocols import Acted, Engine, Policy, PolicyOutputs, Request, Sampling, Session, Setting
+from palaestra.data import Action, NextPrompt, Observation, Row, RunSetup
+from palaestra.data.protocols import Engine, Policy, PolicyOutputs, Request, Response, Sampling, Session
 from palaestra.errors import EpisodeFailure, PalaestraError
 from palaestra.models.attention import reading
 from palaestra.models.causal_lm import load_causal_lm, make_causal_lm
@@ -50,7 +50,7 @@ class LanguagePolicy(Policy):
     def __init__(
         self,
         name: str,
-        setting: Setting,
+        setup: RunSetup,
         *,
         model: str | None = None,
         hidden: PositiveInt = 64,
@@ -64,7 +64,7 @@ class LanguagePolicy(Policy):
     ) -> None:
         """
         Args:
-            name: as in the recipe; setting: seed, transcripts, device.
+            name: as in the recipe; setup: seed, transcripts, device.
             model: folder in Hugging Face format; the next five options are then read from it.
             hidden: width. Higher: more capacity, quadratic cost. Usual here: 64 to 256.
             layers, heads, context: of the model; context is the longest prompt plus response.
@@ -76,7 +76,7 @@ class LanguagePolicy(Policy):
         self.name, self.trainable, self.version, self.has_critic = name, True, 0, value_head
         if model is None:
             # With the leading space that the renderer gives every text.
-            texts = [" " + text.strip() for text in setting.texts()]
+            texts = [" " + text.strip() for text in setup.texts()]
             self.tokenizer: Any = train_tokenizer(texts, vocabulary=vocabulary)
             causal: Any = make_causal_lm(
                 vocabulary=len(self.tokenizer),
@@ -84,15 +84,15 @@ class LanguagePolicy(Policy):
                 layers=layers,
                 heads=heads,
                 context=context,
-                seed=setting.seed,
+                seed=setup.seed,
             )
         else:
             causal, self.tokenizer = load_causal_lm(model), load_tokenizer(model)
         self.limit: int = int(getattr(causal.config, "max_position_embeddings", context))
         parts: dict[str, nn.Module] = {"model": causal}
         if value_head:
-            parts["value"] = ValueHead(causal.config.hidden_size, widths=value_layers, seed=setting.seed)
-        self.module = nn.ModuleDict(parts).to(setting.device)
+            parts["value"] = ValueHead(causal.config.hidden_size, widths=value_layers, seed=setup.seed)
+        self.module = nn.ModuleDict(parts).to(setup.device)
         self.critic_gradient, self.value_layers = critic_gradient, value_layers
         self.renderer = renderer_for(self.tokenizer)
         self.engine: Engine | None = None
@@ -124,7 +124,7 @@ class LanguagePolicy(Policy):
         context = context or FullHistory()
         return LanguageSession(self, context.start_for(self.renderer, key), sampling, key)
 
-    def twin(self) -> LanguagePolicy:
+    def clone(self) -> LanguagePolicy:
         """The same policy with weights of its own, and no engine yet."""
         other = copy.copy(self)
         other.module, other.engine = copy.deepcopy(self.module), None
@@ -286,9 +286,9 @@ class LanguageSession(Session):
     key: Hashable
     segment: int = -1
     unread: list[np.ndarray] = field(default_factory=list)  # recorded ids of this segment, new to the engine
-    heard: bool = False  # the engine has a session for this segment
+    in_engine: bool = False  # the engine has a session for this segment
 
-    async def act(self, observation: Observation, *, seed: int) -> Acted:
+    async def act(self, observation: Observation, *, seed: int) -> Response:
         """Sample a response.
 
         Raises: ContextFull, when a grown history leaves no room; EpisodeFailure, when the very first
@@ -300,7 +300,7 @@ class LanguageSession(Session):
         if room < 1:
             self._overflow(first=prompt.fresh and self.segment < 0)
         self._enter(prompt)
-        generation = await engine.generate(
+        response = await engine.generate(
             Request(
                 policy=self.policy.name,
                 session=(self.key, prompt.segment),
@@ -312,27 +312,20 @@ class LanguageSession(Session):
                 top_p=self.sampling.top_p,
                 stop=self.policy.renderer.stop,
                 entropy=self.sampling.entropy,
-                heat=self.sampling.heat,
+                entropy_temperature=self.sampling.entropy_temperature,
             )
         )
-        self.unread, self.heard = [], True
-        self.conversation.respond(generation.tokens)
-        action = Action(
-            text=self.policy.renderer.text(generation.tokens),
-            tokens=generation.tokens,
-            logprobs=generation.logprobs,
-            entropy=generation.entropy,
-            versions=generation.versions,
-            finish=generation.finish,
-        )
-        return Acted(action=action, prompt=prompt.ids, segment=prompt.segment, version=generation.version)
+        self.unread, self.in_engine = [], True
+        self.conversation.respond(response.action.tokens)
+        action = replace(response.action, text=self.policy.renderer.text(response.action.tokens))
+        return replace(response, action=action, prompt=prompt.ids, segment=prompt.segment)
 
-    def record(self, observation: Observation, action: Action) -> Acted:
+    def record(self, observation: Observation, action: Action) -> Response:
         """Take a given action: its text becomes the response ids."""
         ids = self.policy.renderer.action(action.text or str(action.value))
         return self.replay(observation, Action(text=action.text, value=action.value, tokens=ids, finish=action.finish))
 
-    def replay(self, observation: Observation, action: Action) -> Acted:
+    def replay(self, observation: Observation, action: Action) -> Response:
         """Take an action of this very policy again: its ids are the response, whatever its text would give."""
         prompt = self.conversation.observe(observation)
         if self.conversation.length + len(action.tokens) > self.policy.limit:
@@ -340,7 +333,7 @@ class LanguageSession(Session):
         self._enter(prompt)
         self.conversation.respond(action.tokens)
         self.unread += [prompt.ids, action.tokens]  # the engine reads them when the next response is asked for
-        return Acted(action=action, prompt=prompt.ids, segment=prompt.segment, version=self.policy.version)
+        return Response(action=action, prompt=prompt.ids, segment=prompt.segment, version=self.policy.version)
 
     def fork(self, key: Hashable) -> LanguageSession:
         """A copy that goes on from here; what the engine has read is not read again.
@@ -349,28 +342,28 @@ class LanguageSession(Session):
         """
         renderer = self.policy.renderer
         conversation = copy.deepcopy(self.conversation, {id(renderer): renderer})
-        twin = replace(self, conversation=conversation, key=key, unread=list(self.unread))
-        if self.heard:
+        copied = replace(self, conversation=conversation, key=key, unread=list(self.unread))
+        if self.in_engine:
             self.policy.connected().fork((self.key, self.segment), (key, self.segment))
-        return twin
+        return copied
 
     def history(self) -> Conversation:
         """What makes its prompts."""
         return self.conversation
 
-    def end(self, observation: Observation | None) -> Tail | None:
+    def end(self, observation: Observation | None) -> NextPrompt | None:
         """Free the engine's memory; the prompt ids that `observation` would have had, if they fit."""
         self._forget()
         if observation is None or self.segment < 0 or not self.policy.has_critic:
             return None
         prompt = self.conversation.observe(observation)
-        return Tail(prompt.ids, prompt.segment) if self.conversation.length <= self.policy.limit else None
+        return NextPrompt(prompt.ids, prompt.segment) if self.conversation.length <= self.policy.limit else None
 
     def _enter(self, prompt: Prompt) -> None:
         """Where a segment starts, the one before it is forgotten."""
         if prompt.fresh:
             self._forget()
-            self.segment, self.unread, self.heard = prompt.segment, [], False
+            self.segment, self.unread, self.in_engine = prompt.segment, [], False
 
     def _forget(self) -> None:
         if self.policy.engine is not None and self.segment >= 0:

@@ -22,9 +22,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from palaestra.data import Action, Observation, Row
-from palaestra.data.entropy_signal import EntropyHeat
-from palaestra.data.protocols import Acted, Policy, PolicyOutputs, Sampling, Session, Setting
+from palaestra.data import Action, Observation, Row, RunSetup
+from palaestra.data.entropy_signal import EntropyTemperature
+from palaestra.data.protocols import Policy, PolicyOutputs, Response, Sampling, Session
 from palaestra.errors import CheckpointError, EpisodeFailure, RecipeError
 from palaestra.models.devices import device_of
 from palaestra.models.networks import Activation, ActorCritic, RecurrentActorCritic
@@ -49,7 +49,7 @@ class NetworkPolicy(Policy):
     def __init__(
         self,
         name: str,
-        setting: Setting,
+        setup: RunSetup,
         *,
         model: str | None = None,
         hidden: Annotated[tuple[PositiveInt, ...], pydantic.Field(min_length=1)] = (64, 64),
@@ -60,7 +60,7 @@ class NetworkPolicy(Policy):
     ) -> None:
         """
         Args:
-            name: as in the recipe; setting: seed, sizes of vector and action space, device.
+            name: as in the recipe; setup: seed, sizes of vector and action space, device.
             model: folder that `save` wrote; the options below are then read from it.
             hidden: widths of the layers. Higher: more capacity, slower. Usual: (64, 64).
             body: "mlp" sees the present vector; "gru" remembers its episode (last width: its memory).
@@ -70,9 +70,9 @@ class NetworkPolicy(Policy):
         Raises: RecipeError, if the environment has no vectors or no fixed number of actions; CheckpointError,
             if `model` holds no network policy or one of other sizes.
         """
-        _refuse_missing_sizes(name, setting)
+        _refuse_missing_sizes(name, setup)
         self.name, self.trainable, self.version = name, True, 0
-        self.size, self.actions = int(setting.vector_size or 0), int(setting.action_count or 0)
+        self.size, self.actions = int(setup.vector_size or 0), int(setup.action_count or 0)
         options: dict[str, Any] = {
             "hidden": hidden,
             "body": body,
@@ -83,10 +83,10 @@ class NetworkPolicy(Policy):
         self._options = options if model is None else _stored_options(model, self.size, self.actions)
         self.has_critic = bool(self._options["critic"])
         make = {key: value for key, value in self._options.items() if key != "body"}
-        network = MODULES[self._options["body"]](self.size, self.actions, **make, seed=setting.seed)
+        network = MODULES[self._options["body"]](self.size, self.actions, **make, seed=setup.seed)
         if model is not None:
             network.load_state_dict(load_file(Path(model) / WEIGHTS))
-        self.module: Any = network.to(setting.device)
+        self.module: Any = network.to(setup.device)
         self._batcher = TurnBatcher(self)
 
     @property
@@ -132,7 +132,7 @@ class NetworkPolicy(Policy):
         memory: Tensor | None = None,
         legal: np.ndarray | None = None,
         entropy: bool = False,
-        heat: Sequence[EntropyHeat | None] = (),
+        entropy_temperature: Sequence[EntropyTemperature | None] = (),
     ) -> Choice:
         """Act for n agents in one forward pass. A row's answer does not depend on the other rows.
 
@@ -141,7 +141,8 @@ class NetworkPolicy(Policy):
             temperature: one, or (n,); 0 takes the most probable action (whose log-probability is then 0).
             memory: of the rows' previous acts; None at the start of episodes.
             legal: bool (n, actions); None: all.
-            entropy: ask for the entropy of each distribution, in nats. heat: per row, see `drawing.draw`.
+            entropy: ask for the entropy of each distribution, in nats.
+            entropy_temperature: per row, see `drawing.draw`.
         """
         rows = len(vectors)
         with torch.inference_mode():
@@ -149,7 +150,12 @@ class NetworkPolicy(Policy):
             held = self.module.start(rows) if memory is None else memory
             logits, after = self.module.step(seen, None if held is None else _at_least(held, SMALLEST))
             drawn = draw(
-                logits[:rows].float().cpu(), seeds, temperature=temperature, legal=legal, entropy=entropy, heat=heat
+                logits[:rows].float().cpu(),
+                seeds,
+                temperature=temperature,
+                legal=legal,
+                entropy=entropy,
+                entropy_temperature=entropy_temperature,
             )
         drawn.memory = None if after is None else after[:rows]
         return drawn
@@ -191,7 +197,7 @@ class NetworkPolicy(Policy):
             memory=torch.cat(memories) if memories else None,
             legal=stack_legal([question.legal for question in questions], self.actions),
             entropy=any(question.session.sampling.entropy for question in questions),
-            heat=[question.session.sampling.heat for question in questions],
+            entropy_temperature=[question.session.sampling.entropy_temperature for question in questions],
         )
         if choice.memory is not None:
             for question, memory in zip(questions, choice.memory.split(1), strict=True):
@@ -229,7 +235,7 @@ class NetworkPolicy(Policy):
             remedy="Either the observation's vector is not finite, or training has diverged: lower the learning rate.",
         )
 
-    def twin(self) -> NetworkPolicy:
+    def clone(self) -> NetworkPolicy:
         """The same policy with weights of its own."""
         other = copy.copy(self)
         other.module = copy.deepcopy(self.module)
@@ -269,7 +275,7 @@ class NetworkPolicy(Policy):
             out.columns["value"] = value[batch.taken]
             if "bootstrap_value" in outputs:
                 last = value[batch.lengths.cumsum(0) - 1]
-                out.bootstrap_value = torch.where(batch.has_tail, last, torch.nan)
+                out.bootstrap_value = torch.where(batch.has_next, last, torch.nan)
         return out
 
     # ---- files --------------------------------------------------------------------------------------------
@@ -316,23 +322,23 @@ class NetworkSession(Session):
     memory: Tensor | None
     batcher: Batcher
 
-    async def act(self, observation: Observation, *, seed: int) -> Acted:
+    async def act(self, observation: Observation, *, seed: int) -> Response:
         """Choose an action, together with everybody else who is waiting for this policy.
 
         Raises: EpisodeFailure, if the observation has no fitting vector or the logits are not finite.
         """
         vector, legal = self.policy.vector(observation), self.policy.legal(observation)
         action = await self.batcher.ask(Question(self, vector, legal, seed))
-        return Acted(action=action, version=self.policy.version)
+        return Response(action=action, version=self.policy.version)
 
-    def record(self, observation: Observation, action: Action) -> Acted:
+    def record(self, observation: Observation, action: Action) -> Response:
         """Take a given action: its index becomes the token, and memory moves on as if it had been chosen."""
         index = _index_of(action, observation, self.policy)
         if self.memory is not None:
             vectors = self.policy.vector(observation)[None]
             self.memory = self.policy.act_batch(vectors, [0], memory=self.memory).memory
         taken = Action(text=action.text, value=action.value, tokens=np.array([index], np.int32), finish=action.finish)
-        return Acted(action=taken, version=self.policy.version)
+        return Response(action=taken, version=self.policy.version)
 
     def fork(self, key: Hashable) -> NetworkSession:
         """A copy that remembers the same; memories are never written to, only replaced."""
@@ -402,9 +408,9 @@ def _index_of(action: Action, observation: Observation, policy: NetworkPolicy) -
     )
 
 
-def _refuse_missing_sizes(name: str, setting: Setting) -> None:
-    if setting.vector_size is None or setting.action_count is None:
-        lacks = "vectors" if setting.vector_size is None else "a fixed number of actions"
+def _refuse_missing_sizes(name: str, setup: RunSetup) -> None:
+    if setup.vector_size is None or setup.action_count is None:
+        lacks = "vectors" if setup.vector_size is None else "a fixed number of actions"
         raise RecipeError(
             where=f"policies.{name}.policy: network",
             what=f"a network policy reads vectors and chooses by index, and the environment lacks {lacks}.",

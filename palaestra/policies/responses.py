@@ -50,7 +50,7 @@ async def _one(engine: Engine, request: Request, gate: asyncio.Semaphore, text: 
         )
     async with gate:
         try:
-            found = await engine.generate(request)
+            action = (await engine.generate(request)).action
         finally:
             engine.close(request.session)
-    return Action(text=text(found.tokens), tokens=found.tokens, logprobs=found.logprobs, finish=found.finish)
+    return Action(text=text(action.tokens), tokens=action.tokens, logprobs=action.logprobs, finish=action.finish)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.data import Action, Observation, Tail
-from palaestra.data.protocols import Acted, Oracle, Policy, Sampling, Session, Setting
+from palaestra.data import Action, NextPrompt, Observation, RunSetup
+from palaestra.data.protocols import Oracle, Policy, Response, Sampling, Session
 from palaestra.errors import EpisodeFailure
 from palaestra.registry import register
 
@@ -22,11 +22,11 @@ class ScriptedSession(Session):
     answer: Callable[[Observation, np.random.Generator, Oracle | None], Awaitable[Action]]
     oracle: Oracle | None = None
 
-    async def act(self, observation: Observation, *, seed: int) -> Acted:
-        return Acted(action=await self.answer(observation, np.random.default_rng(seed), self.oracle))
+    async def act(self, observation: Observation, *, seed: int) -> Response:
+        return Response(action=await self.answer(observation, np.random.default_rng(seed), self.oracle))
 
-    def record(self, observation: Observation, action: Action) -> Acted:
-        return Acted(action=action)
+    def record(self, observation: Observation, action: Action) -> Response:
+        return Response(action=action)
 
     def fork(self, key: Hashable) -> ScriptedSession:
         """The same function; the episode that takes it tells it its own expert."""
@@ -35,7 +35,7 @@ class ScriptedSession(Session):
     def hear_expert(self, ask: Oracle) -> None:
         self.oracle = ask
 
-    def end(self, observation: Observation | None) -> Tail | None:
+    def end(self, observation: Observation | None) -> NextPrompt | None:
         return None
 
 
@@ -51,7 +51,7 @@ class _Scripted(Policy):
 
 
 @register("policy", "expert")
-def expert(name: str, setting: Setting) -> _Scripted:
+def expert(name: str, setup: RunSetup) -> _Scripted:
     """The environment's own expert."""
 
     async def answer(observation: Observation, draw: np.random.Generator, oracle: Oracle | None) -> Action:
@@ -62,19 +62,19 @@ def expert(name: str, setting: Setting) -> _Scripted:
 
 
 @register("policy", "random")
-def random(name: str, setting: Setting) -> _Scripted:
+def random(name: str, setup: RunSetup) -> _Scripted:
     """A uniformly random legal action."""
 
     async def answer(observation: Observation, draw: np.random.Generator, oracle: Oracle | None) -> Action:
         legal = observation.legal
-        if legal is None and setting.action_count is None:
+        if legal is None and setup.action_count is None:
             raise EpisodeFailure(
                 boundary="engine",
                 where=f"policy {name}",
                 what="random play needs legal actions, and this environment gives none.",
                 remedy="Fill `Observation.legal`, or give the environment an `action_count`.",
             )
-        choices = legal if legal is not None else range(setting.action_count or 0)
+        choices = legal if legal is not None else range(setup.action_count or 0)
         choice = choices[int(draw.integers(len(choices)))]
         return Action(text=str(choice), value=choice)
 
@@ -102,7 +102,7 @@ def _read(prompt: str) -> str:
 
 
 @register("policy", "human")
-def human(name: str, setting: Setting) -> _Scripted:
+def human(name: str, setup: RunSetup) -> _Scripted:
     """A person at the terminal: an action in words, or the number of a listed one."""
 
     async def answer(observation: Observation, draw: np.random.Generator, oracle: Oracle | None) -> Action:

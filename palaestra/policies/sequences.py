@@ -18,7 +18,7 @@ from palaestra.data import Row
 
 
 class Padded(NamedTuple):
-    """A batch as tensors: ids (samples, length), where logits of response tokens stand, their ids, tail ends."""
+    """A batch as tensors: ids (samples, length), places of the response tokens' logits, their ids, ends."""
 
     ids: Tensor
     response: tuple[Tensor, Tensor]
@@ -32,7 +32,7 @@ class Sequences:
 
     Attributes:
         ids: per sample int32 (length,); places: per sample, positions of its response tokens in `ids`.
-        ends: int64 (samples,), the position where the value after the tail is read; −1 without tail.
+        ends: int64 (samples,), the position where the value after the next prompt is read; −1 without one.
         temperature: the sampling temperature that log-probabilities are taken at.
     """
 
@@ -94,10 +94,10 @@ def collate(rows: Sequence[Row], *, temperature: float, limit: int) -> Sequences
         opened.setdefault((row.trajectory.id, row.step.agent, row.step.segment), _Open([])).append(row)
         last[(row.trajectory.id, row.step.agent)] = row
     for (trajectory, agent), row in last.items():
-        tail = row.trajectory.tail.get(agent)
-        if tail is not None and row.step.truncated:
-            sequence = opened.setdefault((trajectory, agent, tail.segment), _Open([]))
-            sequence.pieces.append(tail.ids)
+        prompt = row.trajectory.next_prompts.get(agent)
+        if prompt is not None and row.step.truncated:
+            sequence = opened.setdefault((trajectory, agent, prompt.segment), _Open([]))
+            sequence.pieces.append(prompt.ids)
             sequence.end_row = row.index
     empty = [np.zeros(0, np.int64)]
     ids = [np.concatenate(sequence.pieces)[:limit] for sequence in opened.values()]

@@ -33,7 +33,7 @@ class Batch(NamedTuple):
 
     vectors: float32 (inputs, size); lengths: int64 (samples,), inputs of each.
     taken: int64 (tokens,), the input each action answered; actions: int64 (tokens,).
-    legal: bool (tokens, actions) or None. has_tail: bool (samples,), whether the last input is only looked at.
+    legal: bool (tokens, actions) or None. has_next: bool (samples,), whether the last input is only looked at.
     """
 
     vectors: Tensor
@@ -41,7 +41,7 @@ class Batch(NamedTuple):
     taken: Tensor
     actions: Tensor
     legal: Tensor | None
-    has_tail: Tensor
+    has_next: Tensor
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -49,7 +49,7 @@ class VectorSamples:
     """What `Samples` asks for, and beside it the inputs.
 
     Attributes:
-        cost, token_index, token_start, end_row: see `Samples`; cost counts inputs, the tail included.
+        cost, token_index, token_start, end_row: see `Samples`; cost counts inputs, the one after the last act included.
         vectors: float32 (inputs, size), sample after sample, in time.
         offset: int64 (tokens,), place of the token's input inside its sample.
         actions: int64 (tokens,). legal: bool (tokens, actions), None if nothing is forbidden.
@@ -101,12 +101,12 @@ def collate(reader: Reader, rows: Sequence[Row], *, temperature: float, chained:
     cost, offset, end_row = [], [], []
     for kept, steps in samples:
         place = {step.turn: i for i, step in enumerate(steps)}
-        tail = _tail(kept[-1])
-        seen = [step.observation for step in steps] + ([] if tail is None else [tail])
+        following = _next_observation(kept[-1])
+        seen = [step.observation for step in steps] + ([] if following is None else [following])
         inputs += [reader.vector(observation) for observation in seen]
         cost.append(len(seen))
         offset += [place[row.step.turn] for row in kept]
-        end_row.append(-1 if tail is None else kept[-1].index)
+        end_row.append(-1 if following is None else kept[-1].index)
     taken = [row for kept, _ in samples for row in kept]
     return VectorSamples(
         cost=np.array(cost, np.int64),
@@ -133,7 +133,7 @@ def _history(last: Row) -> list[Step]:
     return [s for s in last.trajectory.steps if s.agent == last.step.agent and s.turn <= last.step.turn]
 
 
-def _tail(last: Row) -> Observation | None:
+def _next_observation(last: Row) -> Observation | None:
     return last.trajectory.last.get(last.step.agent) if last.step.truncated else None
 
 

@@ -1,4 +1,4 @@
-"""The passes that a recipe's iterations will run, and who asks for them: what `palaestra explain` shows below the keys."""
+"""The passes that a recipe's iterations run, and which parts ask for them; `palaestra explain` shows them."""
 
 from __future__ import annotations
 

@@ -21,10 +21,10 @@ from palaestra.data import (
     Failure,
     FinishReason,
     Marks,
+    NextPrompt,
     Observation,
     Step,
     StopReason,
-    Tail,
     Task,
     ToolCall,
     Trajectory,
@@ -33,7 +33,19 @@ from palaestra.data import (
 KIND, ARRAY, TUPLE = "__is__", "__array__", "__tuple__"
 KINDS: dict[str, Any] = {
     kind.__name__: kind
-    for kind in (Action, Failure, FinishReason, Marks, Observation, Step, StopReason, Tail, Task, ToolCall, Trajectory)
+    for kind in (
+        Action,
+        Failure,
+        FinishReason,
+        Marks,
+        Observation,
+        Step,
+        StopReason,
+        NextPrompt,
+        Task,
+        ToolCall,
+        Trajectory,
+    )
 }
 
 
@@ -63,8 +75,8 @@ def unpack(packed: Mapping[str, Any]) -> list[Trajectory]:
 def _plain(value: Any, place: Any) -> Any:
     if isinstance(value, Enum):
         return {KIND: type(value).__name__, "value": value.value}
-    if isinstance(value, Tail):
-        return {KIND: "Tail", **{name: _plain(item, place) for name, item in value._asdict().items()}}
+    if isinstance(value, NextPrompt):
+        return {KIND: "NextPrompt", **{name: _plain(item, place) for name, item in value._asdict().items()}}
     if dataclasses.is_dataclass(value):
         return {KIND: type(value).__name__} | {
             field.name: _plain(getattr(value, field.name), place)

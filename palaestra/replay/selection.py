@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from palaestra.data import StepTable, Task, Trajectory, derive, rows_of
+from palaestra.data import RunSetup, StepTable, Task, Trajectory, derive, rows_of
 from palaestra.data.iteration import Iteration
-from palaestra.data.protocols import Setting, StatefulPart
+from palaestra.data.protocols import StatefulPart
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.registry import PositiveInt, register
 from palaestra.replay import SuccessStore, in_group_of, is_replayed
@@ -65,9 +65,9 @@ class ReplaySuccess(StatefulPart):
         self._demonstrate: Any = None
         self._counts: dict[str, float] = {}
 
-    def start(self, setting: Setting, policies: Mapping[str, Any]) -> None:
+    def start(self, setup: RunSetup, policies: Mapping[str, Any]) -> None:
         """Find the environment's expert, if it is wanted."""
-        self._demonstrate = setting.demonstrate
+        self._demonstrate = setup.demonstrate
         if self._expert and self._demonstrate is None:
             raise RecipeError(
                 where=PLACE,

@@ -95,10 +95,10 @@ def _following(trajectory: Trajectory, step: Step, after: Step | None) -> np.nda
             what="it is the agent's last and neither terminated nor truncated, so nothing says what follows.",
             remedy="Let the environment name the agent in `terminated` or `truncated` when its episode ends.",
         )
-    tail, last = trajectory.tail.get(step.agent), trajectory.last.get(step.agent)
-    if tail is not None:
-        before = trajectory.sequence(step.agent, tail.segment)
-        return np.concatenate([before, tail.ids]).astype(np.int32)
+    prompt, last = trajectory.next_prompts.get(step.agent), trajectory.last.get(step.agent)
+    if prompt is not None:
+        before = trajectory.sequence(step.agent, prompt.segment)
+        return np.concatenate([before, prompt.ids]).astype(np.int32)
     if last is not None and not len(step.prompt):
         return _vector(last, where)
     raise InvalidData(

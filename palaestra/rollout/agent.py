@@ -1,7 +1,4 @@
-"""Agent: one role in one episode. Every act becomes a Step, whoever calls it and however many act at once.
-
-Knows sessions, roles and its episode. Knows no program, no method and no model.
-"""
+"""Agent: one role in one episode. Every act becomes a Step, whoever calls it and however many act at once."""
 
 from __future__ import annotations
 
@@ -14,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from palaestra.chat import ContextFull
 from palaestra.data import Action, Observation, Step, StopReason, derive
-from palaestra.data.protocols import Acted, Session
+from palaestra.data.protocols import Response, Session
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, nearest
-from palaestra.rollout.limits import Halt
+from palaestra.rollout.limits import LimitReached
 from palaestra.rollout.programs import roles_of
-from palaestra.rollout.role_tools import Bench, bench_of
-from palaestra.rollout.stage import Role
+from palaestra.rollout.role_tools import AgentTools, tools_of
+from palaestra.rollout.roles import Role
 
 if TYPE_CHECKING:
     from palaestra.rollout.episode import Episode
@@ -37,7 +34,7 @@ class Agent:
         invocation: 0 for the conversation that lasts the whole episode, else the number of `Episode.invoke`.
         parent: turn of the step that called this invocation.
         acts: how often it was asked. last: its last step. cut: what a limit kept it from answering.
-        bench: the tools of its role, and what it knows of those of others; None where nobody has any.
+        tools: those of its role, and what it knows of those of others; None where nobody has any.
     """
 
     name: str
@@ -49,10 +46,10 @@ class Agent:
     acts: int = 0
     last: Step | None = None
     cut: Observation | None = None
-    bench: Bench | None = field(init=False)
+    tools: AgentTools | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.bench = bench_of(self.role, self.episode.stage.roles, earlier=self.episode.bench_so_far(self.name))
+        self.tools = tools_of(self.role, self.episode.setup.roles, earlier=self.episode.tools_so_far(self.name))
 
     @property
     def policy(self) -> str:
@@ -68,39 +65,40 @@ class Agent:
         Args:
             invocation, parent: of this step, in place of the agent's own.
 
-        Raises: Halt, when a limit is reached; EpisodeFailure, when the policy or its engine fails.
+        Raises: LimitReached, when a limit is reached; EpisodeFailure, when the policy or its engine fails.
         """
-        if self.bench is None:
+        if self.tools is None:
             return (await self._act(shown, invocation, parent)).action
-        seen = Observation(text=shown, state_key=shown) if isinstance(shown, str) else shown
-        for left in range(self.bench.rounds, -1, -1):
-            step = await self._act(seen, invocation, parent)
+        observation = Observation(text=shown, state_key=shown) if isinstance(shown, str) else shown
+        for left in range(self.tools.rounds, -1, -1):
+            step = await self._act(observation, invocation, parent)
             said = step.action.text or ""
             with self.episode.busy():
-                results = await self.bench.run(said, step, last=left == 0)
+                results = await self.tools.run(said, step, last=left == 0)
             if results is None:
                 break
-            seen = self.bench.shown(seen, said, results)
+            observation = self.tools.shown(observation, said, results)
         return step.action
 
     async def _act(self, shown: Shown, invocation: int | None, parent: int | None) -> Step:
         observation = self.view(shown)
         self._within_limits(observation)
-        await self.episode.watched()
+        if self.episode.branch is not None:
+            await self.episode.branch.wait(self.episode)
         turn, act, began = self.episode.next_turn(), self.acts, time.monotonic()
         self.acts += 1
         place = (self.name, act) if self.invocation == 0 else (self.name, self.invocation, act)
         try:
             with self.episode.busy():
-                acted = await self.session.act(observation, seed=derive(self.episode.play.seed, *place))
+                response = await self.session.act(observation, seed=derive(self.episode.play.seed, *place))
         except ContextFull:
             self.cut = observation
-            raise Halt(StopReason.CONTEXT_OVERFLOW) from None
-        except (Halt, EpisodeFailure, asyncio.CancelledError):
+            raise LimitReached(StopReason.CONTEXT_OVERFLOW) from None
+        except (LimitReached, EpisodeFailure, asyncio.CancelledError):
             raise
         except Exception as error:
             raise _failure(f"agent {self.name}, policy {self.policy}", error) from error
-        step = self._note(observation, acted, turn, invocation=invocation, parent=parent)
+        step = self._note(observation, response, turn, invocation=invocation, parent=parent)
         step.seconds = time.monotonic() - began
         return step
 
@@ -131,22 +129,22 @@ class Agent:
         action = Action(text=action, value=action) if isinstance(action, str) else action
         self._within_limits(observation)
         try:
-            acted = self.session.record(observation, action)
+            response = self.session.record(observation, action)
         except ContextFull:
             self.cut = observation
-            raise Halt(StopReason.CONTEXT_OVERFLOW) from None
-        step = self._note(observation, acted, self.episode.next_turn(), invocation=None, parent=None)
+            raise LimitReached(StopReason.CONTEXT_OVERFLOW) from None
+        step = self._note(observation, response, self.episode.next_turn(), invocation=None, parent=None)
         self.acts += 1
         if "noise" in info:
             step.mark(noise=info.pop("noise"))
         step.info.update(info)
-        return acted.action
+        return response.action
 
     def _within_limits(self, observation: Observation) -> None:
-        """Raises: Halt, when this act would pass a limit."""
+        """Raises: LimitReached, when this act would pass a limit."""
         try:
             self.episode.check_limits(self)
-        except Halt:
+        except LimitReached:
             self.cut = observation
             raise
 
@@ -170,29 +168,29 @@ class Agent:
                     what="it goes around a text, and what the role is shown has none.",
                     remedy="Leave the prompt out, or show the role a text.",
                 )
-            tools = "" if self.bench is None else self.bench.box.explain()
+            tools = "" if self.tools is None else self.tools.toolbox.explain()
             text = self.role.prompt.replace("{tools}", tools).replace("{text}", observation.text)
             observation = replace(observation, text=text)
         return self.episode.instructed(observation)
 
     def _note(
-        self, observation: Observation, acted: Acted, turn: int, *, invocation: int | None, parent: int | None
+        self, observation: Observation, response: Response, turn: int, *, invocation: int | None, parent: int | None
     ) -> Step:
         step = Step(
             agent=self.name,
             turn=turn,
-            action=acted.action,
+            action=response.action,
             observation=observation,
             policy=self.policy,
-            version=acted.version,
-            prompt=acted.prompt,
-            segment=segment_number(self.invocation, acted.segment),
+            version=response.version,
+            prompt=response.prompt,
+            segment=segment_number(self.invocation, response.segment),
             invocation=self.invocation if invocation is None else invocation,
             parent=self.parent if parent is None else parent,
         )
-        insort(self.episode.trajectory.steps, step, key=lambda other: other.turn)
+        insort(self.episode.trajectory.steps, step, key=lambda recorded: recorded.turn)
         self.last = step
-        self.episode.noted(step, guest=self.role.guest)
+        self.episode.record(step, opponent=self.role.opponent)
         return step
 
 
@@ -226,9 +224,9 @@ class Agents(dict[str, Agent]):
 
     def __missing__(self, name: str) -> Agent:
         """Raises: ContractError, for a role that the program does not have by its own words."""
-        stage = self._episode.stage
-        declared = roles_of(stage.program)
-        known = {*(declared or ()), *self._episode.names, *self._episode.play.cast, *stage.roles} - {"*"}
+        setup = self._episode.setup
+        declared = roles_of(setup.program)
+        known = {*(declared or ()), *self._episode.names, *self._episode.play.roles, *setup.roles} - {"*"}
         if declared is not None and name not in known:
             raise ContractError(
                 where=f"role {name}",

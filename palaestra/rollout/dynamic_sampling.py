@@ -1,17 +1,13 @@
-"""Dynamic sampling: groups in which everybody ended alike are thrown away, and others are played in their place.
-
-Knows plays, groups and one number per trajectory. Knows no policy and no environment.
-"""
+"""Dynamic sampling: groups in which everybody ended alike are thrown away, and others are played in their place."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from palaestra.data import StopReason, Trajectory
+from palaestra.data import Play, StopReason, Trajectory
 from palaestra.errors import NoSignal, UnknownName, nearest
 from palaestra.registry import PositiveInt, register
-from palaestra.rollout.field import Field
-from palaestra.rollout.stage import Play
+from palaestra.rollout.strategies import RolloutContext
 
 
 @register("strategy", "dynamic_sampling", uses=("group",), source="arXiv 2503.14476; cap and metric: public code")
@@ -39,17 +35,17 @@ class DynamicSampling:
     def __init__(self, *, metric: str = "outcome", max_batches: int = 10, batch: PositiveInt | None = None) -> None:
         self.metric, self.max_batches, self.batch = metric, max_batches, batch
 
-    async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]:
+    async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
         """The trajectories of as many groups that differ as `plays` has groups."""
         wanted, played, batches = len({play.group for play in plays}), 0, 0
         kept: list[list[Trajectory]] = []
         while len(kept) < wanted:
             if 0 < self.max_batches <= batches:
                 raise self._exhausted(len(kept), wanted, played, batches)
-            groups = _groups(await field.collect(plays if not batches else field.more(self.batch or wanted)))
+            groups = _groups(await rollout.collect(plays if not batches else rollout.more(self.batch or wanted)))
             kept += [group for group in groups if self.differs(group)]
             played, batches = played + len(groups), batches + 1
-        field.metrics |= {
+        rollout.metrics |= {
             "dynamic_sampling/batches": float(batches),
             "dynamic_sampling/constant": 1 - len(kept) / max(played, 1),
             "dynamic_sampling/discarded": 1 - wanted / max(played, 1),
@@ -92,7 +88,7 @@ class DynamicSampling:
 
 def _groups(played: Sequence[Trajectory]) -> list[list[Trajectory]]:
     """Trajectories by group, in the order of the first of each."""
-    found: dict[str, list[Trajectory]] = {}
+    groups: dict[str, list[Trajectory]] = {}
     for trajectory in played:
-        found.setdefault(trajectory.group, []).append(trajectory)
-    return list(found.values())
+        groups.setdefault(trajectory.group, []).append(trajectory)
+    return list(groups.values())

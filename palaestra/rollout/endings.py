@@ -1,7 +1,4 @@
-"""How episodes end: what a program raised, told as a reason or a failure, and an episode that is closed in any case.
-
-Knows episodes, limits and errors. Knows no program, no policy and no environment by name.
-"""
+"""How episodes end: what a program raised, as a reason or a failure, and an episode that is closed in any case."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from typing import Any
 from palaestra.data import Failure, StopReason, Trajectory
 from palaestra.errors import ContractError, EpisodeFailure, MissingExtra, PalaestraError
 from palaestra.rollout.episode import Episode
-from palaestra.rollout.limits import Halt
+from palaestra.rollout.limits import LimitReached
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -25,13 +22,13 @@ def verdict(error: Exception, where: str) -> tuple[StopReason, EpisodeFailure | 
 
     Raises: MissingExtra, if it is among them: no other episode would do without the package.
     """
-    errors = _apart(error)
-    for one in errors:
-        if isinstance(one, MissingExtra):
-            raise one
-    faults = [one for one in errors if not isinstance(one, Halt)]
-    halts = [one for one in errors if isinstance(one, Halt)]
-    return (StopReason.ERROR, _fault(faults[0], where)) if faults else (halts[0].reason, None)
+    errors = _single_errors(error)
+    for single in errors:
+        if isinstance(single, MissingExtra):
+            raise single
+    faults = [single for single in errors if not isinstance(single, LimitReached)]
+    limits = [single for single in errors if isinstance(single, LimitReached)]
+    return (StopReason.ERROR, _fault(faults[0], where)) if faults else (limits[0].reason, None)
 
 
 def let_out(where: str) -> EpisodeFailure:
@@ -45,11 +42,11 @@ def let_out(where: str) -> EpisodeFailure:
     )
 
 
-def _apart(error: Exception) -> list[Exception]:
+def _single_errors(error: Exception) -> list[Exception]:
     """The errors that an `asyncio.TaskGroup` of the program has gathered, or the one."""
     if not isinstance(error, ExceptionGroup):
         return [error]
-    return [single for one in error.exceptions for single in _apart(one)]
+    return [single for inner in error.exceptions for single in _single_errors(inner)]
 
 
 def _fault(error: Exception, where: str) -> EpisodeFailure:
@@ -64,8 +61,10 @@ def _fault(error: Exception, where: str) -> EpisodeFailure:
 def _line(error: Exception) -> str:
     """` (pair.py, line 12)`: where the user's own code was when it raised; empty, if none of it was at work."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [one for one in frames if not Path(one.filename).is_relative_to(PACKAGE) and not _installed(one.filename)]
-    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    user_frames = [
+        frame for frame in frames if not Path(frame.filename).is_relative_to(PACKAGE) and not _installed(frame.filename)
+    ]
+    return f" ({Path(user_frames[-1].filename).name}, line {user_frames[-1].lineno})" if user_frames else ""
 
 
 def _installed(file: str) -> bool:
@@ -89,35 +88,35 @@ def finished(episode: Episode, reason: StopReason, fault: EpisodeFailure | None 
 
 def _unfinished(episode: Episode, error: Exception) -> EpisodeFailure:
     """What kept an episode from being finished."""
-    where, info = f"environment {episode.stage.environment_name}, info", episode.trajectory.info
+    where, info = f"environment {episode.setup.environment_name}, info", episode.trajectory.info
     bad = _no_numbers(info)
     if isinstance(error, EpisodeFailure):
-        found = error
+        fault = error
     elif isinstance(error, ContractError):
-        found = EpisodeFailure(
+        fault = EpisodeFailure(
             boundary="environment", where=error.where, what=error.what, options=error.options, remedy=error.remedy
         )
     elif bad:
         what = ", ".join(f"`{name}` is {info[name]!r}" for name in bad)
         remedy = "Tell a number, or true or false; leave it out where there is none."
-        found = EpisodeFailure(boundary="environment", where=where, what=f"{what}, no number.", remedy=remedy)
+        fault = EpisodeFailure(boundary="environment", where=where, what=f"{what}, no number.", remedy=remedy)
     else:
         what = f"{type(error).__name__}: {error}"
-        found = EpisodeFailure(boundary="engine", where="the end of the episode, closing its sessions", what=what)
-    if found is not error:
-        found.__cause__ = error
-    return found
+        fault = EpisodeFailure(boundary="engine", where="the end of the episode, closing its sessions", what=what)
+    if fault is not error:
+        fault.__cause__ = error
+    return fault
 
 
 def _no_numbers(info: Mapping[str, Any]) -> list[str]:
     """The names of those results that are told, and no numbers."""
-    found = []
+    names = []
     for name in ("success", "score"):
         try:
             float(info.get(name) or 0.0)
         except (TypeError, ValueError, OverflowError):
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def _given_up(episode: Episode) -> Trajectory:

@@ -1,13 +1,9 @@
-"""Episode: what a program sees: agents, the environment, rewards; limits end it with a reason.
-
-Knows agents, an environment host and limits. Knows no method and no model.
-"""
+"""Episode: what a program sees: agents, the environment, rewards; limits end it with a reason."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,15 +12,15 @@ from typing import Any
 import numpy as np
 
 from palaestra.columns import may_be_missing
-from palaestra.data import Action, Observation, Step, StepResult, StopReason, Trajectory
+from palaestra.data import Action, Observation, Play, RunSetup, Step, StepResult, StopReason, Trajectory
 from palaestra.data.protocols import Sampling, Session, complete
 from palaestra.errors import ContractError, EpisodeFailure
 from palaestra.rollout.agent import Agent, Agents, segment_number
+from palaestra.rollout.branches import Branch
 from palaestra.rollout.hosts import Host
-from palaestra.rollout.limits import Halt, Limits
-from palaestra.rollout.origin import Origin, fork
-from palaestra.rollout.role_tools import Bench
-from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.limits import LimitReached, Limits
+from palaestra.rollout.role_tools import AgentTools
+from palaestra.rollout.roles import Role
 
 
 @dataclass(slots=True, eq=False)
@@ -32,35 +28,33 @@ class Episode:
     """What a program sees: agents, the environment's `reset` and `step`, rewards, and the trajectory so far."""
 
     play: Play
-    stage: Stage
+    setup: RunSetup
     host: Host
     limits: Limits
     sampling: Sampling
     trajectory: Trajectory = field(init=False)
     agents: Agents = field(init=False)
     latest: dict[str, Step] = field(default_factory=dict)  # each agent's last step
-    seen: dict[str, Observation] = field(default_factory=dict)  # what the environment shows and nobody has answered
+    pending: dict[str, Observation] = field(default_factory=dict)  # what the environment shows, still unanswered
     owed: dict[str, float] = field(default_factory=dict)  # rewards from before an agent's first act, which gets them
     over: bool = False  # nobody acts any more
     env_steps: int = 0
     sampled_tokens: int = 0
     started: float = field(default_factory=time.monotonic)
-    results: list[StepResult] = field(default_factory=list)  # what the environment answered, where somebody watches
-    past: deque[StepResult] = field(default_factory=deque)  # of a branch: answers that are still to be repeated
-    answered: bool = False  # the environment has, and nobody has acted on it yet
+    branch: Branch | None = field(init=False)  # where a strategy branches
     turns: int = 0  # acts that were begun
     moves: int = 0  # grows with whatever happens, so that an episode that stands still can be told
     under_way: dict[asyncio.Task[Any] | None, int] = field(default_factory=dict)  # what waits for policies or worlds
     invoked: list[Agent] = field(default_factory=list)  # conversations beside those of `agents`
-    filled: dict[str, str] = field(default_factory=dict)  # the environment's agent → the role that acted for it
+    actors: dict[str, str] = field(default_factory=dict)  # the environment's agent → the role that acted for it
 
     def __post_init__(self) -> None:
         play = self.play
         self.trajectory = Trajectory(task=play.task, group=play.group, sample=play.sample, info=dict(play.info))
         self.agents = Agents(self)
-        if play.origin is not None:
-            self.past.extend(play.origin.results)
-            self.trajectory.info = {**play.info, "parent": play.origin.parent, "fork": len(play.origin.steps)}
+        self.branch = None if play.branch is None else replace(play.branch)
+        if self.branch is not None:
+            self.trajectory.info = {**play.info, **self.branch.info}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -69,13 +63,13 @@ class Episode:
 
     def make_agent(self, name: str) -> Agent:
         role = self._role(name)
-        origin = self.play.origin
-        session = None if origin is None else origin.sessions.get(name)
+        start = None if self.branch is None else self.branch.start
+        session = None if start is None else start.sessions.get(name)
         if session is None:
             session = self._session(role, (self.play.group, self.play.sample, name))
         session.hear_expert(lambda: self.expert(name))
-        if origin is not None:
-            session = origin.repeating(name, session)
+        if start is not None:
+            session = start.repeating(name, session)
         return Agent(name, session, role, self)
 
     def invoke(self, name: str, *, parent: Agent | None = None) -> Agent:
@@ -86,7 +80,7 @@ class Episode:
 
         Raises: ContractError, in a branch of another episode.
         """
-        if self.play.origin is not None or self.play.watch is not None:
+        if self.branch is not None:
             raise ContractError(
                 where=f"episode {self.trajectory.id}, role {name}",
                 what="calls of sub-agents cannot be repeated, and a strategy branches off from this episode.",
@@ -99,13 +93,13 @@ class Episode:
         self.invoked.append(agent)
         return agent
 
-    def bench_so_far(self, name: str) -> Bench | None:
-        """The bench of this role's other conversations, whose budget of calls is shared; None before the first."""
+    def tools_so_far(self, name: str) -> AgentTools | None:
+        """The tools of this role's other conversations, whose budget of calls is shared; None before the first."""
         made = [*self.agents.values(), *self.invoked]
-        return next((agent.bench for agent in made if agent.name == name), None)
+        return next((agent.tools for agent in made if agent.name == name), None)
 
     def _role(self, name: str) -> Role:
-        return self.stage.role(self.play.cast.get(name, name))
+        return self.setup.role(self.play.roles.get(name, name))
 
     def _session(self, role: Role, key: tuple[Any, ...]) -> Session:
         session = role.policy.session(context=role.context, sampling=role.sampling_of(self.sampling), key=key)
@@ -119,7 +113,7 @@ class Episode:
     # ---- the environment ----------------------------------------------------------------------------------
     async def reset(self) -> StepResult:
         """Set the task up. Raises: EpisodeFailure(boundary="environment")."""
-        result = await self._repeated()
+        result = None if self.branch is None else await self.branch.repeated(self)
         if result is None:
             with self.busy():
                 result = await self.host.reset(self.play.task)
@@ -129,32 +123,36 @@ class Episode:
     async def step(self, actions: Mapping[str, Action]) -> StepResult:
         """Act in the environment; its rewards go to the steps that earned them.
 
-        A role that is no agent of the environment acts for its only agent, or for the one that `agents.<role>.seat`
-        names; what the environment says of that agent is then said of the role, until another role acts for it.
+        A role that is no agent of the environment acts for its only agent, or for the one that
+        `agents.<role>.acts_for` names; what the environment says of that agent is then said of the role, until another
+        role acts for it.
 
-        Raises: ContractError, for a role without a seat, or two roles on one; EpisodeFailure, for what is no Action.
+        Raises: ContractError, for a role that acts for no agent, or two that act for one; EpisodeFailure, for what is
+            no Action.
         """
-        seated = self._seated(actions)
-        result = await self._repeated()
+        actions_of_agents = self._by_agent(actions)
+        result = None if self.branch is None else await self.branch.repeated(self)
         if result is None:
-            began, self.answered = time.monotonic(), True
+            began = time.monotonic()
+            if self.branch is not None:
+                self.branch.answered = True
             with self.busy():
-                result = await self.host.step(seated)
+                result = await self.host.step(actions_of_agents)
             for agent in actions.keys() & self.latest.keys():
                 self.latest[agent].seconds += time.monotonic() - began
         self.env_steps += 1
         self._take(result)
         for agent, reward in result.rewards.items():
-            self.reward(self.filled.get(agent, agent), reward)
+            self.reward(self.actors.get(agent, agent), reward)
         for marked, name in ((result.terminated, "terminated"), (result.truncated, "truncated")):
             for agent in marked:
-                if (role := self.filled.get(agent, agent)) in self.latest:
+                if (role := self.actors.get(agent, agent)) in self.latest:
                     setattr(self.latest[role], name, True)
         return result
 
-    def _seated(self, actions: Mapping[str, Action]) -> dict[str, Action]:
-        """The actions by the environment's agents; `filled` notes who acted for whom."""
-        seated: dict[str, Action] = {}
+    def _by_agent(self, actions: Mapping[str, Action]) -> dict[str, Action]:
+        """The actions by the environment's agents; `actors` notes who acted for whom."""
+        by_agent: dict[str, Action] = {}
         for name, action in actions.items():
             if not isinstance(action, Action):
                 raise EpisodeFailure(
@@ -163,20 +161,20 @@ class Episode:
                     what=f"it gave the environment a {type(action).__name__}, not an Action.",
                     remedy="Pass on what `await episode.agents[role].act(…)` gives; for a text, `replace` its `value`.",
                 )
-            seat = name
+            agent = name
             if name not in self.host.agents:
-                seat = self._role(name).seat or (self.host.agents[0] if len(self.host.agents) == 1 else name)
-            if seat not in self.host.agents or seat in seated:
-                fault = f"`{seat}` acts for two roles" if seat in seated else "it is no agent of the environment"
+                agent = self._role(name).acts_for or (self.host.agents[0] if len(self.host.agents) == 1 else name)
+            if agent not in self.host.agents or agent in by_agent:
+                fault = f"two roles act for `{agent}`" if agent in by_agent else "it is no agent of the environment"
                 raise ContractError(
                     where=f"program, role {name}",
-                    what=f"its action cannot be given to environment {self.stage.environment_name}: {fault}.",
+                    what=f"its action cannot be given to environment {self.setup.environment_name}: {fault}.",
                     options=list(self.host.agents),
-                    remedy=f"Set `agents.{name}.seat` to the agent of the environment that it acts for.",
+                    remedy=f"Set `agents.{name}.acts_for` to the agent of the environment that it acts for.",
                 )
-            seated[seat] = action
-            self.filled[seat] = name
-        return seated
+            by_agent[agent] = action
+            self.actors[agent] = name
+        return by_agent
 
     async def expert(self, agent: str) -> Action:
         """The environment's own expert action for the present state."""
@@ -189,7 +187,7 @@ class Episode:
         if amount != amount or amount in (float("inf"), float("-inf")):
             raise EpisodeFailure(
                 boundary="environment",
-                where=f"environment {self.stage.environment_name}, agent {agent}, turn {len(self.trajectory.steps)}",
+                where=f"environment {self.setup.environment_name}, agent {agent}, turn {len(self.trajectory.steps)}",
                 what=f"the reward is {amount}.",
                 remedy="Rewards must be finite numbers; mend the environment's `step`.",
             )
@@ -203,22 +201,22 @@ class Episode:
     def _take(self, result: StepResult) -> None:
         if not isinstance(result, StepResult):
             raise ContractError(
-                where=f"environment {self.stage.environment_name}",
+                where=f"environment {self.setup.environment_name}",
                 what=f"`step` and `reset` must return a StepResult, found {type(result).__name__}.",
                 remedy="Run palaestra.testing.check_environment on it.",
             )
         self._refuse_no_numbers(result)
-        if self.play.watch is not None:
-            self.results.append(result)
+        if self.branch is not None:
+            self.branch.results.append(result)
         self.moves += 1
         shown = {**result.observations, **result.last}
-        self.seen = {self.filled.get(agent, agent): observation for agent, observation in shown.items()}
+        self.pending = {self.actors.get(agent, agent): observation for agent, observation in shown.items()}
         self.trajectory.info = {**self.trajectory.info, **result.info}
         for name, given in result.info.items():
             if isinstance(given, Mapping):  # {"process": {agent: 0.5}} belongs to the agents' last steps
                 for agent, value in given.items():
-                    if (role := self.filled.get(agent, agent)) in self.latest:
-                        _tell(self.latest[role], name, value)
+                    if (role := self.actors.get(agent, agent)) in self.latest:
+                        _annotate(self.latest[role], name, value)
 
     def _refuse_no_numbers(self, result: StepResult) -> None:
         """Raises: EpisodeFailure, if the environment's info tells NaN or an infinite number."""
@@ -227,7 +225,7 @@ class Episode:
                 if _spoils(name, value):
                     raise EpisodeFailure(
                         boundary="environment",
-                        where=f"environment {self.stage.environment_name}, info, {f'agent {agent}, ' if agent else ''}"
+                        where=f"environment {self.setup.environment_name}, info, {f'agent {agent}, ' if agent else ''}"
                         f"turn {len(self.trajectory.steps)}",
                         what=f"`{name}` is {value}.",
                         remedy="Numbers must be finite; leave a name out where there is none.",
@@ -239,20 +237,21 @@ class Episode:
         self.turns, self.moves = self.turns + 1, self.moves + 1
         return self.turns - 1
 
-    def noted(self, step: Step, *, guest: bool) -> None:
-        """An act has become a step. That of a guest is nobody's to learn from."""
-        if guest:
+    def record(self, step: Step, *, opponent: bool) -> None:
+        """An act has become a step. That of an opponent is nobody's to learn from."""
+        if opponent:
             step.mark(row_weight=0.0)
-        self.mark(step)
+        if self.branch is not None:
+            self.branch.mark(step, self.trajectory.id)
         self.sampled_tokens += len(step.action.tokens)
         self.latest[step.agent] = step
-        self.seen.pop(step.agent, None)
+        self.pending.pop(step.agent, None)
         step.reward += self.owed.pop(step.agent, 0.0)
         self.moves += 1
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """While something is under way for this episode that takes its time, so that it does not seem to be stuck."""
+        """While something is under way for this episode that takes its time, so that it does not seem deadlocked."""
         task = _current_task()
         self.under_way[task] = self.under_way.get(task, 0) + 1
         try:
@@ -269,68 +268,29 @@ class Episode:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
 
-    # ---- branches -----------------------------------------------------------------------------------------
-    async def watched(self) -> None:
-        """Wait until the play's watcher has looked at this place: the environment has answered, an act comes next."""
-        if self.answered and self.play.watch is not None:
-            self.answered = False
-            with self.busy():
-                await self.play.watch(self)
-
-    async def branch(self, play: Play) -> Play:
-        """The play of an episode that begins where this one stands. A watcher calls it.
-
-        Raises: EpisodeFailure, if the environment cannot be copied; ContractError, if a session cannot.
-        """
-        state = await self.host.snapshot()
-        sessions = {name: fork(agent.session, (play.group, play.sample, name)) for name, agent in self.agents.items()}
-        steps, results = tuple(self.trajectory.steps), tuple(self.results)
-        origin = Origin(parent=self.trajectory.id, results=results, steps=steps, state=state, sessions=sessions)
-        return replace(play, origin=origin)
-
-    def mark(self, step: Step) -> None:
-        """In trees each step tells the node that it stands at; those of the record tell that they are copies."""
-        origin = self.play.origin
-        if origin is not None and step.turn < len(origin.steps):
-            step.mark(copied=1.0, node=origin.steps[step.turn].marks.node)
-        elif origin is not None or self.play.watch is not None:
-            step.mark(node=f"{self.trajectory.id}:{step.turn}")
-
-    async def _repeated(self) -> StepResult | None:
-        """The next answer of the record. With its last one, the environment is where the branch begins."""
-        if not self.past:
-            return None
-        result, origin = self.past.popleft(), self.play.origin
-        if not self.past and origin is not None:
-            await self.host.reset(self.play.task)
-            await self.host.restore(origin.state)
-            for copied, step in zip(self.trajectory.steps, origin.steps, strict=False):
-                copied.seconds = step.seconds
-        return result
-
     # ---- the end ------------------------------------------------------------------------------------------
     def check_limits(self, agent: Agent) -> None:
-        """Raises: Halt, when this act would pass a limit; CancelledError, in what a program has left behind."""
+        """Raises: LimitReached, when this act would pass a limit; CancelledError, in what a program has left behind."""
         if self.over:
             raise asyncio.CancelledError
         if self.limits.turns is not None and max(self.env_steps, agent.acts) >= self.limits.turns:
-            raise Halt(StopReason.MAX_TURNS)
+            raise LimitReached(StopReason.MAX_TURNS)
         if self.limits.tokens is not None and self.sampled_tokens >= self.limits.tokens:
-            raise Halt(StopReason.MAX_TOKENS)
+            raise LimitReached(StopReason.MAX_TOKENS)
         if self.limits.seconds is not None and time.monotonic() - self.started >= self.limits.seconds:
-            raise Halt(StopReason.TIMEOUT)
+            raise LimitReached(StopReason.TIMEOUT)
 
     def finish(self, reason: StopReason) -> Trajectory:
         """Close all sessions and mark how each agent's part ended; a suspended episode has no end and no outcome."""
         trajectory, self.over = self.trajectory, True
         if reason is StopReason.COMPLETED and "stop" in trajectory.info:
-            reason = _told(trajectory.info["stop"], self.stage.environment_name)
+            reason = _stop_reason(trajectory.info["stop"], self.setup.environment_name)
         trajectory.stop = reason
         if reason is not StopReason.ERROR:
             _refuse_spoiled(trajectory.steps)
         over = reason not in (StopReason.ERROR, StopReason.SUSPENDED)
-        if self.play.origin is not None:  # what the branch did not come to need is freed too
-            for name in self.play.origin.sessions:
+        if self.branch is not None and self.branch.start is not None:  # what it did not come to need is freed too
+            for name in self.branch.start.sessions:
                 self.agents[name]
         for name, agent in self.agents.items():
             last = self.latest.get(name)
@@ -338,11 +298,11 @@ class Episode:
                 last.truncated = last.truncated or reason.cut
                 last.terminated = not last.truncated
             observation = self._open(agent) if last is not None and last.truncated else None
-            tail = agent.session.end(observation)
+            prompt = agent.session.end(observation)
             if observation is not None:
                 trajectory.last[name] = observation
-            if tail is not None:
-                trajectory.tail[name] = tail._replace(segment=segment_number(0, tail.segment))
+            if prompt is not None:
+                trajectory.next_prompts[name] = prompt._replace(segment=segment_number(0, prompt.segment))
         for agent in self.invoked:
             agent.session.end(None)
             if agent.last is not None and over and not agent.last.terminated:
@@ -355,7 +315,7 @@ class Episode:
         """What the agent would have answered next, as it would have seen it; None, if nobody had asked it yet."""
         if agent.cut is not None:
             return agent.cut
-        shown = self.seen.get(agent.name)
+        shown = self.pending.get(agent.name)
         return None if shown is None else agent.view(shown)
 
 
@@ -369,7 +329,7 @@ def nobody_acted(where: str) -> EpisodeFailure:
     )
 
 
-def _told(reason: Any, environment: str) -> StopReason:
+def _stop_reason(reason: Any, environment: str) -> StopReason:
     """Why the environment itself ended the episode, where it says so: too many calls, unreadable acts …
 
     Raises: ContractError, for a word that is no reason.
@@ -385,7 +345,7 @@ def _told(reason: Any, environment: str) -> StopReason:
         ) from None
 
 
-def _tell(step: Step, name: str, value: Any) -> None:
+def _annotate(step: Step, name: str, value: Any) -> None:
     """What the environment says of a step: to which call it belongs, or any number or label."""
     if name in ("invocation", "parent"):
         setattr(step, name, int(value))

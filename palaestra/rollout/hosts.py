@@ -1,7 +1,7 @@
 """Hosts: where an environment runs: in the event loop, in a thread, or in a worker process.
 
 A host turns whatever an environment raises, and a step that never returns, into an EpisodeFailure of the
-boundary "environment". Knows the Environment protocol. Knows nothing of agents or policies.
+boundary "environment".
 """
 
 from __future__ import annotations

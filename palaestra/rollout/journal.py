@@ -1,8 +1,6 @@
 """The journal: plans and finished episodes of a run that plays ahead, a line each, as soon as there is one.
 
 A killed process loses no finished episode: when the run goes on, the same play is answered from the journal.
-
-Knows plays, trajectories and JSON lines. Knows nothing of who plays or learns.
 """
 
 from __future__ import annotations
@@ -11,8 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from palaestra.data import Trajectory
-from palaestra.rollout.stage import Play
+from palaestra.data import Play, Trajectory
 from palaestra.store.atomic import write_atomic
 from palaestra.store.episodes import from_json, to_json
 from palaestra.store.json_text import to_line
@@ -60,7 +57,7 @@ class Journal:
 
     def keep(self, groups: Collection[str]) -> None:
         """Forget all but the plans and episodes of these groups, in the file too; all at once."""
-        self.finished = {name: found for name, found in self.finished.items() if name[0] in groups}
+        self.finished = {name: trajectory for name, trajectory in self.finished.items() if name[0] in groups}
         kept = {number: [p for p in plays if p.group in groups] for number, plays in self.plans.items()}
         self.plans = {number: plays for number, plays in kept.items() if plays}
         lines = [_planned(number, plays) for number, plays in self.plans.items()]
@@ -74,10 +71,10 @@ def name_of(play: Play) -> Name:
 
 
 def play_to_json(play: Play) -> dict[str, Any]:
-    """A play as JSON values, without its watcher and its origin, which are of the iteration alone."""
+    """A play as JSON values, without its branch, which is of the iteration alone."""
     head = Trajectory(task=play.task, group=play.group, sample=play.sample, info=dict(play.info))
-    own = {"seed": play.seed, "turns": play.turns, "instruction": play.instruction, "head": to_json(head)}
-    return own | ({"cast": dict(play.cast)} if play.cast else {})
+    record = {"seed": play.seed, "turns": play.turns, "instruction": play.instruction, "head": to_json(head)}
+    return record | ({"roles": dict(play.roles)} if play.roles else {})
 
 
 def play_from_json(record: Mapping[str, Any]) -> Play:
@@ -91,7 +88,7 @@ def play_from_json(record: Mapping[str, Any]) -> Play:
         turns=record["turns"],
         instruction=record["instruction"],
         info=head.info,
-        cast=record.get("cast", {}),
+        roles=record.get("roles") or record.get("cast", {}),  # `cast`: of an earlier version
     )
 
 

@@ -1,7 +1,4 @@
-"""Opponents: a pool of earlier selves, how each of them fares against the learner, and whom to play next.
-
-Knows frozen policies, results of games and draws. Knows nothing of episodes, environments or how policies learn.
-"""
+"""Opponents: a pool of earlier selves, how each of them fares against the learner, and whom to play next."""
 
 from __future__ import annotations
 
@@ -52,7 +49,7 @@ def chances(rates: Sequence[float], *, weighting: Weighting = "hard") -> np.ndar
     return weights / total if total > 0 else np.full(len(x), 1 / len(x))
 
 
-def elo(rating: float, other: float, score: float, *, k: float = K) -> tuple[float, float]:
+def elo(rating: float, opponent: float, score: float, *, k: float = K) -> tuple[float, float]:
     """Both ratings after a game of which the first won `score` (1, 0.5 or 0); their sum stays.
 
         R' = R + k · (score − 1 / (1 + 10^((R_o − R) / 400)))
@@ -60,8 +57,8 @@ def elo(rating: float, other: float, score: float, *, k: float = K) -> tuple[flo
     >>> [round(rating, 4) for rating in elo(1000, 1200, 1.0)]
     [1024.3119, 1175.6881]
     """
-    change = k * (score - 1 / (1 + 10 ** ((other - rating) / 400)))
-    return rating + change, other - change
+    change = k * (score - 1 / (1 + 10 ** ((opponent - rating) / 400)))
+    return rating + change, opponent - change
 
 
 # ---- the pool ---------------------------------------------------------------------------------------------
@@ -176,7 +173,7 @@ class Pool:
 
 def snapshot(policy: Any, number: int) -> Any:
     """A frozen copy with weights of its own, called `main@12`; one that generates is served by the same engine."""
-    copied = policy.twin()
+    copied = policy.clone()
     copied.name, copied.trainable = f"{policy.name}@{number}", False
     copied.module.requires_grad_(False)
     engine = policy.engine

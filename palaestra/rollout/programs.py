@@ -1,4 +1,4 @@
-"""Programs for environments: who acts when. Knows episodes and agents; knows no policy and no environment."""
+"""Programs for environments: who acts when."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from palaestra.registry import declared, register
 if TYPE_CHECKING:
     from palaestra.rollout.episode import Episode
 
-Program = Any  # a program as in `rollout.stage`, with attributes
+Program = Any  # a program as in `rollout.roles`, with attributes
 
 
 def acted_by(*roles: str | Callable[[Mapping[str, Any]], Sequence[str]]) -> Callable[[Program], Program]:
@@ -37,7 +37,8 @@ async def play(episode: Episode) -> None:
     """Whoever the environment names acts, until it names nobody."""
     result = await episode.reset()
     while result.observations:
-        actions = {name: await episode.agents[name].act(seen) for name, seen in result.observations.items()}
+        shown = result.observations
+        actions = {name: await episode.agents[name].act(observation) for name, observation in shown.items()}
         result = await episode.step(actions)
 
 
@@ -51,18 +52,18 @@ async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
     result = await episode.reset()
     while result.observations:
         actions: dict[str, Action] = {}
-        for name, seen in result.observations.items():
-            chosen, wild = await expert_or_random(episode, name, seen, noise=noise, draw=draw)
-            actions[name] = episode.agents[name].record(seen, chosen, noise=float(wild))
+        for name, observation in result.observations.items():
+            action, is_random = await expert_or_random(episode, name, observation, noise=noise, draw=draw)
+            actions[name] = episode.agents[name].record(observation, action, noise=float(is_random))
         result = await episode.step(actions)
 
 
 async def expert_or_random(
-    episode: Episode, name: str, seen: Observation, *, noise: float, draw: np.random.Generator
+    episode: Episode, name: str, observation: Observation, *, noise: float, draw: np.random.Generator
 ) -> tuple[Action, bool]:
     """The expert's action, or with probability `noise` a legal one at random; and whether it is random."""
-    if noise > 0 and seen.legal is not None and len(seen.legal) > 0 and draw.random() < noise:
-        choice = seen.legal[int(draw.integers(len(seen.legal)))]
+    if noise > 0 and observation.legal is not None and len(observation.legal) > 0 and draw.random() < noise:
+        choice = observation.legal[int(draw.integers(len(observation.legal)))]
         return Action(text=str(choice), value=choice), True
     return await episode.expert(name), False
 
@@ -82,7 +83,7 @@ def roles_of(program: Any) -> tuple[str, ...] | None:
     said = declared(program, "roles")
     if said is None:
         return None
-    return tuple(name for one in said for name in ([one] if isinstance(one, str) else one(options_of(program))))
+    return tuple(name for entry in said for name in ([entry] if isinstance(entry, str) else entry(options_of(program))))
 
 
 def options_of(program: Any) -> Mapping[str, Any]:

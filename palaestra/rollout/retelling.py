@@ -1,7 +1,6 @@
 """Retelling: an episode that happened, as it would have been read under another prompt, token for token.
 
-The actions stay what they were; prompts and segments are made anew by a session that takes each action again. Knows
-stages, sessions and trajectories. Knows no method.
+The actions stay what they were; prompts and segments are made anew by a session that takes each action again.
 """
 
 from __future__ import annotations
@@ -11,10 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from palaestra.chat import ContextFull
-from palaestra.data import Observation, Step, Tail, Trajectory
+from palaestra.data import NextPrompt, Observation, RunSetup, Step, Trajectory
 from palaestra.data.protocols import Sampling, Session
 from palaestra.data.trajectory import noted
-from palaestra.rollout.stage import Stage
 
 Opened = Callable[[str, Hashable], Session]  # agent, key → a session to tell it to
 
@@ -38,13 +36,13 @@ def retold(trajectory: Trajectory, opened: Opened, *, instruction: str | None, *
             steps.append(_again(step, sessions[step.agent], instruction, info))
     except ContextFull:
         return None
-    last = {agent: replace(seen, instruction=instruction) for agent, seen in trajectory.last.items()}
-    tail: dict[str, Tail] = {}
+    last = {agent: replace(observation, instruction=instruction) for agent, observation in trajectory.last.items()}
+    next_prompts: dict[str, NextPrompt] = {}
     for agent, session in sessions.items():
-        found = session.end(last.get(agent) if agent in trajectory.tail else None)
-        if found is not None:
-            tail[agent] = found
-    return replace(trajectory, steps=steps, last=last, tail=tail)
+        prompt = session.end(last.get(agent) if agent in trajectory.next_prompts else None)
+        if prompt is not None:
+            next_prompts[agent] = prompt
+    return replace(trajectory, steps=steps, last=last, next_prompts=next_prompts)
 
 
 def _again(step: Step, session: Any, instruction: str | None, info: dict[str, float]) -> Step:
@@ -59,11 +57,11 @@ def _again(step: Step, session: Any, instruction: str | None, info: dict[str, fl
     return noted(read, foreign=1.0, **info)
 
 
-def opening(stage: Stage, **contexts: Any) -> Opened:
-    """Sessions of the stage's roles. `contexts`: per agent, another context than its role's."""
+def opening(setup: RunSetup, **contexts: Any) -> Opened:
+    """Sessions of the run's roles. `contexts`: per agent, another context than its role's."""
 
     def opened(agent: str, key: Hashable) -> Session:
-        role = stage.role(agent)
+        role = setup.role(agent)
         return role.policy.session(context=contexts.get(agent, role.context), sampling=Sampling(), key=key)
 
     return opened

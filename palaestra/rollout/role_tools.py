@@ -1,7 +1,4 @@
-"""Tools of a role: what one role alone may call, in any program. Calls are run, and the role reads what came of them.
-
-Knows roles, toolboxes and texts. Knows no program, no environment and no policy.
-"""
+"""Tools of a role: what one role alone may call, in any program. The calls are run, and the role reads the results."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from palaestra.tools.formats import format_of
 
 if TYPE_CHECKING:
     from palaestra.rollout.agent import Agent
-    from palaestra.rollout.stage import Role
+    from palaestra.rollout.roles import Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,36 +38,35 @@ class RoleTools:
 
 
 @dataclass(slots=True, eq=False)
-class Bench:
+class AgentTools:
     """The tools of one agent in one episode, and those that only others have.
 
     Attributes:
-        own: of its role; None: it has none.
-        others: name → tool, of all roles of the stage. A call of one of these is told apart from plain speech, and
-            is not run.
+        declared: of its role; None: it has none.
+        known: name → tool, of all roles of the run. A call of one that is another role's is recognized, and not run.
         formats: how calls may be written: as this role's, else as those of the others.
-        box: of its tools; one for all conversations of the role in the episode, so that they share a budget.
+        toolbox: of its tools; one for all conversations of the role in the episode, so that they share a budget.
     """
 
-    own: RoleTools | None
-    others: Mapping[str, Tool]
+    declared: RoleTools | None
+    known: Mapping[str, Tool]
     formats: tuple[str, ...]
-    box: Toolbox
+    toolbox: Toolbox
 
     @property
     def rounds(self) -> int:
         """How often in a row calls are answered; one who has no tool is told so once."""
-        return 1 if self.own is None else self.own.rounds
+        return 1 if self.declared is None else self.declared.rounds
 
     def read(self, text: str) -> Parsed:
         """The calls of a text. Who has no tools can only mean one of others: everything else that it says is speech."""
-        if self.own is not None:
-            parsed = self.box.format.parse(text, self.others)
+        if self.declared is not None:
+            parsed = self.toolbox.format.parse(text, self.known)
             if parsed.fault is not None:
-                self.box.unread()
+                self.toolbox.unread()
             return parsed
         for name in self.formats:
-            calls = tuple(call for call in format_of(name).parse(text, self.others).calls if call.name in self.others)
+            calls = tuple(call for call in format_of(name).parse(text, self.known).calls if call.name in self.known)
             if calls:
                 return Parsed(calls)
         return Parsed(said=text)
@@ -84,37 +80,39 @@ class Bench:
         parsed = self.read(text)
         made = len(parsed.calls) if parsed.fault is None else 1
         if last or not parsed.calls:
-            if made or self.own is not None:
+            if made or self.declared is not None:
                 step.info |= {"tool_call": float(made), "tool_error": float(made)}
             return None if last or parsed.fault is None else f"error: {parsed.fault}"
-        results = await self.box.gather(parsed.calls)
-        _tell(step, results)
+        results = await self.toolbox.gather(parsed.calls)
+        _note(step, results)
         return "\n".join(result.text for result in results)
 
     def shown(self, observation: Observation, said: str, results: str) -> Observation:
         """What the agent reads after a call."""
-        told = f"tool: {results}"
-        head = observation.text if self.own is not None and self.own.repeat else None
-        key = None if observation.state_key is None else f"{observation.state_key}\n{said}\n{told}"
-        kept = observation.instruction if head is not None else None
-        text = told if head is None else f"{head}\n{said}\n{told}"
-        return replace(observation, text=text, state_key=key, instruction=kept)
+        answer = f"tool: {results}"
+        head = observation.text if self.declared is not None and self.declared.repeat else None
+        key = None if observation.state_key is None else f"{observation.state_key}\n{said}\n{answer}"
+        instruction = observation.instruction if head is not None else None
+        text = answer if head is None else f"{head}\n{said}\n{answer}"
+        return replace(observation, text=text, state_key=key, instruction=instruction)
 
 
-def bench_of(role: Role, roles: Mapping[str, Role], *, earlier: Bench | None = None) -> Bench | None:
-    """The bench of an agent of this role; None where no role of the stage has tools.
+def tools_of(role: Role, roles: Mapping[str, Role], *, earlier: AgentTools | None = None) -> AgentTools | None:
+    """The tools of an agent of this role; None where no role of the run has tools.
 
     Args:
         earlier: of another conversation of the role in the same episode: both share its toolbox.
     """
-    equipped = [one.tools for one in roles.values() if one.tools is not None and one.tools.tools]
+    equipped = [other.tools for other in roles.values() if other.tools is not None and other.tools.tools]
     if not equipped:
         return None
-    formats = dict.fromkeys([role.tools.format] if role.tools is not None else [one.format for one in equipped])
-    own = role.tools or RoleTools(format=next(iter(formats)))
-    box = Toolbox(own.tools, format=own.format, max_calls=own.max_calls, max_chars=own.max_chars)
-    others = {tool.name: tool for one in equipped for tool in one.tools}
-    return Bench(role.tools, others, tuple(formats), box if earlier is None else earlier.box)
+    formats = dict.fromkeys([role.tools.format] if role.tools is not None else [tools.format for tools in equipped])
+    declared = role.tools or RoleTools(format=next(iter(formats)))
+    toolbox = Toolbox(
+        declared.tools, format=declared.format, max_calls=declared.max_calls, max_chars=declared.max_chars
+    )
+    known = {tool.name: tool for tools in equipped for tool in tools.tools}
+    return AgentTools(role.tools, known, tuple(formats), toolbox if earlier is None else earlier.toolbox)
 
 
 async def record_call(agent: Agent, shown: Observation | str, name: str, **arguments: Any) -> Observation:
@@ -123,23 +121,23 @@ async def record_call(agent: Agent, shown: Observation | str, name: str, **argum
     Returns: what it reads then, for its next act.
     Raises: ContractError, if its role has no such tool.
     """
-    bench = agent.bench
-    if bench is None or name not in bench.box.tools:
+    tools = agent.tools
+    if tools is None or name not in tools.toolbox.tools:
         raise ContractError(
             where=f"demonstration, role {agent.name}",
             what=f"it calls `{name}`, which it does not have.",
-            options=list(bench.box.tools) if bench is not None else [],
+            options=list(tools.toolbox.tools) if tools is not None else [],
             remedy=f"Write `agents: {{{agent.name}: {{tools: {{use: [{name}]}}}}}}`.",
         )
     observation = Observation(text=shown, state_key=shown) if isinstance(shown, str) else shown
     call = ToolCall(name=name, arguments=arguments)
-    said = bench.box.write(call)
+    said = tools.toolbox.write(call)
     agent.record(observation, said)
     assert agent.last is not None
     with agent.episode.busy():
-        results = await bench.box.gather([call])
-    _tell(agent.last, results)
-    return bench.shown(observation, said, results[0].text)
+        results = await tools.toolbox.gather([call])
+    _note(agent.last, results)
+    return tools.shown(observation, said, results[0].text)
 
 
 def phrases_of(names: Sequence[str]) -> list[str]:
@@ -147,5 +145,5 @@ def phrases_of(names: Sequence[str]) -> list[str]:
     return [text for name in names for text in (name, f"x\n{name}", "x\ntool: error:")] * 2
 
 
-def _tell(step: Step, results: list[ToolResult]) -> None:
+def _note(step: Step, results: list[ToolResult]) -> None:
     step.info |= {"tool_call": float(len(results)), "tool_error": float(sum(not result.ok for result in results))}

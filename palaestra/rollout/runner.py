@@ -1,30 +1,24 @@
-"""The runner: plays many episodes at once. Nothing waits for the slowest; a failed episode stops nobody.
-
-Knows episodes, hosts and limits. Knows no method, no model and no environment by name.
-"""
+"""The runner: plays many episodes at once. Nothing waits for the slowest; a failed episode stops nobody."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from palaestra.data import StopReason, Trajectory
+from palaestra.data import Play, RunSetup, StopReason, Trajectory
 from palaestra.data.protocols import Sampling
 from palaestra.errors import EpisodeFailure
 from palaestra.registry import register, registration
 from palaestra.rollout.endings import failed, finished, let_out, verdict
 from palaestra.rollout.episode import Episode, nobody_acted
-from palaestra.rollout.field import Act, Collect
 from palaestra.rollout.hosts import Host, InlineCalls, LocalHost, ThreadCalls, failure
-from palaestra.rollout.limits import Limits
+from palaestra.rollout.limits import DeadlockMonitor, EventLoopMonitor, Limits, deadlock
+from palaestra.rollout.roles import Program
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Program, Stage
-from palaestra.rollout.stuck import Stuck
-from palaestra.rollout.stuck import failure as standing_still
-from palaestra.rollout.watch import Watch
+from palaestra.rollout.strategies import RolloutContext, Strategy, play_through
 from palaestra.rollout.workers import WorkerPool
 from palaestra.tools.threads import Threads
 
@@ -35,14 +29,14 @@ class EpisodeRunner:
 
     forks, opens = True, True  # episodes can branch off from others, and go on by themselves (palaestra.registry)
 
-    def __init__(self, stage: Stage, settings: RolloutSettings) -> None:
-        self._stage, self._settings = stage, settings
+    def __init__(self, setup: RunSetup, settings: RolloutSettings) -> None:
+        self._setup, self._settings = setup, settings
         self._threads: Threads | None = None
         self._workers: WorkerPool | None = None
         if settings.workers and settings.worker_kind == "thread":
             self._threads = Threads(settings.workers)
         elif settings.workers:
-            self._workers = WorkerPool(stage.make_environment, settings.workers)
+            self._workers = WorkerPool(setup.make_environment, settings.workers)
 
     def collect(
         self, plays: Sequence[Play], *, temperature: float | None = None, program: Program | None = None
@@ -51,46 +45,53 @@ class EpisodeRunner:
 
         Args:
             temperature: in place of the settings' (evaluation).
-            program: in place of the stage's (demonstrations).
+            program: in place of the run's (demonstrations).
         """
-        return self.perform(lambda collect: collect(plays, self.sampling(temperature)), program=program)
+        sampling = self.sampling(temperature)
+        return self._run(lambda collect: collect(plays, sampling), program=program)
 
-    def perform(self, act: Act, *, program: Program | None = None) -> list[Trajectory]:
-        """Run what plays by awaiting `collect(plays, sampling)`, as often as it likes, also several at a time.
+    def perform(
+        self, plays: Sequence[Play], strategies: Sequence[Strategy], rollout: RolloutContext
+    ) -> list[Trajectory]:
+        """Play through strategies, the first outermost. Returns: what they give to the update."""
+        return self._run(lambda collect: play_through(strategies, collect)(plays, rollout))
 
-        Args:
-            program: in place of the stage's.
-        """
+    def _run(
+        self, play: Callable[[Any], Awaitable[list[Trajectory]]], *, program: Program | None = None
+    ) -> list[Trajectory]:
+        """What `play` gives, in an event loop of its own; it may await `collect` as often as it likes."""
         played: list[Trajectory] = []
 
         async def run() -> None:
             async with self.open(program=program) as collect:
-                played.extend(await act(collect))
+                played.extend(await play(collect))
 
         # Not the coroutine's result: `asyncio.run` ends with a repr of that, which takes longer than some rollouts.
         asyncio.run(run())
         return played
 
     @asynccontextmanager
-    async def open(self, *, program: Program | None = None) -> AsyncIterator[Collect]:
+    async def open(
+        self, *, program: Program | None = None
+    ) -> AsyncIterator[Callable[..., Awaitable[list[Trajectory]]]]:
         """What plays in the running event loop, `rollout.in_flight` episodes at a time over all its calls."""
-        gate, stuck = asyncio.Semaphore(self._settings.in_flight), Stuck(self._settings.stuck_seconds)
+        gate, monitor = asyncio.Semaphore(self._settings.in_flight), DeadlockMonitor(self._settings.stuck_seconds)
 
         async def collect(plays: Sequence[Play], sampling: Sampling | None = None) -> list[Trajectory]:
             async def one(play: Play) -> Trajectory:
                 async with _Permit(gate) as permit:
                     play = _leaving(permit, play)
-                    return await self._play(play, sampling or self.sampling(), program or self._stage.program, stuck)
+                    return await self._play(play, sampling or self.sampling(), program or self._setup.program, monitor)
 
             return await asyncio.gather(*(one(play) for play in plays))
 
         if self._workers is not None:
             self._workers.attach(asyncio.get_running_loop())
         try:
-            with Watch(self._stage.environment_name, idle=not self._settings.workers):
+            with EventLoopMonitor(self._setup.environment_name, inline=not self._settings.workers):
                 yield collect
         finally:
-            stuck.close()
+            monitor.close()
             if self._workers is not None:
                 self._workers.detach()
 
@@ -101,20 +102,20 @@ class EpisodeRunner:
             return Sampling(temperature=temperature, max_tokens=s.response_tokens, exact=True)
         return Sampling(temperature=s.temperature, top_k=s.top_k, top_p=s.top_p, max_tokens=s.response_tokens)
 
-    async def _play(self, play: Play, sampling: Sampling, program: Program, stuck: Stuck) -> Trajectory:
+    async def _play(self, play: Play, sampling: Sampling, program: Program, monitor: DeadlockMonitor) -> Trajectory:
         try:
             host = await self._open()
         except EpisodeFailure as error:
             return failed(Trajectory(task=play.task, group=play.group, sample=play.sample), error)
-        episode = Episode(play, self._stage, host, Limits.of(play, self._settings), sampling)
-        stuck.enter(episode)
+        episode = Episode(play, self._setup, host, Limits.of(play, self._settings), sampling)
+        monitor.enter(episode)
         try:
-            return await self._perform(episode, program, stuck)
+            return await self._perform(episode, program, monitor)
         finally:
-            stuck.leave(episode)
+            monitor.leave(episode)
             await _close_quietly(host)
 
-    async def _perform(self, episode: Episode, program: Program, stuck: Stuck) -> Trajectory:
+    async def _perform(self, episode: Episode, program: Program, monitor: DeadlockMonitor) -> Trajectory:
         name, clock = _name(program), asyncio.timeout(self._settings.max_seconds)
         reason: StopReason
         fault: EpisodeFailure | None
@@ -125,10 +126,10 @@ class EpisodeRunner:
                 raise nobody_acted(f"program {name}")
             reason, fault = StopReason.COMPLETED, None
         except asyncio.CancelledError:
-            task, ended = asyncio.current_task(), stuck.found(episode)
+            task, ended = asyncio.current_task(), monitor.ended(episode)
             if task is None or (task.uncancel() if ended else task.cancelling()):
                 raise  # somebody ends the run
-            fault = standing_still(episode, name, stuck.seconds or 0.0) if ended else let_out(f"program {name}")
+            fault = deadlock(episode, name, monitor.seconds or 0.0) if ended else let_out(f"program {name}")
             reason = StopReason.ERROR
         except Exception as error:
             if isinstance(error, TimeoutError) and clock.expired():
@@ -139,11 +140,11 @@ class EpisodeRunner:
         return finished(episode, reason, fault)
 
     async def _open(self) -> Host:
-        name = self._stage.environment_name
+        name = self._setup.environment_name
         if self._workers is not None:
             return await self._workers.open(name, self._settings.step_seconds)
         try:
-            environment: Any = self._stage.make_environment()
+            environment: Any = self._setup.make_environment()
         except Exception as error:
             raise failure(name, "constructor", error) from error
         if self._threads is not None:
@@ -185,20 +186,20 @@ class _Permit:
 
 
 def _leaving(permit: _Permit, play: Play) -> Play:
-    """The play, whose episode makes room for others while it waits for its watcher: it may wait for them."""
-    watch = play.watch
-    if watch is None:
+    """The play, whose episode makes room for others while it pauses: it may wait for them."""
+    pause = None if play.branch is None else play.branch.pause
+    if pause is None:
         return play
 
     async def wait(episode: Episode) -> None:
         held = permit.give_back()
         try:
-            await watch(episode)
+            await pause(episode)
         finally:
             if held:
                 await permit.take()  # an episode that is canceled here ends without a place
 
-    return dataclasses.replace(play, watch=wait)
+    return dataclasses.replace(play, branch=dataclasses.replace(play.branch, pause=wait))
 
 
 def _name(program: Program) -> str:

@@ -2,8 +2,6 @@
 
 All trajectories of a tree that go on wait for each other after each answer of their environments, so that what
 becomes of a tree does not depend on who is quicker. Different trees do not wait for each other.
-
-Knows plays and episodes. Knows no entropy: when to branch is what `branching` says.
 """
 
 from __future__ import annotations
@@ -17,10 +15,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from palaestra.data import Step, Trajectory, derive
+from palaestra.data import Play, Step, Trajectory, derive
 from palaestra.errors import PalaestraError
-from palaestra.rollout.field import Field
-from palaestra.rollout.stage import Play
+from palaestra.rollout.branches import Branch
+from palaestra.rollout.strategies import RolloutContext
 
 
 class Rule(Protocol):
@@ -40,19 +38,19 @@ class Path:
 
     Attributes:
         play: how it is played. root: sample of the initial trajectory that it comes from.
-        task: where it is played; found: its trajectory, once it is over.
+        task: where it is played; trajectories: what it gave, once it is over.
         episode: while it waits after an answer; released: what it waits for.
-        looked: acts that were looked at. first: their uncertainty at its first answer; None before that.
+        measured: acts that were measured. first: their uncertainty at its first answer; None before that.
         streak: at how many answers in a row it was left.
     """
 
     play: Play
     root: int
     task: asyncio.Task[list[Trajectory]] | None = None
-    found: list[Trajectory] = field(default_factory=list)
+    trajectories: list[Trajectory] = field(default_factory=list)
     episode: Any = None
     released: asyncio.Future[None] | None = None
-    looked: int = 0
+    measured: int = 0
     first: float | None = None
     streak: int = 0
 
@@ -71,20 +69,20 @@ class Tree:
     """One group.
 
     Args:
-        plays: of the group; each becomes one trajectory. field: where they are played. rule: when to branch.
+        plays: of the group; each becomes one trajectory. rollout: where they are played. rule: when to branch.
 
     Attributes:
         paths: all trajectories, in the order in which they began.
         initial: how many started at the task from the beginning; fresh: how many because all others had ended.
-        looks: (H, H − H₀) at each answer.
+        uncertainties: (H, H − H₀) at each answer.
     """
 
-    def __init__(self, plays: Sequence[Play], field: Field, rule: Rule) -> None:
-        self._left, self._field, self._rule = deque(plays), field, rule
+    def __init__(self, plays: Sequence[Play], rollout: RolloutContext, rule: Rule) -> None:
+        self._left, self._rollout, self._rule = deque(plays), rollout, rule
         self._size, self._moved, self._closed = len(plays), asyncio.Event(), False
         self.paths: list[Path] = []
         self.initial, self.fresh = 0, 0
-        self.looks: list[tuple[float, float]] = []
+        self.uncertainties: list[tuple[float, float]] = []
 
     async def grow(self) -> list[Trajectory]:
         """Play the whole group."""
@@ -104,7 +102,7 @@ class Tree:
             for path in self.paths:
                 if path.task is not None:
                     path.task.cancel()
-        return [trajectory for path in self.paths for trajectory in path.found]
+        return [trajectory for path in self.paths for trajectory in path.trajectories]
 
     async def _probe(self) -> tuple[float, float]:
         """Play one trajectory that nobody leaves; the uncertainty of its first act, and the mean over later ones."""
@@ -112,7 +110,8 @@ class Tree:
         path = self._start(self._left.popleft())
         await self._play()
         self._closed = False
-        acts = [self._rule.uncertainty([step], self._field.policies) for t in path.found for step in t.steps]
+        steps = [step for trajectory in path.trajectories for step in trajectory.steps]
+        acts = [self._rule.uncertainty([step], self._rollout.setup.policies) for step in steps]
         first = acts[0] if acts else 0.0
         return first, sum(acts[1:]) / len(acts[1:]) if acts[1:] else first
 
@@ -120,15 +119,16 @@ class Tree:
         """Begin a trajectory: at the task, or where it leaves another one."""
         path = Path(play, root=play.sample if left is None else left.root)
         if left is not None:
-            path.looked, path.first, path.streak = left.looked, left.first, left.streak
+            path.measured, path.first, path.streak = left.measured, left.first, left.streak
 
-        async def watch(episode: Any) -> None:
+        async def pause(episode: Any) -> None:
             path.episode, path.released = episode, asyncio.get_running_loop().create_future()
             self._moved.set()
             await path.released
 
-        path.play = dataclasses.replace(play, watch=watch)
-        path.task = asyncio.ensure_future(self._field.collect([path.play]))
+        start = None if play.branch is None else play.branch.start
+        path.play = dataclasses.replace(play, branch=Branch(start=start, pause=pause))
+        path.task = asyncio.ensure_future(self._rollout.collect([path.play]))
         path.task.add_done_callback(lambda _: self._moved.set())
         self.paths.append(path)
         return path
@@ -139,8 +139,8 @@ class Tree:
             waiting = [path for path in self.paths if path.waiting]
             running = [path for path in self.paths if not path.over and not path.waiting]
             for path in self.paths:
-                if path.over and not path.found and path.task is not None:
-                    path.found = path.task.result()  # or what kept it from being played
+                if path.over and not path.trajectories and path.task is not None:
+                    path.trajectories = path.task.result()  # or what kept it from being played
             if not waiting and not running:
                 return
             if not running:
@@ -155,7 +155,7 @@ class Tree:
             if not path.waiting:  # its time ran out meanwhile
                 continue
             fault: PalaestraError | None = None
-            rise = self._look(path)
+            rise = self._measure(path)
             try:
                 await self._leave(path, rise)
             except PalaestraError as error:
@@ -164,24 +164,24 @@ class Tree:
                 path.released.set_result(None) if fault is None else path.released.set_exception(fault)
             path.episode = None
 
-    def _look(self, path: Path) -> float:
+    def _measure(self, path: Path) -> float:
         """H − H₀ of the acts since the last answer."""
         steps = path.episode.trajectory.steps
-        now = self._rule.uncertainty(steps[path.looked :], self._field.policies)
-        path.looked = len(steps)
+        now = self._rule.uncertainty(steps[path.measured :], self._rollout.setup.policies)
+        path.measured = len(steps)
         path.first = now if path.first is None else path.first
-        self.looks.append((now, now - path.first))
+        self.uncertainties.append((now, now - path.first))
         return now - path.first
 
     async def _leave(self, path: Path, rise: float) -> None:
         """Let new trajectories begin where this one waits."""
         chance = 0.0 if self._closed else self._rule.probability(rise, path.streak)
         place = (path.play.group, path.play.sample, len(path.episode.trajectory.steps))
-        draw = np.random.default_rng(derive(self._field.seed, "branch", *place))
+        draw = np.random.default_rng(derive(self._rollout.seed, "branch", *place))
         count = sum(draw.random() < chance for _ in range(self._rule.beam - 1))
         count = min(count, len(self._left))
         path.streak = path.streak + 1 if count else 0
         for _ in range(count):
-            play = await path.episode.branch(self._left[0])
+            play = await path.episode.branch.fork(path.episode, self._left[0])
             self._left.popleft()
             self._start(play, path)

@@ -2,9 +2,8 @@
 
 Programs, episodes and steps are those of the episode runner, and so are their trajectories: what it saves is
 the event loop. Every program is driven by hand until it waits; then all moves are made together, and all
-questions to one policy are answered in one forward pass. A lane whose episode is over takes the next play at once.
-
-Knows episodes, lanes and network policies. Knows no method. A call that hangs cannot be interrupted here.
+questions to one policy are answered in one forward pass. A slot whose episode is over takes the next play at once. A
+call that hangs cannot be interrupted here.
 """
 
 from __future__ import annotations
@@ -17,29 +16,29 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from palaestra.data import Action, StepResult, StopReason, Task, Trajectory
+from palaestra.data import Action, Play, RunSetup, StepResult, StopReason, Task, Trajectory
 from palaestra.data.protocols import Policy, Sampling
 from palaestra.errors import EpisodeFailure, RecipeError
 from palaestra.policies.network import NetworkPolicy, NetworkSession, Question
 from palaestra.registry import register
 from palaestra.rollout.endings import finished, let_out, verdict
 from palaestra.rollout.episode import Episode, nobody_acted
-from palaestra.rollout.field import Act
-from palaestra.rollout.lanes import Lanes, VectorLanes, open_lanes
 from palaestra.rollout.limits import Limits
+from palaestra.rollout.roles import Program, Role
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Program, Role, Stage
+from palaestra.rollout.strategies import RolloutContext, Strategy, play_through
+from palaestra.rollout.vectorized import Slots, VectorSlots, open_slots
 
 
 @register("rollout", "vector")
 class VectorRunner:
-    """Plays programs in lock step, in at most `in_flight` lanes; `workers` and `step_seconds` are not read."""
+    """Plays programs in lock step, in at most `in_flight` slots; `workers` and `step_seconds` are not read."""
 
-    def __init__(self, stage: Stage, settings: RolloutSettings) -> None:
+    def __init__(self, setup: RunSetup, settings: RolloutSettings) -> None:
         """Raises: RecipeError, if a role's policy generates tokens with an engine."""
-        self._settings, self._roles = settings, _LockStepRoles(stage.roles)
-        self._stage = dataclasses.replace(stage, roles=self._roles)
-        self._lanes: Lanes | None = None
+        self._settings, self._roles = settings, _LockStepRoles(setup.roles)
+        self._setup = dataclasses.replace(setup, roles=self._roles)
+        self._slots: Slots | None = None
         self._count = 0
 
     def collect(
@@ -54,10 +53,10 @@ class VectorRunner:
 
         Args:
             temperature: in place of the settings' (evaluation).
-            program: in place of the stage's (demonstrations). It may wait for acts and steps only.
+            program: in place of the run's (demonstrations). It may wait for acts and steps only.
             sampling: in place of the settings' and of `temperature`.
         """
-        if any(play.watch is not None or play.origin is not None for play in plays):
+        if any(play.branch is not None for play in plays):
             raise RecipeError(
                 where="rollout.runner: vector",
                 what="its programs run in lock step, and one that branches off would have to run ahead of it.",
@@ -67,48 +66,50 @@ class VectorRunner:
         waiting, done = deque(enumerate(plays)), dict[int, Trajectory]()
         live: dict[int, _Running] = {}
         sampling, count = sampling or self.sampling(temperature), min(self._settings.in_flight, len(plays))
-        lanes = self._open(count)
+        slots = self._open(count)
         while waiting or live:
-            for lane in range(count):
-                if waiting and lane not in live:
-                    live[lane] = self._start(lanes, lane, *waiting.popleft(), sampling, program or self._stage.program)
-            for lane, answer in _answers(live, lanes).items():
-                live[lane].advance(answer)
-            for lane in [lane for lane, running in live.items() if running.over]:
-                running = live.pop(lane)
+            for slot in range(count):
+                if waiting and slot not in live:
+                    live[slot] = self._start(slots, slot, *waiting.popleft(), sampling, program or self._setup.program)
+            for slot, answer in _answers(live, slots).items():
+                live[slot].advance(answer)
+            for slot in [slot for slot, running in live.items() if running.over]:
+                running = live.pop(slot)
                 done[running.position] = running.episode.trajectory
         return [done[position] for position in range(len(plays))]
 
-    def perform(self, act: Act) -> list[Trajectory]:
-        """Run a strategy; each of its `collect` calls is one lock step of its own."""
+    def perform(
+        self, plays: Sequence[Play], strategies: Sequence[Strategy], rollout: RolloutContext
+    ) -> list[Trajectory]:
+        """Play through strategies, the first outermost; each of their `collect` calls is one lock step of its own."""
 
         async def collect(plays: Sequence[Play], sampling: Sampling | None = None) -> list[Trajectory]:
             return self.collect(plays, sampling=sampling)
 
         async def run() -> list[Trajectory]:
-            return await act(collect)
+            return await play_through(strategies, collect)(plays, rollout)
 
         return asyncio.run(run())
 
     def close(self) -> None:
         """Close the environments."""
-        if self._lanes is not None:
-            self._lanes.close()
-        self._lanes, self._count = None, 0
+        if self._slots is not None:
+            self._slots.close()
+        self._slots, self._count = None, 0
 
-    def _open(self, count: int) -> Lanes:
-        """Lanes are kept from call to call; a vector environment is made anew when the number changes."""
-        if self._lanes is None or (self._count != count and isinstance(self._lanes, VectorLanes)):
+    def _open(self, count: int) -> Slots:
+        """Slots are kept from call to call; a vector environment is made anew when the number changes."""
+        if self._slots is None or (self._count != count and isinstance(self._slots, VectorSlots)):
             self.close()
-            self._lanes = open_lanes(self._stage.environment_name, self._stage.make_environment, count)
+            self._slots = open_slots(self._setup.environment_name, self._setup.make_environment, count)
             self._count = count
-        return self._lanes
+        return self._slots
 
     def _start(
-        self, lanes: Lanes, lane: int, position: int, play: Play, sampling: Sampling, program: Program
+        self, slots: Slots, slot: int, position: int, play: Play, sampling: Sampling, program: Program
     ) -> _Running:
         limits = Limits.of(play, self._settings)
-        episode = Episode(play, self._stage, _LaneHost(lanes, lane), limits, sampling)
+        episode = Episode(play, self._setup, _SlotHost(slots, slot), limits, sampling)
         running = _Running(position, episode, program(episode))
         running.advance(None)
         return running
@@ -121,19 +122,19 @@ class VectorRunner:
         return Sampling(temperature=s.temperature, top_k=s.top_k, top_p=s.top_p)
 
 
-def _answers(live: Mapping[int, _Running], lanes: Lanes) -> dict[int, Any]:
+def _answers(live: Mapping[int, _Running], slots: Slots) -> dict[int, Any]:
     """Answers to those wishes that come first: resets, else questions, else moves.
 
     So a move waits until everybody wants to move: that is the lock step.
     """
-    wishes = {lane: running.wish for lane, running in live.items() if not running.over}
-    resets = {lane: wish.task for lane, wish in wishes.items() if isinstance(wish, _Reset)}
+    wishes = {slot: running.wish for slot, running in live.items() if not running.over}
+    resets = {slot: wish.task for slot, wish in wishes.items() if isinstance(wish, _Reset)}
     if resets:
-        return lanes.reset(resets)
-    questions = {lane: wish for lane, wish in wishes.items() if isinstance(wish, Question)}
+        return slots.reset(resets)
+    questions = {slot: wish for slot, wish in wishes.items() if isinstance(wish, Question)}
     if questions:
         return _ask(questions)
-    return lanes.step({lane: wish.actions for lane, wish in wishes.items()}) if wishes else {}
+    return slots.step({slot: wish.actions for slot, wish in wishes.items()}) if wishes else {}
 
 
 def _ask(questions: Mapping[int, Question]) -> dict[int, Action | EpisodeFailure]:
@@ -141,8 +142,8 @@ def _ask(questions: Mapping[int, Question]) -> dict[int, Action | EpisodeFailure
     answers: dict[int, Action | EpisodeFailure] = {}
     policies = {id(question.session.policy): question.session.policy for question in questions.values()}
     for policy in policies.values():
-        lanes = [lane for lane, question in questions.items() if question.session.policy is policy]
-        answers.update(zip(lanes, policy.answer([questions[lane] for lane in lanes]), strict=True))
+        slots = [slot for slot, question in questions.items() if question.session.policy is policy]
+        answers.update(zip(slots, policy.answer([questions[slot] for slot in slots]), strict=True))
     return answers
 
 
@@ -161,12 +162,12 @@ def _wish(wish: Any) -> Generator[Any, Any, Any]:
     return (yield wish)
 
 
-class _LaneHost:
-    """The environment of one lane, as an episode sees it."""
+class _SlotHost:
+    """The environment of one slot, as an episode sees it."""
 
-    def __init__(self, lanes: Lanes, lane: int) -> None:
-        self._lanes, self._lane = lanes, lane
-        self.agents = lanes.agents(lane)
+    def __init__(self, slots: Slots, slot: int) -> None:
+        self._slots, self._slot = slots, slot
+        self.agents = slots.agents(slot)
 
     async def reset(self, task: Task) -> StepResult:
         return await _wish(_Reset(task))  # type: ignore[no-any-return]
@@ -175,16 +176,16 @@ class _LaneHost:
         return await _wish(_Move(actions))  # type: ignore[no-any-return]
 
     async def expert(self, agent: str) -> Action:
-        return self._lanes.expert(self._lane, agent)
+        return self._slots.expert(self._slot, agent)
 
     async def snapshot(self) -> Any:
-        return self._lanes.snapshot(self._lane)
+        return self._slots.snapshot(self._slot)
 
     async def restore(self, state: Any) -> None:
-        self._lanes.restore(self._lane, state)
+        self._slots.restore(self._slot, state)
 
     async def close(self) -> None:
-        """Lanes outlive their episodes."""
+        """Slots outlive their episodes."""
 
 
 class _LockStepBatcher:
@@ -206,7 +207,7 @@ class _LockStepPolicy(Policy):
 
 
 class _LockStepRoles(Mapping[str, Role]):
-    """The stage's roles in lock step, those added later too."""
+    """The run's roles in lock step, those added later too."""
 
     def __init__(self, roles: Mapping[str, Role]) -> None:
         self._roles = roles
@@ -219,7 +220,7 @@ class _LockStepRoles(Mapping[str, Role]):
         return self._made[name][1]
 
     def forget(self) -> None:
-        """Let go of roles that are no longer on the stage: an opponent holds a whole network."""
+        """Let go of roles that have left the run: an opponent holds a whole network."""
         self._made = {name: made for name, made in self._made.items() if name in self._roles}
 
     def __iter__(self) -> Iterator[str]:

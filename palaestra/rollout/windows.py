@@ -3,8 +3,6 @@
 Suspended episodes are data, a play and the steps that were recorded, so they survive a checkpoint. To go on, the
 environment is reset with the same task and the program runs anew, every act answered from the record: environment,
 contexts and sessions then hold what really happened, read with the present weights.
-
-Knows episodes, sessions and recorded steps. Knows no method, no model and no environment by name.
 """
 
 from __future__ import annotations
@@ -17,16 +15,16 @@ from typing import Any, cast
 
 import numpy as np
 
-from palaestra.data import Action, Failure, Observation, Step, StopReason, Tail, Trajectory
-from palaestra.data.protocols import Acted, Oracle, Policy, Sampling, Session
+from palaestra.data import Action, Failure, NextPrompt, Observation, Play, RunSetup, Step, StopReason, Trajectory
+from palaestra.data.protocols import Oracle, Policy, Response, Sampling, Session
 from palaestra.errors import EpisodeFailure
 from palaestra.registry import register
 from palaestra.rollout.agent import conversation_of
 from palaestra.rollout.journal import play_from_json, play_to_json
-from palaestra.rollout.limits import Halt
+from palaestra.rollout.limits import LimitReached
+from palaestra.rollout.roles import Program, Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Program, Role, Stage
 from palaestra.store.episodes import from_json, to_json
 
 
@@ -47,12 +45,12 @@ class WindowRunner:
 
     provides = frozenset({"fresh"})  # columns that tables made of its episodes have
 
-    def __init__(self, stage: Stage, settings: RolloutSettings) -> None:
+    def __init__(self, setup: RunSetup, settings: RolloutSettings) -> None:
         self._size = settings.window
-        self._environment = stage.environment_name
+        self._environment = setup.environment_name
         self._windows: dict[tuple[str, int], Window] = {}  # by group and sample; none outside of `collect`
-        roles = {name: self._windowed(role) for name, role in stage.roles.items()}
-        self._runner = EpisodeRunner(dataclasses.replace(stage, roles=roles), settings)
+        roles = {name: self._windowed(role) for name, role in setup.roles.items()}
+        self._runner = EpisodeRunner(dataclasses.replace(setup, roles=roles), settings)
         self._suspended: list[Suspended] = []
 
     def collect(
@@ -143,13 +141,13 @@ class Window:
 
     def record(self, agent: str, conversation: int = 0) -> deque[Step]:
         """The acts of one agent in one of its conversations that are to be repeated, in time."""
-        own = (step for step in self._past if step.agent == agent)
-        return deque(step for step in own if conversation_of(step.segment)[0] == conversation)
+        acts = (step for step in self._past if step.agent == agent)
+        return deque(step for step in acts if conversation_of(step.segment)[0] == conversation)
 
     def check_room(self) -> None:
-        """Raises: Halt, when the window is used up."""
+        """Raises: LimitReached, when the window is used up."""
         if self._size is not None and self._used >= self._size:
-            raise Halt(StopReason.SUSPENDED)
+            raise LimitReached(StopReason.SUSPENDED)
 
     def count(self, tokens: int) -> None:
         """A response was sampled; an act without tokens counts as one."""
@@ -213,48 +211,48 @@ class _WindowedSession(Session):
     window: Window
     past: deque[Step]
 
-    async def act(self, observation: Observation, *, seed: int) -> Acted:
+    async def act(self, observation: Observation, *, seed: int) -> Response:
         """The next recorded act, else a new one.
 
-        Raises: Halt, when the window is used up; EpisodeFailure, if the record does not fit.
+        Raises: LimitReached, when the window is used up; EpisodeFailure, if the record does not fit.
         """
         if self.past:
             return self._repeat(observation, self.past.popleft())
         self.window.check_room()
-        acted = await self.session.act(observation, seed=seed)
-        self.window.count(len(acted.action.tokens))
-        return acted
+        response = await self.session.act(observation, seed=seed)
+        self.window.count(len(response.action.tokens))
+        return response
 
-    def record(self, observation: Observation, action: Action) -> Acted:
+    def record(self, observation: Observation, action: Action) -> Response:
         """Take a given action: a program that records repeats itself."""
         if self.past:
             return self._repeat(observation, self.past.popleft())
         self.window.check_room()
-        acted = self.session.record(observation, action)
-        self.window.count(len(acted.action.tokens))
-        return acted
+        response = self.session.record(observation, action)
+        self.window.count(len(response.action.tokens))
+        return response
 
-    def end(self, observation: Observation | None) -> Tail | None:
+    def end(self, observation: Observation | None) -> NextPrompt | None:
         return self.session.end(observation)
 
     def hear_expert(self, ask: Oracle) -> None:
         self.session.hear_expert(ask)
 
-    def _repeat(self, observation: Observation, step: Step) -> Acted:
+    def _repeat(self, observation: Observation, step: Step) -> Response:
         differing = _differences(step.observation, observation)
         if differing:
             raise self.window.changed(step.turn, f"the observation has another {' and another '.join(differing)}")
-        acted = self.session.replay(observation, step.action)
-        if acted.segment != conversation_of(step.segment)[1] or not np.array_equal(acted.prompt, step.prompt):
+        response = self.session.replay(observation, step.action)
+        if response.segment != conversation_of(step.segment)[1] or not np.array_equal(response.prompt, step.prompt):
             raise self.window.changed(step.turn, "the prompt has other tokens")
-        return Acted(action=step.action, prompt=step.prompt, segment=acted.segment, version=step.version)
+        return Response(action=step.action, prompt=step.prompt, segment=response.segment, version=step.version)
 
 
 def _differences(before: Observation, now: Observation) -> list[str]:
     """Names of what differs."""
-    found = [name for name in ("text", "state_key") if getattr(before, name) != getattr(now, name)]
+    differing = [name for name in ("text", "state_key") if getattr(before, name) != getattr(now, name)]
     if before.vector is None or now.vector is None:
         same = before.vector is now.vector
     else:
         same = np.array_equal(before.vector, now.vector)
-    return found if same else [*found, "vector"]
+    return differing if same else [*differing, "vector"]

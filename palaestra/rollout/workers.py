@@ -1,7 +1,4 @@
-"""Worker processes for environments that compute, leak or hang: a hung one is killed and its worker restarted.
-
-Knows the Environment protocol and pipes. Knows nothing of agents or policies.
-"""
+"""Worker processes for environments that compute, leak or hang: a hung one is killed and its worker restarted."""
 
 from __future__ import annotations
 
@@ -113,13 +110,13 @@ def _read(fine: bool, result: bytes, text: str) -> Any:
     Raises: what the call raised; RuntimeError, for a result or an exception that cannot be read here.
     """
     try:
-        found = pickle.loads(result)
+        answer = pickle.loads(result)
     except Exception as error:
         raise RuntimeError(text or f"its answer cannot be read: {type(error).__name__}: {error}") from error
     if fine:
-        return found
-    usual = isinstance(found, Exception) and not isinstance(found, StopIteration)  # a future takes no StopIteration
-    raise found if usual else RuntimeError(text)
+        return answer
+    usual = isinstance(answer, Exception) and not isinstance(answer, StopIteration)  # a future takes no StopIteration
+    raise answer if usual else RuntimeError(text)
 
 
 def _sendable(make: Callable[[], Any]) -> bytes:

@@ -22,10 +22,10 @@ from palaestra.data import (
     Failure,
     FinishReason,
     Marks,
+    NextPrompt,
     Observation,
     Step,
     StopReason,
-    Tail,
     Task,
     ToolCall,
     Trajectory,
@@ -74,13 +74,14 @@ def to_json(trajectory: Trajectory, *, timed: bool = False) -> dict[str, Any]:
         info=_encode(trajectory.info),
         steps=[_step_to_json(step, timed=timed) for step in trajectory.steps],
         last={agent: _observation_to_json(seen) for agent, seen in trajectory.last.items()},
-        tail={agent: _tail_to_json(tail) for agent, tail in trajectory.tail.items()},
+        next_prompts={agent: _next_prompt_to_json(prompt) for agent, prompt in trajectory.next_prompts.items()},
     )
 
 
 def from_json(record: Mapping[str, Any]) -> Trajectory:
     """The trajectory that `to_json` wrote; equal in every field, arrays in value, shape and type."""
     error = record.get("error")
+    prompts = record.get("next_prompts") or record.get("tail", {})  # `tail`: of an earlier version
     return Trajectory(
         task=Task(**_decode(record["task"])),
         group=record["group"],
@@ -92,7 +93,7 @@ def from_json(record: Mapping[str, Any]) -> Trajectory:
         info=_decode(record.get("info", {})),
         steps=[_step_from_json(step) for step in record.get("steps", [])],
         last={agent: _observation_from_json(seen) for agent, seen in record.get("last", {}).items()},
-        tail={agent: _tail_from_json(tail) for agent, tail in record.get("tail", {}).items()},
+        next_prompts={agent: _next_prompt_from_json(prompt) for agent, prompt in prompts.items()},
     )
 
 
@@ -109,12 +110,12 @@ def _failure_to_json(failure: Failure | None) -> dict[str, str] | None:
     return {"boundary": failure.boundary, "message": failure.message, "kind": failure.kind}
 
 
-def _tail_to_json(tail: Tail) -> dict[str, Any]:
-    return {"ids": _array(tail.ids, np.int32), "segment": tail.segment}
+def _next_prompt_to_json(prompt: NextPrompt) -> dict[str, Any]:
+    return {"ids": _array(prompt.ids, np.int32), "segment": prompt.segment}
 
 
-def _tail_from_json(record: Mapping[str, Any]) -> Tail:
-    return Tail(_to_array(record["ids"], np.int32), record["segment"])
+def _next_prompt_from_json(record: Mapping[str, Any]) -> NextPrompt:
+    return NextPrompt(_to_array(record["ids"], np.int32), record["segment"])
 
 
 def _step_to_json(step: Step, *, timed: bool) -> dict[str, Any]:

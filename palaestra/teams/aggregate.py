@@ -1,7 +1,6 @@
 """Aggregation: from what several have said to one answer. Pure functions over texts; None is what means nothing.
 
-An answer that means nothing is never merged with another, wins no vote and counts among those who do not agree. Knows
-texts and numbers alone.
+An answer that means nothing is never merged with another, wins no vote and counts among those who do not agree.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def weighted_vote(outputs: Sequence[Answer], weights: Sequence[float]) -> Answer
     >>> weighted_vote(["7", "8", "8"], [3, 1, 1])
     '7'
     """
-    if len(weights) != len(outputs) or not all(math.isfinite(one) and one >= 0 for one in weights):
+    if len(weights) != len(outputs) or not all(math.isfinite(weight) and weight >= 0 for weight in weights):
         raise InvalidData(
             where="aggregate: weighted_vote",
             what=f"{len(outputs)} outputs and the weights {list(weights)}.",
@@ -59,8 +58,8 @@ def weighted_vote(outputs: Sequence[Answer], weights: Sequence[float]) -> Answer
         )
     pairs = list(zip(outputs, weights, strict=True))
     said = dict.fromkeys(text for text in outputs if text is not None)  # in the order of who said it first
-    found = {text: math.fsum(weight for other, weight in pairs if other == text) for text in said}
-    return max(found, key=found.__getitem__) if found else None
+    weight_of = {text: math.fsum(weight for other, weight in pairs if other == text) for text in said}
+    return max(weight_of, key=weight_of.__getitem__) if weight_of else None
 
 
 def agreement(outputs: Sequence[Answer]) -> float:

@@ -1,7 +1,4 @@
-"""Debate: several answer at once, read all answers, answer again; most voices win.
-
-Knows episodes and the mesh of `graph`. Knows no policy, no method and no environment.
-"""
+"""Debate: several answer at once, read all answers, answer again; most voices win."""
 
 from __future__ import annotations
 
@@ -46,8 +43,8 @@ async def debate(
     """
     names = names_of({"debaters": debaters})
 
-    async def think(seen: Observation) -> tuple[str, Action]:
-        said = await converse(episode, seen, names, rounds=rounds, agree=agree)
+    async def think(observation: Observation) -> tuple[str, Action]:
+        said = await converse(episode, observation, names, rounds=rounds, agree=agree)
         changed = sum(said[0][name] != said[-1][name] for name in names) / debaters
         episode.trajectory.info = {**episode.trajectory.info, "changed": changed}
         return settle(episode, said[-1], "vote")

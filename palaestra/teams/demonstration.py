@@ -1,7 +1,4 @@
-"""Demonstrations of teams whose roles all say what to do: the expert speaks for each of them, in the program itself.
-
-Knows episodes and agents. Knows no program, no policy and no environment.
-"""
+"""Demonstrations of teams whose roles all say what to do: the expert speaks for each of them, in the program itself."""
 
 from __future__ import annotations
 
@@ -20,17 +17,17 @@ if TYPE_CHECKING:
 
 
 async def everybody_as_expert(episode: Episode, *, noise: float = 0.0) -> None:
-    """Play the stage's own program; whoever is asked says what the environment's expert would do.
+    """Play the run's own program; whoever is asked says what the environment's expert would do.
 
     A share `noise` of the messages is spoiled, so that others read what is wrong beside what is right; nobody learns
     to write those.
     """
-    await episode.stage.program(_Played(episode, noise))
+    await episode.setup.program(_Played(episode, noise))
 
 
 def option_of(episode: Episode, name: str, default: Any) -> Any:
     """What the recipe says of an option of the program; the default where the program is played without a recipe."""
-    return options_of(episode.stage.program).get(name, default)
+    return options_of(episode.setup.program).get(name, default)
 
 
 def spoiled(text: str, draw: np.random.Generator) -> str:

@@ -1,7 +1,4 @@
-"""Graphs of roles: who speaks when, and who reads whom. A chain, a star, a mesh, layers, and roles on their own.
-
-Knows episodes, roles and messages. Knows no policy, no method and no environment.
-"""
+"""Graphs of roles: who speaks when, and who reads whom. A chain, a star, a mesh, layers, and roles on their own."""
 
 from __future__ import annotations
 
@@ -32,8 +29,8 @@ def _different(roles: tuple[str, ...]) -> tuple[str, ...]:
     return roles
 
 
-def _of_votes(weights: tuple[float, ...], told: pydantic.ValidationInfo) -> tuple[float, ...]:
-    how = told.data.get("how", "vote")
+def _of_votes(weights: tuple[float, ...], given: pydantic.ValidationInfo) -> tuple[float, ...]:
+    how = given.data.get("how", "vote")
     if weights and how != "vote":
         raise ValueError(f"only votes are weighed, and `how` is {how}")
     return weights
@@ -43,31 +40,31 @@ Roles = Annotated[tuple[str, ...], pydantic.Field(min_length=1), pydantic.AfterV
 Weights = Annotated[tuple[NonNegative, ...], pydantic.AfterValidator(_of_votes)]
 
 
-async def speak(episode: Episode, seen: Observation, hears: Mapping[str, Sequence[str]]) -> dict[str, Answer]:
-    """Let roles speak at once; each has read the observation, and the last messages of those whom it hears.
+async def speak(episode: Episode, observation: Observation, sources: Mapping[str, Sequence[str]]) -> dict[str, Answer]:
+    """Let roles speak at once; each has read the observation, and the last messages of its sources.
 
     What a message means is told by the role's parser, else it is the text itself. Each step notes whom it has read.
 
     Args:
-        hears: who speaks → whom it hears, in this order.
+        sources: who speaks → whose last messages it reads, in this order.
 
     Returns: what each message means.
     """
     shown, turns = {}, {}
-    for role, others in hears.items():
+    for role, others in sources.items():
         steps = [(other, step) for other in others if (step := episode.agents[other].last) is not None]
         lines = [f"{'you' if other == role else other}: {step.action.text or ''}" for other, step in steps]
-        shown[role], turns[role] = noted(seen, *lines), tuple(step.turn for _, step in steps)
+        shown[role], turns[role] = noted(observation, *lines), tuple(step.turn for _, step in steps)
     meant = await asyncio.gather(*(episode.agents[role].ask(text, _plain) for role, text in shown.items()))
     for role, read in turns.items():
         step = episode.agents[role].last
         assert step is not None
         step.info["reads"] = read
-    return {role: None if meaning is None else str(meaning) for role, meaning in zip(hears, meant, strict=True)}
+    return {role: None if meaning is None else str(meaning) for role, meaning in zip(sources, meant, strict=True)}
 
 
 async def converse(
-    episode: Episode, seen: Observation, roles: Sequence[str], *, rounds: int, agree: float | None = None
+    episode: Episode, observation: Observation, roles: Sequence[str], *, rounds: int, agree: float | None = None
 ) -> list[Said]:
     """Rounds in which all speak at once and have read the whole round before; what was meant, round by round.
 
@@ -76,7 +73,7 @@ async def converse(
     """
     said: list[Said] = []
     for _round in range(rounds):
-        said.append(await speak(episode, seen, dict.fromkeys(roles, roles if said else ())))
+        said.append(await speak(episode, observation, dict.fromkeys(roles, roles if said else ())))
         if agree is not None and quorum(list(said[-1].values()), share=agree) is not None:
             break
     return said
@@ -105,8 +102,8 @@ async def act_together(
     """For each act of the environment's only agent, let the team think; who found the action acts."""
     result = await episode.reset()
     while result.observations:
-        _, seen = sole(result, program=program)
-        role, action = await think(seen)
+        _, observation = sole(result, program=program)
+        role, action = await think(observation)
         result = await episode.step({role: action})
 
 
@@ -122,9 +119,9 @@ async def chain(episode: Episode, *, roles: Annotated[tuple[str, ...], pydantic.
         roles: their order. A role may stand in it more than once.
     """
 
-    async def think(seen: Observation) -> tuple[str, Action]:
+    async def think(observation: Observation) -> tuple[str, Action]:
         for place, role in enumerate(roles):
-            said = await speak(episode, seen, {role: roles[max(place - 1, 0) : place]})
+            said = await speak(episode, observation, {role: roles[max(place - 1, 0) : place]})
         return settle(episode, said, "last")
 
     await act_together(episode, think, program="chain")
@@ -147,11 +144,11 @@ async def star(episode: Episode, *, hub: str, spokes: Roles, rounds: PositiveInt
     if hub in spokes:
         raise ContractError(where="program star", what=f"`{hub}` is the hub and a spoke.", remedy="Name another hub.")
 
-    async def think(seen: Observation) -> tuple[str, Action]:
-        said = await speak(episode, seen, {hub: ()})
+    async def think(observation: Observation) -> tuple[str, Action]:
+        said = await speak(episode, observation, {hub: ()})
         for _round in range(rounds):
-            await speak(episode, seen, dict.fromkeys(spokes, (hub,)))
-            said = await speak(episode, seen, {hub: spokes})
+            await speak(episode, observation, dict.fromkeys(spokes, (hub,)))
+            said = await speak(episode, observation, {hub: spokes})
         return settle(episode, said, "last")
 
     await act_together(episode, think, program="star")
@@ -173,8 +170,8 @@ async def mesh(
         agree: end early once this share means the same; 1 asks for consensus. Lower: fewer rounds. Usual: none.
     """
 
-    async def think(seen: Observation) -> tuple[str, Action]:
-        return settle(episode, (await converse(episode, seen, roles, rounds=rounds, agree=agree))[-1], how)
+    async def think(observation: Observation) -> tuple[str, Action]:
+        return settle(episode, (await converse(episode, observation, roles, rounds=rounds, agree=agree))[-1], how)
 
     await act_together(episode, think, program="mesh")
 
@@ -199,10 +196,10 @@ async def layers(
         weights: of the last layer's votes. Empty: all weigh the same.
     """
 
-    async def think(seen: Observation) -> tuple[str, Action]:
+    async def think(observation: Observation) -> tuple[str, Action]:
         before: tuple[str, ...] = ()
         for layer in layers:
-            said = await speak(episode, seen, dict.fromkeys(layer, before))
+            said = await speak(episode, observation, dict.fromkeys(layer, before))
             before = layer
         return settle(episode, said, how, weights)
 
@@ -222,8 +219,8 @@ async def independent(episode: Episode, *, roles: Roles, how: How = "vote", weig
         how: as in `mesh`. weights: of their votes. Empty: all weigh the same.
     """
 
-    async def think(seen: Observation) -> tuple[str, Action]:
-        return settle(episode, await speak(episode, seen, dict.fromkeys(roles, ())), how, weights)
+    async def think(observation: Observation) -> tuple[str, Action]:
+        return settle(episode, await speak(episode, observation, dict.fromkeys(roles, ())), how, weights)
 
     await act_together(episode, think, program="independent")
 

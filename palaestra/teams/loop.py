@@ -1,7 +1,4 @@
-"""Loops in which one role looks at what another did: solver and verifier.
-
-Knows episodes, roles and what a verdict is. Knows no policy, no method and no environment.
-"""
+"""Loops in which one role looks at what another did: solver and verifier."""
 
 from __future__ import annotations
 
@@ -43,15 +40,15 @@ async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
     solver, verifier = episode.agents[SOLVER], episode.agents[VERIFIER]
     result = await episode.reset()
     while result.observations:
-        name, seen = sole(result, program="solver_verifier")
-        right, shown = await episode.expert(name), seen
+        name, observation = sole(result, program="solver_verifier")
+        right, shown = await episode.expert(name), observation
         if draw.random() < noise:
             wrong = spoiled(right.text or "", draw)
-            solver.record(seen, wrong, noise=1.0)
-            verifier.record(await worked_out(verifier, _proposed(seen, wrong)), REJECT[0])
-            shown = _criticized(seen, wrong, REJECT[0])
+            solver.record(observation, wrong, noise=1.0)
+            verifier.record(await worked_out(verifier, _proposed(observation, wrong)), REJECT[0])
+            shown = _criticized(observation, wrong, REJECT[0])
         solver.record(await worked_out(solver, shown), right)
-        verifier.record(await worked_out(verifier, _proposed(seen, right.text or "")), ACCEPT[0])
+        verifier.record(await worked_out(verifier, _proposed(observation, right.text or "")), ACCEPT[0])
         result = await episode.step({SOLVER: right})
 
 
@@ -77,34 +74,34 @@ async def solver_verifier(episode: Episode, *, rounds: PositiveInt = 2) -> None:
     proposals = acts = 0
     result = await episode.reset()
     while result.observations:
-        _, seen = sole(result, program="solver_verifier")
-        proposal, accepted = await solver.act(seen), False
+        _, observation = sole(result, program="solver_verifier")
+        proposal, accepted = await solver.act(observation), False
         acts += 1
         for _round in range(rounds):
-            meant = await verifier.ask(_proposed(seen, proposal.text or ""), verdict)
+            meant = await verifier.ask(_proposed(observation, proposal.text or ""), verdict)
             has_read(verifier, solver)
             accepted = str(meant).lower() in ACCEPT
             if accepted:
                 break
-            proposal = await _again(episode, seen, proposal)
+            proposal = await _again(episode, observation, proposal)
             proposals += 1
-        told = {"proposals": (acts + proposals) / acts, "accepted": accepted}
-        episode.trajectory.info = {**episode.trajectory.info, **told}
+        info = {"proposals": (acts + proposals) / acts, "accepted": accepted}
+        episode.trajectory.info = {**episode.trajectory.info, **info}
         result = await episode.step({SOLVER: proposal})
 
 
-async def _again(episode: Episode, seen: Observation, proposal: Action) -> Action:
+async def _again(episode: Episode, observation: Observation, proposal: Action) -> Action:
     """The solver's next proposal, after it has read what is wrong with this one."""
     solver, verifier = episode.agents[SOLVER], episode.agents[VERIFIER]
     criticism = verifier.last.action.text if verifier.last is not None else None
-    mended = await solver.act(_criticized(seen, proposal.text or "", criticism or ""))
+    mended = await solver.act(_criticized(observation, proposal.text or "", criticism or ""))
     has_read(solver, verifier)
     return mended
 
 
-def _proposed(seen: Observation, proposal: str) -> Observation:
-    return noted(seen, f"proposal: {proposal}")
+def _proposed(observation: Observation, proposal: str) -> Observation:
+    return noted(observation, f"proposal: {proposal}")
 
 
-def _criticized(seen: Observation, proposal: str, criticism: str) -> Observation:
-    return noted(seen, f"proposal: {proposal}", f"verifier: {criticism}")
+def _criticized(observation: Observation, proposal: str, criticism: str) -> Observation:
+    return noted(observation, f"proposal: {proposal}", f"verifier: {criticism}")

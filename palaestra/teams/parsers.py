@@ -1,4 +1,4 @@
-"""Parsers: what a response means to a team. One that means nothing gives None. Knows texts alone."""
+"""Parsers: what a response means to a team. One that means nothing gives None."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def choice(text: str, *, options: tuple[str, ...], anywhere: bool = False) -> st
     words = " ".join(text.lower().split())
     if not anywhere:
         return next((option for option in options if option.lower() == words), None)
-    found = [
+    matches = [
         (hit.start(), -len(option), option)
         for option in options
         if (hit := re.search(rf"\b{re.escape(option.lower())}\b", words))
     ]
-    return min(found)[2] if found else None
+    return min(matches)[2] if matches else None
 
 
 @register("parser", "number")
@@ -37,8 +37,8 @@ def number(text: str) -> float | None:
     >>> number("so 3 + 4 is 7."), number("no idea")
     (7.0, None)
     """
-    found = re.findall(r"-?\d+(?:\.\d+)?", text)
-    return float(found[-1]) if found else None
+    matches = re.findall(r"-?\d+(?:\.\d+)?", text)
+    return float(matches[-1]) if matches else None
 
 
 def tagged(text: str, *, tag: str) -> str | None:
@@ -47,5 +47,5 @@ def tagged(text: str, *, tag: str) -> str | None:
     >>> tagged("<think> hm </think> <verify> no </verify>", tag="verify")
     'no'
     """
-    found = re.findall(rf"<{re.escape(tag)}>(.*?)</{re.escape(tag)}>", text, flags=re.DOTALL)
-    return str(found[-1]).strip() if found else None
+    matches = re.findall(rf"<{re.escape(tag)}>(.*?)</{re.escape(tag)}>", text, flags=re.DOTALL)
+    return str(matches[-1]).strip() if matches else None

@@ -1,7 +1,4 @@
-"""Router: one role says whether enough is known, and so who acts next: the one who searches, or the one who answers.
-
-Knows episodes, roles and how an action begins. Knows no policy, no method and nothing of what is searched.
-"""
+"""Router: one role says whether enough is known, and so who acts next: the one who searches, or the one who answers."""
 
 from __future__ import annotations
 
@@ -34,12 +31,12 @@ async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
     draw = np.random.default_rng(derive(episode.play.seed, "noise"))
     result = await episode.reset()
     while result.observations:
-        name, seen = sole(result, program="router")
-        chosen, wild = await expert_or_random(episode, name, _routed(seen), noise=noise, draw=draw)
-        kind, rest = _told(chosen)
+        name, observation = sole(result, program="router")
+        action, is_random = await expert_or_random(episode, name, _routed(observation), noise=noise, draw=draw)
+        kind, rest = _work_of(action)
         said = next(word for word, meant in VERDICTS.items() if meant == kind)
-        episode.agents["verifier"].record(_for_verifier(seen), said, noise=float(wild))
-        action = episode.agents[WORK[kind]].record(_for_worker(seen, kind), rest, noise=float(wild))
+        episode.agents["verifier"].record(_for_verifier(observation), said, noise=float(is_random))
+        action = episode.agents[WORK[kind]].record(_for_worker(observation, kind), rest, noise=float(is_random))
         result = await episode.step({WORK[kind]: _acting(kind, action)})
 
 
@@ -64,38 +61,40 @@ async def router(episode: Episode, *, turns: PositiveInt = 4, must_answer: bool 
     """
     result = await episode.reset()
     for rounds_left in reversed(range(turns)):
-        _, seen = sole(result, program="router")
+        _, observation = sole(result, program="router")
         said: str | None = "yes"
         if rounds_left or not must_answer:
-            said = await episode.agents["verifier"].ask(_for_verifier(seen), verdict)
+            said = await episode.agents["verifier"].ask(_for_verifier(observation), verdict)
         kind = VERDICTS[said or "no"]
-        action = await episode.agents[WORK[kind]].act(_for_worker(seen, kind))
+        action = await episode.agents[WORK[kind]].act(_for_worker(observation, kind))
         result = await episode.step({WORK[kind]: _acting(kind, action)})
         if not result.observations:
             return
 
 
 # ---- what a role is shown, and what becomes of what it writes ---------------------------------------------
-def _for_verifier(seen: Observation) -> Observation:
+def _for_verifier(observation: Observation) -> Observation:
     """The observation, to which only a verdict is an answer."""
-    return replace(seen, legal=None if seen.legal is None else list(VERDICTS))
+    return replace(observation, legal=None if observation.legal is None else list(VERDICTS))
 
 
-def _for_worker(seen: Observation, kind: str) -> Observation:
+def _for_worker(observation: Observation, kind: str) -> Observation:
     """The observation; of what was legal, what this role may write."""
-    if seen.legal is None:
-        return seen
-    parts = [str(text).partition(" ") for text in seen.legal]
-    return replace(seen, legal=[rest for word, _, rest in parts if word == kind])
+    if observation.legal is None:
+        return observation
+    parts = [str(text).partition(" ") for text in observation.legal]
+    return replace(observation, legal=[rest for word, _, rest in parts if word == kind])
 
 
-def _routed(seen: Observation) -> Observation:
+def _routed(observation: Observation) -> Observation:
     """The observation without legal actions that are no role's work."""
-    legal = None if seen.legal is None else [text for text in seen.legal if str(text).partition(" ")[0] in WORK]
-    return replace(seen, legal=legal)
+    if observation.legal is None:
+        return observation
+    legal = [text for text in observation.legal if str(text).partition(" ")[0] in WORK]
+    return replace(observation, legal=legal)
 
 
-def _told(chosen: Action) -> tuple[str, str]:
+def _work_of(chosen: Action) -> tuple[str, str]:
     """Whose work an action is, and what that role writes.
 
     Raises: ContractError, for an action of another kind.

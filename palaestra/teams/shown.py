@@ -1,7 +1,4 @@
-"""What a role is shown: the environment's observation, and below it what others have said. One note is one line.
-
-Knows observations, results and who has read whom. Knows no program, no role and no policy.
-"""
+"""What a role is shown: the environment's observation, and below it what others have said. One note is one line."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ if TYPE_CHECKING:
     from palaestra.rollout.agent import Agent
 
 
-def noted(seen: Observation, *notes: str) -> Observation:
+def noted(observation: Observation, *notes: str) -> Observation:
     """The observation with notes below its text; without notes, as it is.
 
     What was legal for the environment's agent is so no more: who reads notes may have something else to say. A vector
@@ -27,13 +24,13 @@ def noted(seen: Observation, *notes: str) -> Observation:
 state_key='3 + 4?\\nproposal: 8', instruction=None)
     """
     if not notes:
-        return seen
-    words = seen.text
+        return observation
+    words = observation.text
     if words is None:
-        words = "\n".join(message["content"] for message in seen.messages or ())
+        words = "\n".join(message["content"] for message in observation.messages or ())
     text = "\n".join([words, *notes])
-    key = "\n".join([seen.state_key or words, *notes])
-    return replace(seen, text=text, messages=None, legal=None, state_key=key)
+    key = "\n".join([observation.state_key or words, *notes])
+    return replace(observation, text=text, messages=None, legal=None, state_key=key)
 
 
 def sole(result: StepResult, *, program: str) -> tuple[str, Observation]:
@@ -48,8 +45,8 @@ def sole(result: StepResult, *, program: str) -> tuple[str, Observation]:
             options=sorted(result.observations),
             remedy="Take an environment of one agent, or program `play` with a role for each.",
         )
-    ((name, seen),) = result.observations.items()
-    return name, seen
+    ((name, observation),) = result.observations.items()
+    return name, observation
 
 
 def has_read(agent: Agent, *others: Agent, earlier: Iterable[int] = ()) -> None:

@@ -1,7 +1,4 @@
-"""Demonstrations of roles that have tools: who can calculate does so before it answers.
-
-Knows observations, benches and what an expression looks like. Knows no program, no policy and no environment.
-"""
+"""Demonstrations of roles that have tools: who can calculate does so before it answers."""
 
 from __future__ import annotations
 
@@ -25,18 +22,18 @@ def expression_in(text: str) -> str | None:
     >>> expression_in("work out: 12 + 5 - 40 ="), expression_in("( 87 / 3 + -10 )."), expression_in("room 7")
     ('12 + 5 - 40', '( 87 / 3 + -10 )', None)
     """
-    found = EXPRESSION.search(text)
-    return None if found is None else found[0].strip()
+    match = EXPRESSION.search(text)
+    return None if match is None else match[0].strip()
 
 
-async def worked_out(agent: Agent, seen: Observation) -> Observation:
+async def worked_out(agent: Agent, observation: Observation) -> Observation:
     """In a demonstration: an agent who can calculate works out the expression that it is shown.
 
-    Returns: what it reads then; `seen`, where it has no such tool or there is no expression.
+    Returns: what it reads then; `observation`, where it has no such tool or there is no expression.
     """
-    tools = agent.bench.box.tools if agent.bench is not None else {}
-    expression = expression_in(seen.text or "")
+    tools = agent.tools.toolbox.tools if agent.tools is not None else {}
+    expression = expression_in(observation.text or "")
     for name, argument in CALCULATORS.items():
         if name in tools and expression is not None:
-            return await record_call(agent, seen, name, **{argument: expression})
-    return seen
+            return await record_call(agent, observation, name, **{argument: expression})
+    return observation

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.data import Action, Observation, StepResult, Tail, Task, derive
-from palaestra.data.protocols import Acted, Policy, Sampling, Session, Setting
+from palaestra.data import Action, NextPrompt, Observation, RunSetup, StepResult, Task, derive
+from palaestra.data.protocols import Policy, Response, Sampling, Session
 from palaestra.engines import InProcessEngine
 from palaestra.policies.language import LanguagePolicy
 from palaestra.registry import PositiveInt, register
@@ -123,19 +123,19 @@ class _ScriptedTurns(Session):
     answers: Callable[[int, Observation], str]
     turn: int = 0
 
-    async def act(self, observation: Observation, *, seed: int) -> Acted:
+    async def act(self, observation: Observation, *, seed: int) -> Response:
         text = self.answers(self.turn, observation)
         self.turn += 1
-        return Acted(action=Action(text=text))
+        return Response(action=Action(text=text))
 
-    def record(self, observation: Observation, action: Action) -> Acted:
+    def record(self, observation: Observation, action: Action) -> Response:
         self.turn += 1
-        return Acted(action=action)
+        return Response(action=action)
 
     def fork(self, key: Hashable) -> _ScriptedTurns:
         return _ScriptedTurns(self.answers, self.turn)
 
-    def end(self, observation: Observation | None) -> Tail | None:
+    def end(self, observation: Observation | None) -> NextPrompt | None:
         return None
 
 
@@ -160,7 +160,7 @@ def TinyModel(
     """A language policy of a few thousand weights with its own engine, ready to act and to be trained."""
     words = [*texts, *(f"say {word}" for word in WORDS), *WORDS, "please"]
     policy = LanguagePolicy(
-        name, Setting(seed=seed, texts=lambda: words), hidden=32, layers=2, heads=2, context=context, vocabulary=320,
+        name, RunSetup(seed=seed, texts=lambda: words), hidden=32, layers=2, heads=2, context=context, vocabulary=320,
         value_head=value_head,
     )  # fmt: skip
     policy.engine = InProcessEngine(models={name: policy.model})

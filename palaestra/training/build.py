@@ -1,26 +1,22 @@
-"""Building a run from its settings: environment, policies, roles, runner and the parts of each slot.
-
-Knows settings and the registry. Knows no part by name.
-"""
+"""Building a run from its settings: environment, policies, roles, runner and the parts of each slot."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from palaestra.data import StopReason, Task, Trajectory, derive
+from palaestra.data import Play, RunSetup, StopReason, Task, Trajectory, derive
 from palaestra.data.abilities import has, require, sizes_of
-from palaestra.data.protocols import Optimizer, Policy, Setting, complete
+from palaestra.data.protocols import Optimizer, Policy, complete
 from palaestra.engines import InProcessEngine
-from palaestra.errors import RecipeError, nearest
+from palaestra.errors import ContractError, RecipeError, nearest
 from palaestra.models.devices import run_device
 from palaestra.registry import declared, part
 from palaestra.rollout.programs import demonstration_of, roles_of
 from palaestra.rollout.role_tools import phrases_of
+from palaestra.rollout.roles import Role
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
 from palaestra.training.bound import bind, bind_all
 from palaestra.training.roles import make_roles, temperatures
 from palaestra.training.settings import PolicySettings, RunSettings, Use
@@ -35,37 +31,12 @@ def make_optimizer(use: Use, module: Any) -> Any:
     return complete(made, Optimizer, where=f"optimizer: {use.name}")
 
 
-@dataclass(slots=True, kw_only=True)
-class World:
-    """Where a run plays: the stage, one environment for tasks, and a runner.
-
-    Attributes:
-        source: an environment that is asked for tasks only.
-        runner: plays episodes on the stage; `close` it at the end.
-        setting: what policies were made with.
-        temperatures: per policy, that of its roles.
-        team: roles that ought to act, where the program or the recipe names several.
-    """
-
-    stage: Stage
-    source: Any
-    runner: Any
-    policies: dict[str, Any]
-    setting: Setting
-    temperatures: dict[str, float] = field(default_factory=dict)
-    team: tuple[str, ...] = ()
-
-    def frozen(self, agent: str) -> bool:
-        """Whether this agent's acts are kept out of the updates."""
-        return self.stage.role(agent).frozen
-
-
 def make_environment(name: str, options: Mapping[str, Any]) -> Any:
     """A fresh environment, found by its name, so that workers in other processes can make it too."""
     return part("environment", name).target(**options)
 
 
-def build_world(settings: RunSettings) -> World:
+def build_setup(settings: RunSettings) -> RunSetup:
     """Environment, policies, roles and runner of a run.
 
     Raises: RecipeError, ContractError.
@@ -82,42 +53,32 @@ def build_world(settings: RunSettings) -> World:
         remedy="Add a method `tasks(split, n, seed) -> list[Task]`; training draws its tasks there.",
     )
     vector_size, action_count = sizes_of(source)
-    setting = Setting(
+    setup = RunSetup(
         seed=derive(settings.seed, "weights") % 2**31,
+        device=str(device),
+        environment_name=use.name,
+        environment_options=environment.options,
+        make_environment=make,
+        source=source,
         vector_size=vector_size,
         action_count=action_count,
         texts=lambda: [*transcripts(use, make, source, settings.rollout, settings.seed), *phrases(settings, source)],
-        device=str(device),
     )
-    policies = make_policies(settings, setting)
-    connect_engine(policies, setting.device)
-    program = bind("program", settings.program)
-    declared = roles_of(program)
-    roles = make_roles(settings, source.agents, declared, policies)
-    stage = Stage(
-        environment_name=use.name,
-        make_environment=make,
-        roles=roles,
-        program=program,
-        environment_options=environment.options,
-    )
-    chosen = temperatures(settings, roles)  # which may refuse the recipe: before there are workers
-    runner = part("rollout", settings.rollout.runner).target(stage, settings.rollout)
+    make_policies(settings, setup)
+    connect_engine(setup.policies, setup.device)
+    setup.program = bind("program", settings.program)
+    declared = roles_of(setup.program)
+    setup.roles = make_roles(settings, source.agents, declared, setup.policies)
+    setup.team = tuple(declared or (name for name in settings.agents if name != "*"))
+    setup.temperatures = temperatures(settings, setup.roles)  # it may refuse the recipe: before there are workers
+    setup.runner = part("rollout", settings.rollout.runner).target(setup, settings.rollout)
     if has(source, "expert"):
-        setting.demonstrate = functools.partial(demonstrations, stage, runner, settings.seed)
-    return World(
-        stage=stage,
-        source=source,
-        runner=runner,
-        policies=policies,
-        setting=setting,
-        temperatures=chosen,
-        team=tuple(declared or (name for name in settings.agents if name != "*")),
-    )
+        setup.demonstrate = functools.partial(demonstrations, setup, settings.seed)
+    return setup
 
 
-def make_policies(settings: RunSettings, setting: Setting) -> dict[str, Any]:
-    """All policies of the recipe, in its order; one that stands on another is made after it.
+def make_policies(settings: RunSettings, setup: RunSetup) -> None:
+    """Put all policies of the recipe into the setup, in its order; one that stands on another is made after it.
 
     Raises: RecipeError, for one that stands on nothing, on another that stands on something, or on one that is trained.
     """
@@ -126,8 +87,8 @@ def make_policies(settings: RunSettings, setting: Setting) -> dict[str, Any]:
         if base is not None:
             _check_base(name, base, below, settings)
     for name in sorted(settings.policies, key=lambda name: below[name] is not None):
-        setting.policies[name] = _policy(name, settings.policies[name], setting)
-    return {name: setting.policies[name] for name in settings.policies}
+        setup.policies[name] = _policy(name, settings.policies[name], setup)
+    setup.policies = {name: setup.policies[name] for name in settings.policies}
 
 
 def _below(settings: PolicySettings) -> str | None:
@@ -163,14 +124,20 @@ def _check_base(name: str, base: str, below: Mapping[str, str | None], settings:
         )
 
 
-def _policy(name: str, settings: PolicySettings, setting: Setting) -> Any:
+def _policy(name: str, settings: PolicySettings, setup: RunSetup) -> Any:
     bound = bind("policy", settings.policy)
     options = dict(bound.options)
     if settings.load is not None:
         if "model" not in options:
             raise RecipeError(where=f"policies.{name}.load", what=f"policy `{settings.policy.name}` loads no folder.")
         options["model"] = settings.load
-    made = bound.part.target(name, setting, **options)
+    made = bound.part.target(name, setup, **options)
+    if hasattr(made, "twin") and not hasattr(made, "clone"):
+        raise ContractError(
+            where=f"policies.{name}.policy: {settings.policy.name}",
+            what="its method `twin` is called `clone` now.",
+            remedy="Rename it.",
+        )
     policy = complete(made, Policy, where=f"policies.{name}.policy: {settings.policy.name}")
     policy.trainable = policy.trainable and settings.trainable
     return policy
@@ -188,20 +155,20 @@ def connect_engine(policies: Mapping[str, Any], device: str) -> None:
 def transcripts(use: Use, make: Callable[[], Any], source: Any, rollout: RolloutSettings, seed: int) -> list[str]:
     """What expert (else random) play reads and writes: texts for a tokenizer. Runs in the run's own workers."""
     kind = "expert" if has(source, "expert") else "random"
-    setting = Setting(seed=seed, action_count=sizes_of(source)[1])
-    player = part("policy", kind).target(kind, setting)
-    stage = Stage(
+    setup = RunSetup(
+        seed=seed,
         environment_name=use.name,
-        make_environment=make,
-        roles={"*": Role(policy=player)},
-        program=part("program", "play").target,
         environment_options=use.options,
+        make_environment=make,
+        action_count=sizes_of(source)[1],
+        program=part("program", "play").target,
     )
+    setup.roles = {"*": Role(policy=part("policy", kind).target(kind, setup))}
     tasks: list[Task] = source.tasks("train", TRANSCRIPTS, derive(seed, "transcripts"))
     plays = [Play(task=t, group="transcripts", sample=i, seed=derive(seed, i)) for i, t in enumerate(tasks)]
     texts: list[str] = []
     workers = rollout.model_dump(include={"workers", "worker_kind", "step_seconds", "in_flight"})
-    runner = part("rollout", "episodes").target(stage, RolloutSettings(max_turns=64, **workers))
+    runner = part("rollout", "episodes").target(setup, RolloutSettings(max_turns=64, **workers))
     try:
         played = runner.collect(plays)
     finally:
@@ -213,14 +180,14 @@ def transcripts(use: Use, make: Callable[[], Any], source: Any, rollout: Rollout
     return [text for text in texts if text]
 
 
-def demonstrations(stage: Stage, runner: Any, seed: int, tasks: Sequence[Task]) -> list[Trajectory]:
+def demonstrations(setup: RunSetup, seed: int, tasks: Sequence[Task]) -> list[Trajectory]:
     """The environment's expert at these tasks, each act recorded by the sessions of the run's own policies."""
     plays = [
         Play(task=task, group=f"expert-{task.content_hash}", sample=0, seed=derive(seed, "expert", task.content_hash))
         for task in tasks
     ]
-    program = functools.partial(demonstration_of(stage.program), noise=0.0)
-    return [played for played in runner.collect(plays, program=program) if played.stop is not StopReason.ERROR]
+    program = functools.partial(demonstration_of(setup.program), noise=0.0)
+    return [played for played in setup.runner.collect(plays, program=program) if played.stop is not StopReason.ERROR]
 
 
 def phrases(settings: RunSettings, source: Any) -> list[str]:

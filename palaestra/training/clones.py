@@ -1,7 +1,4 @@
-"""Clones: weights after a warm start, kept so that runs which begin alike need not clone again.
-
-Knows which settings decide a warm start. Knows no policy by name and nothing of what follows.
-"""
+"""Clones: weights after a warm start, kept so that runs which begin alike need not clone again."""
 
 from __future__ import annotations
 
@@ -120,10 +117,10 @@ def _own_file(name: str) -> str:
     if not colon or place.endswith(".py"):
         return place
     try:
-        found = importlib.util.find_spec(place)
+        spec = importlib.util.find_spec(place)
     except (ImportError, ValueError):
         return ""
-    return str(found.origin) if found is not None else ""
+    return str(spec.origin) if spec is not None else ""
 
 
 def _hash_of(path: Path) -> str:

@@ -1,25 +1,25 @@
-"""Evaluating a run's policies on held-out tasks. Knows worlds and panels by name; changes nothing."""
+"""Evaluating a run's policies on held-out tasks; nothing is changed."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from palaestra.data import Task, Trajectory, derive
+from palaestra.data import Play, RunSetup, Task, Trajectory, derive
 from palaestra.envs.kit.panels import evaluation_tasks
 from palaestra.evaluation.panels import Evaluation, summarize
 from palaestra.registry import part
-from palaestra.rollout.stage import Play, Stage
 from palaestra.training.bound import Bound, bind
-from palaestra.training.build import World, make_environment
+from palaestra.training.build import make_environment
 from palaestra.training.settings import RunSettings
 
 
 class Panel:
     """Held-out tasks and the runner that plays them; `close` it at the end, since the runner may be its own."""
 
-    def __init__(self, settings: RunSettings, world: World, strategies: Sequence[Bound] = ()) -> None:
+    def __init__(self, settings: RunSettings, setup: RunSetup, strategies: Sequence[Bound] = ()) -> None:
         """
         Args:
             strategies: one that holds an `instruction` says with which one the panel is played.
@@ -30,24 +30,23 @@ class Panel:
         self._seed = settings.seed
         self.name = settings.environment.name
         self.metric = self._settings.metric
-        source, self._runner = world.source, world.runner
+        source, self._runner = setup.source, setup.runner
         self._own: Any = None  # a runner beside the run's
-        stage: Stage | None = None
         if self._settings.environment is not None:
             self.name = self._settings.environment.name
             bound = bind("environment", self._settings.environment)
             make = functools.partial(make_environment, self._settings.environment.name, bound.options)
             source = make()
-            stage = Stage(
+            setup = dataclasses.replace(
+                setup,
                 environment_name=self.name,
-                make_environment=make,
-                roles=world.stage.roles,
-                program=world.stage.program,
                 environment_options=bound.options,
+                make_environment=make,
+                source=source,
             )
         self.tasks: Sequence[Task] = evaluation_tasks(source, self._settings.tasks, name=self._settings.panel)
-        if stage is not None:
-            self._runner = self._own = part("rollout", settings.rollout.runner).target(stage, settings.rollout)
+        if self._settings.environment is not None:
+            self._runner = self._own = part("rollout", settings.rollout.runner).target(setup, settings.rollout)
 
     def close(self) -> None:
         """End the runner's workers, if it is the panel's own; that of the run is closed with the run."""

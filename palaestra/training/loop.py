@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from palaestra.data import Trajectory, derive
+from palaestra.data import RunSetup, Trajectory, derive
 from palaestra.data.iteration import Iteration
 from palaestra.store.episodes import EpisodeLog
 from palaestra.store.folder import RunFolder
 from palaestra.store.metrics import ENVIRONMENT_STEPS, UPDATES, MetricsLog
-from palaestra.training.build import World
+from palaestra.training.async_collector import AsyncCollector
 from palaestra.training.checkpoint import RunState, load_checkpoint, save_checkpoint
+from palaestra.training.collector import Collector
 from palaestra.training.evaluate import Panel
 from palaestra.training.experience import Experience, Parts, prepare
 from palaestra.training.guards import Guard
 from palaestra.training.measure import measure, spent
 from palaestra.training.progress import Progress
 from palaestra.training.settings import RunSettings
-from palaestra.training.supply import Plans, Supply
 from palaestra.training.teamwork import Teamwork
 
 
@@ -29,9 +29,8 @@ class Trainer:
     """One run in motion. `training.start.start` makes it; `run` takes it to its end."""
 
     settings: RunSettings
-    world: World
-    plans: Plans
-    supply: Supply
+    setup: RunSetup
+    collector: Collector | AsyncCollector
     parts: Parts
     state: RunState
     folder: RunFolder
@@ -43,7 +42,7 @@ class Trainer:
     def __post_init__(self) -> None:
         self.log, self.episodes = MetricsLog(self.folder), EpisodeLog(self.folder)
         self.guard = self.state.guard = Guard(self.settings.training)
-        self.teamwork = Teamwork(self.world.team, self.settings.training.max_empty)
+        self.teamwork = Teamwork(self.setup.team, self.settings.training.max_empty)
 
     def run(self) -> None:
         """Train to the last iteration, or until the panel's score is as good as the recipe asks."""
@@ -65,19 +64,19 @@ class Trainer:
     def iterate(self) -> dict[str, float]:
         """One iteration: collect, credit, update, log."""
         started = time.perf_counter()
-        harvest = self.supply.take(self.step)
+        batch = self.collector.collect(self.step)
         collected = time.perf_counter()
-        experience = self.credit(self.guard.finished(harvest.kept))
-        metrics = measure(harvest.played, experience, self.world.policies, self.world.team)
-        metrics |= harvest.metrics | experience.learned
-        metrics |= self.plans.learn(harvest.played, self.step)
+        experience = self.credit(self.guard.finished(batch.kept))
+        metrics = measure(batch.played, experience, self.setup.policies, self.setup.team)
+        metrics |= batch.metrics | experience.learned
+        metrics |= self.collector.learn(batch.played, self.step)
         updated = self.update(experience)
         if self.settings.due(self.step, self.state.updaters) and self.parts.ready:
             self.guard.learned(experience, self.state.updaters.values())
-        for line in self.teamwork.look(metrics):
+        for line in self.teamwork.check(metrics):
             self.progress.note(line)
         self.step += 1
-        self.count(harvest.played)
+        self.count(batch.played)
         seconds = {"time/rollout": collected - started, "time/update": time.perf_counter() - collected}
         self.log.append(self.step, metrics | updated | self.counters | seconds)
         self.progress.iteration(self.step, metrics | updated, seconds)
@@ -89,7 +88,7 @@ class Trainer:
         policies = {name: updater.policy for name, updater in self.state.updaters.items()}
         seed = derive(self.settings.seed, "parts", self.step)
         iteration = Iteration(policies, self.step, seed, rollout.temperature, training.token_budget)
-        iteration.temperatures = self.world.temperatures
+        iteration.temperatures = self.setup.temperatures
         strict, references = self.settings.strict, self.state.references
         return prepare(
             whole, self.parts, iteration, references, several_updates=self.settings.several_updates, strict=strict
@@ -109,7 +108,7 @@ class Trainer:
             if len(self.state.updaters) > 1:
                 found = {f"policy/{name}/{key.removeprefix('policy/')}": value for key, value in found.items()}
             metrics |= found
-        self.supply.refresh()
+        self.collector.refresh()
         return metrics
 
     def count(self, played: Sequence[Trajectory]) -> None:
@@ -143,4 +142,4 @@ class Trainer:
         self.log.truncate(self.step)
         self.episodes.truncate(self.step)
         for line in self.log.metrics.read():
-            self.teamwork.look(line)
+            self.teamwork.check(line)

@@ -1,4 +1,4 @@
-"""Metrics of one iteration's episodes, under the field's names. Knows trajectories, tables and credit."""
+"""Metrics of one iteration's episodes, under the field's names."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def measure(
 
     Results are those of episodes that are over: where an iteration ends none, they are left out.
     """
-    whole = [t for t in played if t.stop is not StopReason.ERROR]
-    over = [t for t in whole if t.stop is not StopReason.SUSPENDED]
+    not_failed = [t for t in played if t.stop is not StopReason.ERROR]
+    over = [t for t in not_failed if t.stop is not StopReason.SUSPENDED]
     metrics = {
-        "invalid/mean": float(np.mean([s.info.get("invalid", 0.0) for t in whole for s in generated(t)] or [0.0])),
-        "episodes/failed": float(len(played) - len(whole)),
+        "invalid/mean": float(np.mean([s.info.get("invalid", 0.0) for t in not_failed for s in generated(t)] or [0.0])),
+        "episodes/failed": float(len(played) - len(not_failed)),
         "rollout/finished": float(len(over)),
-        "rollout/suspended": float(len(whole) - len(over)),
+        "rollout/suspended": float(len(not_failed) - len(over)),
         "rollout/longest": float(max(sum(map(token_count, generated(t))) for t in played)),
     }
     metrics |= _results(over)
@@ -45,7 +45,7 @@ def measure(
     metrics |= _weights(experience)
     metrics |= {f"info/{name}/mean": value for name, value in told(over).items()}
     metrics |= _tools(over) | _calls(played)
-    return metrics | team_metrics(over, roles) | _versions(whole, policies)
+    return metrics | team_metrics(over, roles) | _versions(not_failed, policies)
 
 
 def generated(trajectory: Trajectory) -> list[Step]:
@@ -62,10 +62,13 @@ def spent(played: Sequence[Trajectory]) -> tuple[int, int]:
 def _weights(experience: Experience) -> dict[str, float]:
     """Of the tokens that count, also rejected ones: the largest weight, and how many equal ones would average as well,
     as a share of them."""
-    own = experience.table["weight"][experience.table["counts"] > 0].double()
-    if not bool((own > 0).any()):
+    counted = experience.table["weight"][experience.table["counts"] > 0].double()
+    if not bool((counted > 0).any()):
         return {}
-    return {"weights/max": float(own.max()), "weights/effective": float(own.sum() ** 2 / own.square().sum() / len(own))}
+    return {
+        "weights/max": float(counted.max()),
+        "weights/effective": float(counted.sum() ** 2 / counted.square().sum() / len(counted)),
+    }
 
 
 def _results(over: Sequence[Trajectory]) -> dict[str, float]:
@@ -87,19 +90,22 @@ def _results(over: Sequence[Trajectory]) -> dict[str, float]:
 
 def _calls(played: Sequence[Trajectory]) -> dict[str, float]:
     """Tool calls that were made in this iteration, where the environment tells of any; copies are not made again."""
-    told_of = [s.info["tool_call"] for t in played for s in generated(t) if "tool_call" in s.info]
-    return {"tools/calls": float(sum(told_of))} if told_of else {}
+    infos = [s.info["tool_call"] for t in played for s in generated(t) if "tool_call" in s.info]
+    return {"tools/calls": float(sum(infos))} if infos else {}
 
 
 def _tools(over: Sequence[Trajectory]) -> dict[str, float]:
     """Where the environment tells of tool calls: calls an episode and the share of them that failed, by result."""
     metrics: dict[str, float] = {}
-    for name, own in (("solved", [t for t in over if t.outcome == 1]), ("failed", [t for t in over if t.outcome == 0])):
-        told_of = [[s.info for s in t.steps if "tool_call" in s.info] for t in own]
-        calls = sum(info["tool_call"] for infos in told_of for info in infos)
-        errors = sum(info.get("tool_error", 0.0) for infos in told_of for info in infos)
-        if any(told_of):
-            metrics[f"tools/{name}/calls"] = calls / len(own)
+    for name, episodes in (
+        ("solved", [t for t in over if t.outcome == 1]),
+        ("failed", [t for t in over if t.outcome == 0]),
+    ):
+        infos = [[s.info for s in t.steps if "tool_call" in s.info] for t in episodes]
+        calls = sum(info["tool_call"] for of_steps in infos for info in of_steps)
+        errors = sum(info.get("tool_error", 0.0) for of_steps in infos for info in of_steps)
+        if any(infos):
+            metrics[f"tools/{name}/calls"] = calls / len(episodes)
         if calls:
             metrics[f"tools/{name}/errors"] = errors / calls
     return metrics
@@ -108,19 +114,19 @@ def _tools(over: Sequence[Trajectory]) -> dict[str, float]:
 def prompt_lengths(trajectory: Trajectory) -> list[int]:
     """Tokens that a policy had before it at each step: all of its segment so far; 0 for policies without tokens."""
     length: dict[tuple[str, int], int] = defaultdict(int)
-    found = []
+    lengths = []
     for step in trajectory.steps:
         place = (step.agent, step.segment)
-        found.append(length[place] + len(step.prompt))
-        length[place] = found[-1] + len(step.action.tokens) if len(step.prompt) else 0
-    return found
+        lengths.append(length[place] + len(step.prompt))
+        length[place] = lengths[-1] + len(step.action.tokens) if len(step.prompt) else 0
+    return lengths
 
 
-def _versions(whole: Sequence[Trajectory], policies: Mapping[str, Any]) -> dict[str, float]:
+def _versions(not_failed: Sequence[Trajectory], policies: Mapping[str, Any]) -> dict[str, float]:
     """How many versions behind the trained weights the sampled steps were."""
     lags = [
         policies[step.policy].version - step.version
-        for trajectory in whole
+        for trajectory in not_failed
         for step in generated(trajectory)
         if step.policy in policies and policies[step.policy].trainable
     ]

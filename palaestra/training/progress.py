@@ -49,8 +49,8 @@ class Progress:
         if not self._quiet:
             self._console.print(text, highlight=False, soft_wrap=True)
 
-    def stage(self, what: str, done: int, of: int) -> None:
-        """How far a stage before the loop has come."""
+    def phase(self, what: str, done: int, of: int) -> None:
+        """How far a phase before the loop has come."""
         if self._live is not None:
             self._live.update(f"{what} {done}/{of}")
         elif self._due() or done == of:

@@ -1,7 +1,4 @@
-"""Roles of a run: who acts, which policy plays whom, and which settings must agree where a policy is shared.
-
-Knows settings, names of roles and policies. Knows no program and no environment by name.
-"""
+"""Roles of a run: who acts, which policy plays whom, and which settings must agree where a policy is shared."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from palaestra.data.protocols import Context, complete
 from palaestra.errors import RecipeError, nearest
 from palaestra.rollout.programs import roles_of
 from palaestra.rollout.role_tools import RoleTools
-from palaestra.rollout.stage import Role
+from palaestra.rollout.roles import Role
 from palaestra.tools import Toolbox
 from palaestra.training.bound import bind, bind_all
 from palaestra.training.settings import RoleSettings, RunSettings, ToolSettings
@@ -34,7 +31,7 @@ def make_roles(
     if declared is None:  # then any name in the recipe may be a role
         acting = tuple(dict.fromkeys((*agents, *(name for name in settings.agents if name != "*"))))
     _refuse_unknown(settings, acting, agents)
-    _refuse_seats(settings, agents)
+    _refuse_unknown_agents(settings, agents)
     roles = {}
     for name in dict.fromkeys((*acting, *settings.agents, *agents, "*")):
         chosen = settings.role(name)
@@ -59,7 +56,7 @@ def _role(chosen: RoleSettings, policy: Any) -> Role:
         prompt=chosen.prompt,
         parser=None if chosen.parser is None else bind("parser", chosen.parser),
         tools=_tools(chosen.tools),
-        seat=chosen.seat,
+        acts_for=chosen.acts_for,
         sampling=chosen.sampling,
     )
 
@@ -69,9 +66,9 @@ def _tools(chosen: ToolSettings) -> RoleTools | None:
     if not chosen.use:
         return None
     options = chosen.model_dump(exclude={"use"})
-    found = RoleTools(tools=tuple(bound() for bound in bind_all("tool", chosen.use)), **options)
-    Toolbox(found.tools)  # refuses two of one name
-    return found
+    tools = RoleTools(tools=tuple(bound() for bound in bind_all("tool", chosen.use)), **options)
+    Toolbox(tools.tools)  # refuses two of one name
+    return tools
 
 
 def temperatures(settings: RunSettings, roles: Mapping[str, Role]) -> dict[str, float]:
@@ -79,21 +76,21 @@ def temperatures(settings: RunSettings, roles: Mapping[str, Role]) -> dict[str, 
 
     Raises: RecipeError, if roles that share a trained policy have different ones: its probabilities are taken at one.
     """
-    found: dict[str, dict[float, str]] = defaultdict(dict)
+    by_policy: dict[str, dict[float, str]] = defaultdict(dict)
     for name in roles_of(bind("program", settings.program)) or [name for name in roles if name != "*"]:
         role = roles[name]
         if not role.frozen:
-            own = role.sampling.get("temperature", settings.rollout.temperature)
-            found[role.policy.name].setdefault(own, name)
-    for policy, own in found.items():
-        if len(own) > 1 and settings.policies[policy].trainable:
-            said = ", ".join(f"{name} {temperature:g}" for temperature, name in own.items())
+            temperature = role.sampling.get("temperature", settings.rollout.temperature)
+            by_policy[role.policy.name].setdefault(temperature, name)
+    for policy, chosen in by_policy.items():
+        if len(chosen) > 1 and settings.policies[policy].trainable:
+            said = ", ".join(f"{name} {temperature:g}" for temperature, name in chosen.items())
             raise RecipeError(
                 where=f"policies.{policy}",
                 what=f"its roles act at different temperatures ({said}), and its probabilities are taken at one.",
                 remedy="Give them one `temperature`, or policies of their own.",
             )
-    return {policy: next(iter(own)) for policy, own in found.items()}
+    return {policy: next(iter(chosen)) for policy, chosen in by_policy.items()}
 
 
 def _refuse_unknown(settings: RunSettings, acting: Sequence[str], agents: Sequence[str]) -> None:
@@ -108,13 +105,13 @@ def _refuse_unknown(settings: RunSettings, acting: Sequence[str], agents: Sequen
             )
 
 
-def _refuse_seats(settings: RunSettings, agents: Sequence[str]) -> None:
+def _refuse_unknown_agents(settings: RunSettings, agents: Sequence[str]) -> None:
     for name, chosen in settings.agents.items():
-        if chosen.seat is not None and chosen.seat not in agents:
+        if chosen.acts_for is not None and chosen.acts_for not in agents:
             raise RecipeError(
-                where=f"agents.{name}.seat",
-                what=f"environment `{settings.environment.name}` has no agent `{chosen.seat}`.",
-                options=nearest(chosen.seat, agents),
+                where=f"agents.{name}.acts_for",
+                what=f"environment `{settings.environment.name}` has no agent `{chosen.acts_for}`.",
+                options=nearest(chosen.acts_for, agents),
                 remedy="Name the environment's agent that this role acts for; leave it out where there is only one.",
             )
 

@@ -51,7 +51,7 @@ class RoleSettings(Section):
     prompt: Prompt | None = None  # stands around whatever it is shown, "{text}"; "{tools}" explains its tools
     parser: Use | None = None  # what its responses mean, in place of the program's own
     tools: ToolSettings = ToolSettings()
-    seat: str | None = None  # the environment's agent that it acts for; None: the only one
+    acts_for: str | None = None  # the environment's agent that it acts for; None: the only one
     frozen: bool = False  # its acts are never learned from; those of other roles of its policy are
     temperature: NonNegative | None = None  # these four: None as in `rollout`; no temperature counts in evaluations
     top_k: Annotated[int, pydantic.Field(ge=0)] | None = None

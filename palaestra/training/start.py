@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from palaestra.data import RunSetup
 from palaestra.evaluation.panels import form
 from palaestra.evaluation.report import write_report
 from palaestra.models.devices import run_device
@@ -19,17 +20,17 @@ from palaestra.rollout.journal import Journal
 from palaestra.store.folder import RECIPE, RunFolder
 from palaestra.store.lock import writing
 from palaestra.store.metrics import MetricsLog
-from palaestra.training.asynchronous import Asynchronous, refuse_strategies
-from palaestra.training.bound import bind, bind_all
-from palaestra.training.build import World, build_world, make_optimizer
+from palaestra.training.async_collector import AsyncCollector, refuse_strategies
+from palaestra.training.bound import Bound, bind, bind_all
+from palaestra.training.build import build_setup, make_optimizer
 from palaestra.training.checkpoint import RunState
 from palaestra.training.clones import Clones
+from palaestra.training.collector import Collector
 from palaestra.training.evaluate import Panel
 from palaestra.training.experience import Parts
 from palaestra.training.loop import Trainer
 from palaestra.training.progress import Progress
 from palaestra.training.settings import PolicySettings, RunSettings, Use
-from palaestra.training.supply import Apart, Plans, Supply, Synchronous
 from palaestra.training.updates import Updater
 from palaestra.training.warm_start import warm_start
 
@@ -111,36 +112,34 @@ def _trainer(
         advantage=bind_all("advantage", _strictly(settings.advantage) if settings.strict else settings.advantage),
         weights=bind_all("weights", settings.weights),
     )
-    world = build_world(settings)
-    resources.callback(world.runner.close)
-    parts.frozen = world.frozen
+    setup = build_setup(settings)
+    resources.callback(setup.runner.close)
+    parts.frozen = setup.frozen
     sampler, strategies = bind("sampler", settings.sampler), bind_all("strategy", settings.strategy)
-    plans = Plans(settings, world.source, sampler)
     updaters = {
         name: _updater(settings, settings.policies[name], policy)
-        for name, policy in world.policies.items()
+        for name, policy in setup.policies.items()
         if policy.trainable
     }
-    supply = _supply(settings, world, plans, [strategy.held or strategy for strategy in strategies], folder)
-    resources.callback(supply.close)
-    keepers = {"runner": world.runner, "sampler": sampler.held}
-    keeper = supply.keeper if isinstance(supply, Asynchronous) else lambda held: held
+    collector = _collector(settings, setup, sampler, [strategy.held or strategy for strategy in strategies], folder)
+    resources.callback(collector.close)
+    keepers = {"runner": setup.runner, "sampler": sampler.held}
     stateful = {place: one.held for place, one in enumerate(strategies) if one.can("state_dict") is not None}
-    keepers |= {f"strategy.{place}": keeper(held) for place, held in stateful.items()}
-    keepers["supply"] = supply  # comes back last: with its state an asynchronous one begins to play, by the others
+    keepers |= {f"strategy.{place}": collector.keeper(held) for place, held in stateful.items()}
+    if collector.holds_state:  # comes back last: with its state an asynchronous one begins to play, by the others
+        keepers["supply"] = collector  # its name in checkpoints
     parts.updates = {name: updater.parts for name, updater in updaters.items()}
     others = parts.stateful | {name: held for name, held in keepers.items() if hasattr(held, "state_dict")}
-    state = RunState(policies=world.policies, references={}, updaters=updaters, others=others)
+    state = RunState(policies=setup.policies, references={}, updaters=updaters, others=others)
     for name, updater in updaters.items():
         if "start" in (settings.reference, settings.policies[name].reference):
             state.references[name] = _frozen(updater.policy)
-    panel = Panel(settings, world, strategies)
+    panel = Panel(settings, setup, strategies)
     resources.callback(panel.close)
     return Trainer(
         settings=settings,
-        world=world,
-        plans=plans,
-        supply=supply,
+        setup=setup,
+        collector=collector,
         parts=parts,
         state=state,
         folder=folder,
@@ -149,13 +148,13 @@ def _trainer(
     )
 
 
-def _supply(settings: RunSettings, world: World, plans: Plans, strategies: Sequence[Any], folder: RunFolder) -> Supply:
-    """Where episodes come from: played in between the updates, beside them, or with old weights."""
+def _collector(
+    settings: RunSettings, setup: RunSetup, sampler: Bound, strategies: Sequence[Any], folder: RunFolder
+) -> Collector | AsyncCollector:
+    """What gives iterations their episodes: played in between the updates, or beside them."""
     if settings.training.max_staleness:
-        return Asynchronous(settings, world, plans, strategies, Journal(folder.path))
-    if settings.training.lag or settings.training.actor_noise:
-        return Apart(settings, world, plans, strategies)
-    return Synchronous(settings, world, plans, strategies)
+        return AsyncCollector(settings, setup, sampler, strategies, Journal(folder.path))
+    return Collector(settings, setup, sampler, strategies)
 
 
 def _strictly(uses: Sequence[Use]) -> list[Use]:
@@ -188,9 +187,9 @@ def _updater(settings: RunSettings, own: PolicySettings, policy: Any) -> Updater
 
 def _frozen(policy: Any) -> Any:
     """A copy whose weights stay as they are."""
-    twin = policy.twin()
-    twin.module.requires_grad_(False)
-    return twin
+    clone = policy.clone()
+    clone.module.requires_grad_(False)
+    return clone
 
 
 def _warm(trainer: Trainer, progress: Progress) -> None:
@@ -198,19 +197,19 @@ def _warm(trainer: Trainer, progress: Progress) -> None:
     if settings.warm_start is not None:
         folder = settings.warm_start.keep
         clones = None if folder is None else Clones(folder, settings)
-        if clones is None or not clones.restore(trainer.world.policies):
-            warm_start(trainer.world, settings.warm_start, seed=settings.seed, say=progress.stage)
+        if clones is None or not clones.restore(trainer.setup.policies):
+            warm_start(trainer.setup, settings.warm_start, seed=settings.seed, say=progress.phase)
             if clones is not None:
-                clones.keep(trainer.world.policies)
+                clones.keep(trainer.setup.policies)
     for name, reference in trainer.state.references.items():
-        reference.module.load_state_dict(trainer.world.policies[name].module.state_dict())
+        reference.module.load_state_dict(trainer.setup.policies[name].module.state_dict())
 
 
 def _start_parts(trainer: Trainer) -> None:
     """Tell parts with state that policies are ready. On a resumed run their weights are read afterwards."""
     learners = {name: updater.policy for name, updater in trainer.state.updaters.items()}
     for held in trainer.parts.stateful.values():
-        held.start(trainer.world.setting, learners)
+        held.start(trainer.setup, learners)
 
 
 def closing_line(folder: RunFolder, panel: Panel) -> str:

@@ -1,7 +1,4 @@
-"""Teamwork: what each role of a team does in an iteration, and a word of warning when a role falls out of it.
-
-Knows trajectories and names of roles. Knows no method, no program and no policy.
-"""
+"""Teamwork: what each role of a team does in an iteration, and a word of warning when a role falls out of it."""
 
 from __future__ import annotations
 
@@ -26,35 +23,37 @@ def team_metrics(played: Sequence[Trajectory], roles: Sequence[str] = ()) -> dic
         agent/<role>/turns/mean     acts in an episode it acted in
 
     Args:
-        played: steps of guests are left out.
+        played: steps of opponents are left out.
         roles: that ought to act; one that never does has zeros. A single role gives nothing.
     """
-    whole = [t for t in played if t.stop is not StopReason.ERROR]
-    acts: dict[str, list[list[Step]]] = {role: [[] for _ in whole] for role in roles}
-    for place, trajectory in enumerate(whole):
+    not_failed = [t for t in played if t.stop is not StopReason.ERROR]
+    acts: dict[str, list[list[Step]]] = {role: [[] for _ in not_failed] for role in roles}
+    for place, trajectory in enumerate(not_failed):
         for step in trajectory.steps:
             if step.marks.row_weight in (None, 1.0):
-                acts.setdefault(step.agent, [[] for _ in whole])[place].append(step)
-    if len(acts) < 2 or not whole:
+                acts.setdefault(step.agent, [[] for _ in not_failed])[place].append(step)
+    if len(acts) < 2 or not not_failed:
         return {}
-    tokens = {role: sum(len(step.action.tokens) for steps in own for step in steps) for role, own in acts.items()}
+    tokens = {
+        role: sum(len(step.action.tokens) for steps in episodes for step in steps) for role, episodes in acts.items()
+    }
     total = sum(tokens.values())
     metrics: dict[str, float] = {}
-    for role, own in sorted(acts.items()):
-        steps = [step for episode in own for step in episode]
-        there = [place for place, episode in enumerate(own) if episode]
-        found = {
-            "calls/mean": len(steps) / len(whole),
-            "active": len(there) / len(whole),
-            "tokens/mean": tokens[role] / len(whole),
+    for role, episodes in sorted(acts.items()):
+        steps = [step for episode in episodes for step in episode]
+        active = [place for place, episode in enumerate(episodes) if episode]
+        numbers = {
+            "calls/mean": len(steps) / len(not_failed),
+            "active": len(active) / len(not_failed),
+            "tokens/mean": tokens[role] / len(not_failed),
             "invalid/mean": float(np.mean([step.info.get("invalid", 0.0) for step in steps] or [0.0])),
         }
         if total:
-            found["tokens/share"] = tokens[role] / total
-        if there:
-            found["reward/mean"] = float(np.mean([whole[place].returns.get(role, 0.0) for place in there]))
-            found["turns/mean"] = len(steps) / len(there)
-        metrics |= {f"agent/{role}/{name}": value for name, value in found.items()}
+            numbers["tokens/share"] = tokens[role] / total
+        if active:
+            numbers["reward/mean"] = float(np.mean([not_failed[place].returns.get(role, 0.0) for place in active]))
+            numbers["turns/mean"] = len(steps) / len(active)
+        metrics |= {f"agent/{role}/{name}": value for name, value in numbers.items()}
     return metrics
 
 
@@ -73,7 +72,7 @@ class Teamwork:
     loud: str = ""
     iterations: int = 0
 
-    def look(self, metrics: Mapping[str, float]) -> list[str]:
+    def check(self, metrics: Mapping[str, float]) -> list[str]:
         """Lines to be shown after an iteration with these metrics.
 
         Raises: NoSignal, for a role that has not acted once in `patience` iterations.
@@ -104,6 +103,6 @@ class Teamwork:
 
     def _shares(self, metrics: Mapping[str, float]) -> list[str]:
         share = {role: metrics.get(f"agent/{role}/tokens/share", 0.0) for role in self.roles}
-        loud = next((role for role, own in share.items() if own >= NEARLY_ALL and len(share) > 1), "")
+        loud = next((role for role, value in share.items() if value >= NEARLY_ALL and len(share) > 1), "")
         said, self.loud = self.loud, loud
         return [f"role {loud} takes {share[loud]:.0%} of the team's tokens"] if loud and loud != said else []

@@ -451,7 +451,7 @@ def _unit(batch: TokenBatch) -> Tensor | None:
 
 
 def _together(samples: Any, batch: TokenBatch) -> np.ndarray | None:
-    """The unit of each sample; a sample without response tokens (a tail) is by itself."""
+    """The unit of each sample; a sample without response tokens (a next prompt) is by itself."""
     unit = _unit(batch)
     if unit is None:
         return None

@@ -1,7 +1,7 @@
 """Warm start: clone the environment's expert before reinforcement learning.
 
 Demonstrations are played through the policy's own context, so that it learns on exactly the ids it will
-meet; only the expert's tokens have loss. Knows policies by protocol. Knows no environment by name.
+meet; only the expert's tokens have loss.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from palaestra.data import StopReason, Trajectory, derive, rows_of
+from palaestra.data import Play, RunSetup, StopReason, Trajectory, derive, rows_of
 from palaestra.data.abilities import has
 from palaestra.data.batches import micro_batches
 from palaestra.errors import NoSignal, RecipeError
 from palaestra.rollout.programs import demonstration_of
-from palaestra.rollout.stage import Play
-from palaestra.training.build import World, make_optimizer
+from palaestra.training.build import make_optimizer
 from palaestra.training.settings import WarmStartSettings
 
 
 def warm_start(
-    world: World, settings: WarmStartSettings, *, seed: int, say: Callable[[str, int, int], None]
+    setup: RunSetup, settings: WarmStartSettings, *, seed: int, say: Callable[[str, int, int], None]
 ) -> dict[str, float]:
     """Behavior cloning of every trainable policy that acts in demonstrations; of frozen ones too, if asked.
 
@@ -39,11 +38,11 @@ def warm_start(
     Raises: RecipeError, if the environment has no expert, or no teacher to be guided by; NoSignal, if every
         demonstration failed.
     """
-    source = world.source
+    source = setup.source
     if not has(source, "expert"):
         raise RecipeError(
             where="warm_start",
-            what=f"environment `{world.stage.environment_name}` has no expert to clone.",
+            what=f"environment `{setup.environment_name}` has no expert to clone.",
             remedy="Leave `warm_start` out, or give the environment a method `expert(agent) -> Action`.",
         )
     tasks = source.tasks("train", settings.episodes, derive(seed, "demonstrations"))
@@ -51,22 +50,22 @@ def warm_start(
         Play(task=task, group=f"demonstration-{i:05d}", sample=0, seed=derive(seed, "demonstration", i))
         for i, task in enumerate(tasks)
     ]
-    plays = _guided(plays, world, share=settings.guidance)
+    plays = _guided(plays, setup, share=settings.guidance)
     say("demonstrations", 0, len(plays))
-    program = functools.partial(demonstration_of(world.stage.program), noise=settings.noise)
-    played = world.runner.collect(plays, program=program)
-    whole = [t for t in played if t.stop is not StopReason.ERROR and t.steps]
-    if not whole:
+    program = functools.partial(demonstration_of(setup.program), noise=settings.noise)
+    played = setup.runner.collect(plays, program=program)
+    finished = [t for t in played if t.stop is not StopReason.ERROR and t.steps]
+    if not finished:
         first = next((t.error.message for t in played if t.error), "no episode had a step")
         raise NoSignal(where="warm_start", what=f"all {len(played)} demonstrations failed. The first:\n{first}")
-    metrics: dict[str, float] = {"warm_start/demonstrations": float(len(whole))}
-    for name, members in _cloned_together(world.policies, frozen=settings.frozen).items():
-        policy, rows = world.policies[name], [row for row in rows_of(whole) if row.step.policy in members]
+    metrics: dict[str, float] = {"warm_start/demonstrations": float(len(finished))}
+    for name, members in _cloned_together(setup.policies, frozen=settings.frozen).items():
+        policy, rows = setup.policies[name], [row for row in rows_of(finished) if row.step.policy in members]
         if rows and (policy.trainable or (settings.frozen and policy.module is not None)):
-            found = _clone(policy, rows, settings, seed=derive(seed, "cloning", name), say=say)
-            metrics |= {f"warm_start/{name}/{key}": value for key, value in found.items()}
+            metrics_of_policy = _clone(policy, rows, settings, seed=derive(seed, "cloning", name), say=say)
+            metrics |= {f"warm_start/{name}/{key}": value for key, value in metrics_of_policy.items()}
             for member in members:
-                world.policies[member].weights_changed(world.policies[member].version + 1)
+                setup.policies[member].weights_changed(setup.policies[member].version + 1)
     return metrics
 
 
@@ -80,24 +79,24 @@ def _cloned_together(policies: Mapping[str, Any], *, frozen: bool) -> dict[str, 
     }
 
 
-def _guided(plays: list[Play], world: World, *, share: float) -> list[Play]:
+def _guided(plays: list[Play], setup: RunSetup, *, share: float) -> list[Play]:
     """A share of the plays under what the environment's teacher says before a first attempt."""
-    if share > 0 and not has(world.source, "guidance"):
+    if share > 0 and not has(setup.source, "guidance"):
         raise RecipeError(
             where="warm_start.guidance",
-            what=f"environment `{world.stage.environment_name}` has no teacher.",
+            what=f"environment `{setup.environment_name}` has no teacher.",
             remedy="Set it to 0, or give the environment the ability `guidance`: `guidance(trajectory, *, seed)` and "
             "`reference(task)`.",
         )
-    found = []
+    guided = []
     for play in plays:
         draw = np.random.default_rng(derive(play.seed, "guidance"))
         if draw.random() < share:
             attempt = Trajectory(task=play.task, group=play.group)
-            text = world.source.guidance(attempt, seed=derive(play.seed, "guidance"))
+            text = setup.source.guidance(attempt, seed=derive(play.seed, "guidance"))
             play = dataclasses.replace(play, instruction=text or None)
-        found.append(play)
-    return found
+        guided.append(play)
+    return guided
 
 
 def _clone(

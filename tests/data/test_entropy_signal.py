@@ -1,7 +1,7 @@
 """The entropy signal: (1) it has the numbers of the definition, signed and as released; (2) it lies in [−1, 1], grows
 with entropy, and reaches both ends in its own batch; (3) a batch without tokens above or below the pivot, or of equal
-entropies, has a scale too; (4) masked tokens do not matter; (5) entropies that are none are refused; (6) heat changes
-temperatures by the signal, each row by its own, and strength 0 leaves them bit for bit.
+entropies, has a scale too; (4) masked tokens do not matter; (5) entropies that are none are refused; (6) a rule
+changes temperatures by the signal, each row by its own, and strength 0 leaves them bit for bit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from palaestra.data.entropy_signal import EntropyHeat, EntropyScale, entropy_scale, factors
+from palaestra.data.entropy_signal import EntropyScale, EntropyTemperature, entropy_scale, factors
 from palaestra.errors import InvalidData
 from tests.parts.tables import close, quick
 
@@ -28,8 +28,8 @@ def test_numbers() -> None:  # rule 1
     scale = entropy_scale(FIVE, quantile=0.5)
     assert close(scale.signal(FIVE), [-1, -0.4114, 0, 0.5, 1])
     assert close(scale.signal(FIVE, released_sign=True), [1, 0.4114, 0, 0.5, 1])
-    heat = EntropyHeat(scale=scale, strength=0.05)
-    assert close(heat.factor(FIVE), [0.95, 0.9794, 1, 1.025, 1.05])
+    rule = EntropyTemperature(scale=scale, strength=0.05)
+    assert close(rule.factor(FIVE), [0.95, 0.9794, 1, 1.025, 1.05])
 
 
 def test_bounds_of_a_clip() -> None:  # rule 1
@@ -84,7 +84,7 @@ def test_rounding_is_no_fault() -> None:  # rule 5
 
 def test_factors() -> None:  # rule 6
     scale = entropy_scale(FIVE, quantile=0.5)
-    hot, mild = EntropyHeat(scale=scale, strength=0.5), EntropyHeat(scale=scale, strength=0.1)
+    hot, mild = EntropyTemperature(scale=scale, strength=0.5), EntropyTemperature(scale=scale, strength=0.1)
     assert close(factors([hot, None, mild], torch.tensor([2.0, 2.0, 2.0])), [1.5, 1.0, 1.1])
-    none = EntropyHeat(scale=EntropyScale(pivot=0, deviation=1, high=1, low=1), strength=0.0)
+    none = EntropyTemperature(scale=EntropyScale(pivot=0, deviation=1, high=1, low=1), strength=0.0)
     assert factors([none] * 5, FIVE).tolist() == [1.0] * 5

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from palaestra import registry
-from palaestra.data import Action, Observation, Tail
-from palaestra.data.protocols import Acted, Context, Engine, Optimizer, Policy, Session, complete
+from palaestra.data import Action, NextPrompt, Observation
+from palaestra.data.protocols import Context, Engine, Optimizer, Policy, Response, Session, complete
 from palaestra.engines import InProcessEngine
 from palaestra.errors import ContractError
 from palaestra.testing import ScriptedPolicy, TinyModel
@@ -21,13 +21,13 @@ from palaestra.testing import ScriptedPolicy, TinyModel
 class Short(Session):
     """Writes what has no default."""
 
-    async def act(self, observation: Observation, *, seed: int) -> Acted:
-        return Acted(action=Action(text="yes"))
+    async def act(self, observation: Observation, *, seed: int) -> Response:
+        return Response(action=Action(text="yes"))
 
-    def record(self, observation: Observation, action: Action) -> Acted:
-        return Acted(action=action, version=7)
+    def record(self, observation: Observation, action: Action) -> Response:
+        return Response(action=action, version=7)
 
-    def end(self, observation: Observation | None) -> Tail | None:
+    def end(self, observation: Observation | None) -> NextPrompt | None:
         return None
 
 

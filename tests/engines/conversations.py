@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from palaestra.data.protocols import Generation, Request
+from palaestra.data.protocols import Request, Response
 from palaestra.engines import InProcessEngine
 from palaestra.engines.sampling import log_distribution
 from palaestra.models import make_causal_lm
@@ -43,7 +43,7 @@ def some_ids(random: np.random.Generator, low: int = 1, high: int = 30) -> np.nd
 class Turn:
     request: Request
     before: list[int]  # ids of the session when it was sampled, prompt included
-    answer: Generation
+    answer: Response
 
 
 @dataclass
@@ -56,12 +56,12 @@ class Talker:
     ids: list[int] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
 
-    async def say(self, prompt: np.ndarray, *, seed: int = 0, **options: Any) -> Generation:
+    async def say(self, prompt: np.ndarray, *, seed: int = 0, **options: Any) -> Response:
         request = Request(policy=self.policy, session=self.session, prompt=prompt, seed=seed, **options)
         answer = await self.engine.generate(request)
         self.ids += prompt.tolist()
         self.turns.append(Turn(request, list(self.ids), answer))
-        self.ids += answer.tokens.tolist()
+        self.ids += answer.action.tokens.tolist()
         return answer
 
     async def talk(self, turns: int, *, seed: int, **options: Any) -> None:
@@ -76,14 +76,14 @@ class Talker:
 
 def uncached(model: Any, turn: Turn) -> tuple[np.ndarray, np.ndarray]:
     """Log-probabilities and entropies of a turn's tokens by one full forward pass."""
-    sequence = torch.tensor([turn.before + turn.answer.tokens.tolist()])
+    sequence = torch.tensor([turn.before + turn.answer.action.tokens.tolist()])
     with torch.no_grad():
         logits = model(input_ids=sequence, use_cache=False).logits[0, len(turn.before) - 1 : -1]
     count, request = len(logits), turn.request
     logprobs = log_distribution(
         logits, temperature=[request.temperature] * count, top_k=[request.top_k] * count, top_p=[request.top_p] * count
     )
-    chosen = logprobs.gather(1, torch.tensor(turn.answer.tokens.tolist())[:, None])[:, 0]
+    chosen = logprobs.gather(1, torch.tensor(turn.answer.action.tokens.tolist())[:, None])[:, 0]
     entropy = -(logprobs.exp() * logprobs.masked_fill(logprobs.isinf(), 0)).sum(-1)
     return chosen.numpy(), entropy.numpy()
 
@@ -93,6 +93,6 @@ def assert_true_to(model: Any, talker: Talker) -> None:
     assert talker.turns
     for turn in talker.turns:
         logprobs, entropy = uncached(model, turn)
-        np.testing.assert_allclose(turn.answer.logprobs, logprobs, atol=1e-5, rtol=0)
-        if turn.answer.entropy is not None:
-            np.testing.assert_allclose(turn.answer.entropy, entropy, atol=1e-5, rtol=0)
+        np.testing.assert_allclose(turn.answer.action.logprobs, logprobs, atol=1e-5, rtol=0)
+        if turn.answer.action.entropy is not None:
+            np.testing.assert_allclose(turn.answer.action.entropy, entropy, atol=1e-5, rtol=0)

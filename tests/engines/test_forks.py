@@ -35,15 +35,15 @@ def test_a_common_answer_is_computed_once(late: bool) -> None:  # rule 1
     async def play() -> list[Talker]:
         await root.say(prompt, max_tokens=4)
         engine.statistics.reset()
-        twins = [branch(root, f"twin {k}") for k in range(3)]
+        copies = [branch(root, f"copied {k}") for k in range(3)]
         assert engine.statistics.computed_tokens == 0
         if late:
             await root.say(answer, seed=1, max_tokens=5)
-            await asyncio.gather(*(twin.say(answer, seed=k, max_tokens=1) for k, twin in enumerate(twins)))
+            await asyncio.gather(*(copied.say(answer, seed=k, max_tokens=1) for k, copied in enumerate(copies)))
         else:
-            everybody = enumerate([root, *twins])
+            everybody = enumerate([root, *copies])
             await asyncio.gather(*(one.say(answer, seed=k, max_tokens=1) for k, one in everybody))
-        return [root, *twins]
+        return [root, *copies]
 
     talkers = asyncio.run(play())
     assert engine.statistics.prefill_tokens == 1 + 9  # the last id of the response was not read before
@@ -87,15 +87,15 @@ def test_a_cancelled_prompt_is_not_shared() -> None:  # rule 4
 
     async def play() -> list[Talker]:
         await root.say(ids(1, 2, 3), max_tokens=2)
-        twin, other = branch(root, "twin"), branch(root, "other")
+        copied, other = branch(root, "copied"), branch(root, "other")
         doomed = asyncio.create_task(root.say(ids(4, 5, 6, 7), max_tokens=60))
         for _ in range(40):
             await asyncio.sleep(0)
         doomed.cancel()
         await asyncio.gather(doomed, return_exceptions=True)
         await root.say(ids(8, 9, 10, 11), seed=3, max_tokens=4)
-        await asyncio.gather(twin.say(ids(4, 5, 6, 7), seed=4, max_tokens=4), other.say(ids(8), seed=5, max_tokens=4))
-        return [root, twin, other]
+        await asyncio.gather(copied.say(ids(4, 5, 6, 7), seed=4, max_tokens=4), other.say(ids(8), seed=5, max_tokens=4))
+        return [root, copied, other]
 
     for talker in asyncio.run(play()):
         assert_true_to(model, talker)
@@ -109,12 +109,12 @@ def test_first_prompts_stay_shareable() -> None:  # rule 5
 
     async def play() -> list[Talker]:
         await root.say(prompt, max_tokens=2)
-        twin = branch(root, "twin")
-        await asyncio.gather(root.say(ids(1, 2), seed=1), twin.say(ids(1, 2), seed=2))
+        copied = branch(root, "copied")
+        await asyncio.gather(root.say(ids(1, 2), seed=1), copied.say(ids(1, 2), seed=2))
         before = engine.statistics.prefill_tokens
         await late.say(prompt, seed=3, max_tokens=2)
         assert engine.statistics.prefill_tokens == before
-        return [root, twin, late]
+        return [root, copied, late]
 
     for talker in asyncio.run(play()):
         assert_true_to(model, talker)

@@ -57,9 +57,9 @@ def test_a_request_alone_and_among_fifty_others():  # rule 2
 
     alone, among = asyncio.run(play(0)), asyncio.run(play(50))
     for left, right in zip(alone.turns, among.turns, strict=True):
-        assert left.answer.tokens.tolist() == right.answer.tokens.tolist()
+        assert left.answer.action.tokens.tolist() == right.answer.action.tokens.tolist()
         # Rows are padded so that products give equal bits in every batch; other machines may differ in the last one.
-        np.testing.assert_allclose(left.answer.logprobs, right.answer.logprobs, atol=1e-6, rtol=0)
+        np.testing.assert_allclose(left.answer.action.logprobs, right.answer.action.logprobs, atol=1e-6, rtol=0)
 
 
 def test_each_id_is_computed_once_over_32_turns():  # rule 3
@@ -68,7 +68,9 @@ def test_each_id_is_computed_once_over_32_turns():  # rule 3
     asyncio.run(talk_all(talkers, turns=32))
     # The last sampled id of an episode is never read by anyone.
     assert engine.statistics.computed_tokens == sum(len(talker.ids) - 1 for talker in talkers)
-    assert engine.statistics.sampled_tokens == sum(len(t.answer.tokens) for talker in talkers for t in talker.turns)
+    assert engine.statistics.sampled_tokens == sum(
+        len(t.answer.action.tokens) for talker in talkers for t in talker.turns
+    )
     assert engine.statistics.recomputed_tokens == 0
     engine.statistics.reset()
     assert engine.statistics.computed_tokens == 0
@@ -91,7 +93,7 @@ def test_a_group_prompt_is_computed_once():  # rule 4
     asyncio.run(play())
     assert engine.statistics.shared_tokens == 9 * 40
     assert engine.statistics.prefill_tokens == 40 + 3
-    assert len({int(talker.turns[0].answer.tokens[0]) for talker in talkers}) > 1
+    assert len({int(talker.turns[0].answer.action.tokens[0]) for talker in talkers}) > 1
     for talker in talkers:
         assert_true_to(model, talker)
 
@@ -163,7 +165,7 @@ def test_sessions_outlive_their_weights():  # rule 7
         assert_true_to(model, talker)
         assert {turn.answer.version for turn in talker.turns} == {7}
     recomputed = engine.statistics.recomputed_tokens
-    assert recomputed == sum(len(turns[-1].before) + len(turns[-1].answer.tokens) - 1 for turns in old)
+    assert recomputed == sum(len(turns[-1].before) + len(turns[-1].answer.action.tokens) - 1 for turns in old)
 
 
 def test_weights_change_inside_a_response():  # rule 7
@@ -183,12 +185,9 @@ def test_weights_change_inside_a_response():  # rule 7
     asyncio.run(play())
     turn = talker.turns[0]
     assert turn.answer.version == 1  # the weights that began it
-    late = turn.answer.tokens.tolist()
-    turn.before, turn.answer.tokens, turn.answer.logprobs = (
-        turn.before + late[:7],
-        turn.answer.tokens[7:],
-        turn.answer.logprobs[7:],
-    )
+    late = turn.answer.action.tokens.tolist()
+    action = turn.answer.action
+    turn.before, action.tokens, action.logprobs = turn.before + late[:7], action.tokens[7:], action.logprobs[7:]
     assert_true_to(model, talker)
 
 
@@ -198,18 +197,18 @@ def test_a_fork_continues_like_its_original():  # rule 8
     original = Talker(engine, "original")
     asyncio.run(original.talk(3, seed=3))
     engine.statistics.reset()
-    engine.fork("original", "twin")
+    engine.fork("original", "copied")
     engine.fork("original", "branch")
-    twin, branch = (Talker(engine, name, ids=list(original.ids)) for name in ("twin", "branch"))
+    copied, branch = (Talker(engine, name, ids=list(original.ids)) for name in ("copied", "branch"))
     assert engine.statistics.computed_tokens == 0
 
     async def play() -> None:
-        await asyncio.gather(original.talk(2, seed=9), twin.talk(2, seed=9), branch.talk(2, seed=10))
+        await asyncio.gather(original.talk(2, seed=9), copied.talk(2, seed=9), branch.talk(2, seed=10))
 
     asyncio.run(play())
-    assert twin.ids == original.ids != branch.ids
+    assert copied.ids == original.ids != branch.ids
     assert engine.statistics.recomputed_tokens == 0
-    for talker in (original, twin, branch):
+    for talker in (original, copied, branch):
         assert_true_to(model, talker)
 
 
@@ -222,7 +221,7 @@ def test_a_fork_into_a_used_slot_shares_nothing_false():  # rules 4, 8
         for session, words in (("ended", prompt), ("kept", ids(9, 8, 7, 6, 5)), ("third", ids(4, 4))):
             await Talker(engine, session).say(words, max_tokens=3)
         engine.close("ended")
-        engine.fork("kept", "twin")
+        engine.fork("kept", "copied")
         engine.close("third")
         await late.say(prompt, max_tokens=3)
 
@@ -238,10 +237,10 @@ def test_more_sessions_than_slots():  # rule 9
     assert engine.statistics.recomputed_tokens > 0
     for talker in talkers:
         assert_true_to(model, talker)
-    engine.fork(0, "twin")  # no slot is free: the twin is computed when it acts
-    twin = Talker(engine, "twin", ids=list(talkers[0].ids))
-    asyncio.run(twin.talk(1, seed=5))
-    assert_true_to(model, twin)
+    engine.fork(0, "copied")  # no slot is free: the copied is computed when it acts
+    copied = Talker(engine, "copied", ids=list(talkers[0].ids))
+    asyncio.run(copied.talk(1, seed=5))
+    assert_true_to(model, copied)
 
 
 def test_why_generations_end():  # rule 10
@@ -250,7 +249,7 @@ def test_why_generations_end():  # rule 10
 
     async def finish(session: str, prompt: np.ndarray, **options: object) -> tuple[FinishReason, int]:
         answer = await Talker(engine, session).say(prompt, **options)
-        return answer.finish, len(answer.tokens)
+        return answer.action.finish, len(answer.action.tokens)
 
     async def play() -> None:
         assert await finish("length", ids(1, 2), max_tokens=5) == (FinishReason.LENGTH, 5)
@@ -263,9 +262,9 @@ def test_why_generations_end():  # rule 10
 
 def test_the_stop_id_belongs_to_the_response():  # rule 10
     engine = InProcessEngine(models={"p": small_model()})
-    free = asyncio.run(Talker(engine, "free").say(ids(1, 2), max_tokens=10)).tokens.tolist()
+    free = asyncio.run(Talker(engine, "free").say(ids(1, 2), max_tokens=10)).action.tokens.tolist()
     stop = free[4]
-    held = asyncio.run(Talker(engine, "held").say(ids(1, 2), max_tokens=10, stop=(stop,))).tokens.tolist()
+    held = asyncio.run(Talker(engine, "held").say(ids(1, 2), max_tokens=10, stop=(stop,))).action.tokens.tolist()
     assert held == free[: free.index(stop) + 1]
 
 
@@ -274,11 +273,11 @@ def test_greedy_is_the_argmax():  # rule 11
     engine = InProcessEngine(models={"p": model})
     answer = asyncio.run(Talker(engine, 0).say(ids(4, 5, 6), max_tokens=8, temperature=0.0, entropy=True))
     sequence = [4, 5, 6]
-    for token in answer.tokens.tolist():
+    for token in answer.action.tokens.tolist():
         with torch.no_grad():
             assert token == model(input_ids=torch.tensor([sequence])).logits[0, -1].argmax().item()
         sequence.append(token)
-    assert not answer.logprobs.any() and answer.entropy is not None and not answer.entropy.any()
+    assert not answer.action.logprobs.any() and answer.action.entropy is not None and not answer.action.entropy.any()
 
 
 def test_model_and_random_state_are_left_alone():  # rule 12

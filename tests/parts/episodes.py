@@ -9,19 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from palaestra.data import Action, Observation, Step, StepTable, Task, Trajectory, rows_of
+from palaestra.data import Action, Observation, RunSetup, Step, StepTable, Task, Trajectory, rows_of
 from palaestra.data.iteration import Iteration
-from palaestra.data.protocols import Setting
 from palaestra.policies.network import NetworkPolicy
 from palaestra.recipe import load
 from palaestra.training.loop import Trainer
 from palaestra.training.start import train
 
-SETTING = Setting(seed=0, vector_size=4, action_count=3)
+SETUP = RunSetup(seed=0, vector_size=4, action_count=3)
 
 
 def policy(seed: int = 0) -> NetworkPolicy:
-    return NetworkPolicy("main", Setting(seed=seed, vector_size=4, action_count=3), hidden=(8,))
+    return NetworkPolicy("main", RunSetup(seed=seed, vector_size=4, action_count=3), hidden=(8,))
 
 
 def episode(acting: Any, sample: int, actions: Sequence[int], won: float, *, group: str = "g") -> Trajectory:

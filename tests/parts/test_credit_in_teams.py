@@ -1,6 +1,6 @@
 """Credit in teams, what holds for every input.
 
-Keys: (1) `act` counts an agent's acts in its conversation, in any order of rows, and guests do not disturb it;
+Keys: (1) `act` counts an agent's acts in its conversation, in any order of rows, and opponents do not disturb it;
 (2) one agent in one conversation: `act` is the rank of its turn; (3) `reads` comes from what programs tell of an act.
 All estimators for teams, side by side: (4) renaming the roles permutes names and changes no number.
 """
@@ -59,7 +59,7 @@ def test_act_of_one_agent(table: StepTable) -> None:  # rule 2
 
 def test_guests_do_not_disturb_acts() -> None:  # rule 1
     columns: dict[str, Any] = {"group": ["g"] * 4, "trajectory": ["a"] * 4, "reward": [0.0] * 4, "turn": range(4)}
-    table = StepTable(agent=["x", "guest", "x", "guest"], row_weight=[1, 0, 1, 0], **columns)
+    table = StepTable(agent=["x", "opponent", "x", "opponent"], row_weight=[1, 0, 1, 0], **columns)
     assert table.act.tolist() == [0, 0, 1, 1]
 
 

@@ -95,8 +95,8 @@ def test_measuring_changes_nothing(make: Any) -> None:  # rule 4
     with torch.no_grad():
         measured(input_ids=IDS, use_cache=False)
     assert all(bool((own == -torch.inf).all()) for own in meter.largest())  # only passes with gradient are measured
-    twin = copy.deepcopy(measured)
-    twin(input_ids=IDS, use_cache=False)
+    copied = copy.deepcopy(measured)
+    copied(input_ids=IDS, use_cache=False)
     assert all(bool((own == -torch.inf).all()) for own in meter.largest())  # a copy is measured by itself
 
 

@@ -1,7 +1,7 @@
 """Adapters on one base: (1) a new adapter is its base bit for bit, in the trainer and in the engine; (2) the base's
 weights are in memory once, and an adapter's module holds its own alone; (3) training one leaves the base and the others
 as they are; (4) two adapters that change places change what they do; (5) one engine serves base and adapters at once,
-and its numbers are the trainer's, whoever else is in the batch; (6) a twin has an adapter of its own on the same base;
+and its numbers are the trainer's, whoever else is in the batch; (6) a clone has an adapter of its own on the same base;
 (7) what is saved is one model for everybody, and an adapter for peft and for this policy; (8) the global random state
 is left alone, and what does not fit is refused.
 """
@@ -18,7 +18,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from palaestra.data.protocols import Request, Setting
+from palaestra.data import RunSetup
+from palaestra.data.protocols import Request
 from palaestra.engines import InProcessEngine
 from palaestra.engines.forward import LlamaForward, TransformersForward, forward_of
 from palaestra.errors import CheckpointError, RecipeError
@@ -33,11 +34,11 @@ IDS = torch.tensor([[5, 9, 40, 7, 3, 250, 11], [8, 8, 1, 30, 2, 100, 60]])
 
 
 @pytest.fixture
-def setting() -> Setting:
+def run_setup() -> RunSetup:
     base = TinyModel(name="base")
     lively(base.model)
     base.trainable = False
-    return Setting(seed=1, policies={"base": base, "net": ScriptedPolicy(["red"])})
+    return RunSetup(seed=1, policies={"base": base, "net": ScriptedPolicy(["red"])})
 
 
 def stirred(policy: AdapterPolicy, seed: int = 0) -> AdapterPolicy:
@@ -69,9 +70,8 @@ def say(policies: list[Any], prompts: list[list[int]]) -> dict[tuple[str, int], 
     async def one(policy: Any, number: int) -> Any:
         ask = np.array(prompts[number], np.int32)
         name = policy.name
-        return await engine.generate(
-            Request(policy=name, session=(name, number), prompt=ask, seed=number, max_tokens=6)
-        )
+        request = Request(policy=name, session=(name, number), prompt=ask, seed=number, max_tokens=6)
+        return (await engine.generate(request)).action
 
     async def everybody() -> list[Any]:
         return await asyncio.gather(*(one(policy, number) for policy in policies for number in range(len(prompts))))
@@ -90,8 +90,8 @@ def trainers(policy: Any, prompt: list[int], tokens: np.ndarray) -> np.ndarray:
 PROMPTS = [[4, 7, 9, 200], [1, 2, 3], [60, 61, 62, 63, 64, 65, 66, 67, 68], [12], [90, 5, 90, 5, 90]]
 
 
-def test_1_a_new_adapter_is_its_base(setting: Setting) -> None:
-    base, adapter = setting.policies["base"], AdapterPolicy("solver", setting, of="base")
+def test_1_a_new_adapter_is_its_base(run_setup: RunSetup) -> None:
+    base, adapter = run_setup.policies["base"], AdapterPolicy("solver", run_setup, of="base")
     assert torch.equal(logits(adapter), logits(base))
     said = say([base, adapter], PROMPTS)
     for number in range(len(PROMPTS)):
@@ -100,10 +100,10 @@ def test_1_a_new_adapter_is_its_base(setting: Setting) -> None:
         np.testing.assert_array_equal(ours.logprobs, theirs.logprobs)
 
 
-def test_2_the_base_is_in_memory_once(setting: Setting) -> None:
-    base = setting.policies["base"]
-    one = AdapterPolicy("one", setting, of="base")
-    two = AdapterPolicy("two", setting, of="base", value_head=True)
+def test_2_the_base_is_in_memory_once(run_setup: RunSetup) -> None:
+    base = run_setup.policies["base"]
+    one = AdapterPolicy("one", run_setup, of="base")
+    two = AdapterPolicy("two", run_setup, of="base", value_head=True)
     stored = {p.data_ptr() for p in base.model.parameters()}
     for policy in (one, two):
         own = {p.data_ptr() for p in policy.module.parameters()}
@@ -118,9 +118,9 @@ def test_2_the_base_is_in_memory_once(setting: Setting) -> None:
 
 
 @pytest.mark.parametrize("targets", [None, ("q_proj", "v_proj")])
-def test_3_training_one_moves_no_other(setting: Setting, targets: tuple[str, ...] | None) -> None:
-    base = setting.policies["base"]
-    one, two = (AdapterPolicy(name, setting, of="base", targets=targets) for name in ("one", "two"))
+def test_3_training_one_moves_no_other(run_setup: RunSetup, targets: tuple[str, ...] | None) -> None:
+    base = run_setup.policies["base"]
+    one, two = (AdapterPolicy(name, run_setup, of="base", targets=targets) for name in ("one", "two"))
     before, others, start = copied(base), copied(two), logits(two)
     optimizer = torch.optim.SGD(one.module.parameters(), lr=0.5)
     for _ in range(2):  # at first A has no gradient, for B is zero
@@ -133,9 +133,9 @@ def test_3_training_one_moves_no_other(setting: Setting, targets: tuple[str, ...
     assert len(list(one.module.parameters())) == (28 if targets is None else 8)
 
 
-def test_4_role_exchange(setting: Setting) -> None:
-    one = stirred(AdapterPolicy("one", setting, of="base"), 1)
-    two = stirred(AdapterPolicy("two", setting, of="base"), 2)
+def test_4_role_exchange(run_setup: RunSetup) -> None:
+    one = stirred(AdapterPolicy("one", run_setup, of="base"), 1)
+    two = stirred(AdapterPolicy("two", run_setup, of="base"), 2)
     before = logits(one), logits(two)
     assert not torch.equal(*before)
     mine = {name: tensor.clone() for name, tensor in one.module.state_dict().items()}
@@ -145,10 +145,10 @@ def test_4_role_exchange(setting: Setting) -> None:
 
 
 @pytest.mark.parametrize("rank", [1, 8])
-def test_5_one_engine_for_all(setting: Setting, rank: int) -> None:
-    base = setting.policies["base"]
-    one = stirred(AdapterPolicy("one", setting, of="base", rank=rank, alpha=2 * rank), 1)
-    two = stirred(AdapterPolicy("two", setting, of="base", rank=rank, alpha=rank, targets=("q_proj", "down_proj")), 2)
+def test_5_one_engine_for_all(run_setup: RunSetup, rank: int) -> None:
+    base = run_setup.policies["base"]
+    one = stirred(AdapterPolicy("one", run_setup, of="base", rank=rank, alpha=2 * rank), 1)
+    two = stirred(AdapterPolicy("two", run_setup, of="base", rank=rank, alpha=rank, targets=("q_proj", "down_proj")), 2)
     assert isinstance(forward_of(one.model, length=64), LlamaForward)
     said = say([base, one, two], PROMPTS)
     for policy in (base, one, two):
@@ -160,75 +160,75 @@ def test_5_one_engine_for_all(setting: Setting, rank: int) -> None:
             np.testing.assert_allclose(alone.logprobs, found.logprobs, atol=1e-6, rtol=0)
 
 
-def test_5_other_adapters_take_the_general_way(setting: Setting) -> None:
-    adapter = stirred(AdapterPolicy("one", setting, of="base"))
+def test_5_other_adapters_take_the_general_way(run_setup: RunSetup) -> None:
+    adapter = stirred(AdapterPolicy("one", run_setup, of="base"))
     adapter.model.model.layers[0].mlp.up_proj.lora_dropout["default"] = torch.nn.Dropout(0.5)
     assert isinstance(forward_of(adapter.model, length=64), TransformersForward)
     found = say([adapter], PROMPTS)["one", 0]
     np.testing.assert_allclose(found.logprobs, trainers(adapter, PROMPTS[0], found.tokens), atol=1e-5, rtol=0)
 
 
-def test_6_a_twin(setting: Setting) -> None:
-    one = stirred(AdapterPolicy("one", setting, of="base", value_head=True))
+def test_6_a_twin(run_setup: RunSetup) -> None:
+    one = stirred(AdapterPolicy("one", run_setup, of="base", value_head=True))
     one.weights_changed(3)
     one.engine = InProcessEngine(models={"one": one.model})
-    twin = one.twin()
-    assert (twin.name, twin.version, twin.base, twin.engine) == ("one", 3, "base", None) and twin.has_critic
-    assert torch.equal(logits(twin), logits(one)) and twin.architecture() == one.architecture()
-    own = {p.data_ptr() for p in twin.module.parameters()}
-    stored = {p.data_ptr() for p in setting.policies["base"].model.parameters()}
-    assert {p.data_ptr() for p in twin.model.parameters()} - own == stored
+    clone = one.clone()
+    assert (clone.name, clone.version, clone.base, clone.engine) == ("one", 3, "base", None) and clone.has_critic
+    assert torch.equal(logits(clone), logits(one)) and clone.architecture() == one.architecture()
+    own = {p.data_ptr() for p in clone.module.parameters()}
+    stored = {p.data_ptr() for p in run_setup.policies["base"].model.parameters()}
+    assert {p.data_ptr() for p in clone.model.parameters()} - own == stored
     before = logits(one)
-    stirred(twin, 5)
-    twin.weights_changed(9)
-    assert torch.equal(logits(one), before) and not torch.equal(logits(twin), before) and one.version == 3
-    twin.module.requires_grad_(False)
+    stirred(clone, 5)
+    clone.weights_changed(9)
+    assert torch.equal(logits(one), before) and not torch.equal(logits(clone), before) and one.version == 3
+    clone.module.requires_grad_(False)
     assert all(p.requires_grad for p in one.module.parameters())
-    assert torch.equal(logits(twin.twin()), logits(twin)), "also of a frozen one"
+    assert torch.equal(logits(clone.clone()), logits(clone)), "also of a frozen one"
 
 
-def test_7_saved(setting: Setting, tmp_path: Path) -> None:
-    one = stirred(AdapterPolicy("one", setting, of="base", rank=4, alpha=6.0, value_head=True))
+def test_7_saved(run_setup: RunSetup, tmp_path: Path) -> None:
+    one = stirred(AdapterPolicy("one", run_setup, of="base", rank=4, alpha=6.0, value_head=True))
     torch.nn.init.normal_(one.module["value"].linear.weight)
     one.save(str(tmp_path))
-    whole = LanguagePolicy("whole", Setting(seed=2), model=str(tmp_path), value_head=True)
+    whole = LanguagePolicy("whole", RunSetup(seed=2), model=str(tmp_path), value_head=True)
     torch.testing.assert_close(logits(whole), logits(one), atol=1e-5, rtol=0)
-    again = AdapterPolicy("again", setting, of="base", model=str(tmp_path), value_head=True)
+    again = AdapterPolicy("again", run_setup, of="base", model=str(tmp_path), value_head=True)
     assert torch.equal(logits(again), logits(one)) and again.architecture() == one.architecture()
     for policy in (whole, again):
         assert same(policy.module["value"].state_dict(), one.module["value"].state_dict())
     assert all(p.requires_grad for p in again.module.parameters()) and len(
         list(own_weights(again.adapter).parameters())
     )
-    base = setting.policies["base"]
+    base = run_setup.policies["base"]
     base.save(str(tmp_path / "base"))
     theirs = peft.PeftModel.from_pretrained(load_causal_lm(tmp_path / "base"), tmp_path / "adapter")
     with torch.no_grad():
         torch.testing.assert_close(theirs(IDS).logits, logits(one), atol=1e-6, rtol=0)
 
 
-def test_8_seeds(setting: Setting) -> None:
+def test_8_seeds(run_setup: RunSetup) -> None:
     state = torch.random.get_rng_state()
-    one, again, two = (AdapterPolicy(name, setting, of="base") for name in ("one", "one", "two"))
+    one, again, two = (AdapterPolicy(name, run_setup, of="base") for name in ("one", "one", "two"))
     assert torch.equal(torch.random.get_rng_state(), state)
     assert same(one.module.state_dict(), again.module.state_dict())
     assert not same(one.module.state_dict(), two.module.state_dict())
 
 
-def test_8_refused(setting: Setting, tmp_path: Path) -> None:
+def test_8_refused(run_setup: RunSetup, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="no linear layer called `q_prj`"):
-        AdapterPolicy("one", setting, of="base", targets=("q_prj",))
+        AdapterPolicy("one", run_setup, of="base", targets=("q_prj",))
     for wrong in ("net", "nobody"):
         with pytest.raises(RecipeError, match=f"`{wrong}` is no language policy"):
-            AdapterPolicy("one", setting, of=wrong)
+            AdapterPolicy("one", run_setup, of=wrong)
     with pytest.raises(CheckpointError, match=r"no adapter_config\.json"):
-        AdapterPolicy("one", setting, of="base", model=str(tmp_path))
-    stirred(AdapterPolicy("one", setting, of="base")).save(str(tmp_path))
-    wide = LanguagePolicy("base", setting, hidden=48, vocabulary=320)
+        AdapterPolicy("one", run_setup, of="base", model=str(tmp_path))
+    stirred(AdapterPolicy("one", run_setup, of="base")).save(str(tmp_path))
+    wide = LanguagePolicy("base", run_setup, hidden=48, vocabulary=320)
     with pytest.raises(CheckpointError, match="does not fit the model"):
-        AdapterPolicy("one", Setting(seed=0, policies={"base": wide}), of="base", model=str(tmp_path))
+        AdapterPolicy("one", RunSetup(seed=0, policies={"base": wide}), of="base", model=str(tmp_path))
     with pytest.raises(RecipeError, match="rank"):
-        AdapterPolicy("one", setting, of="base", rank=0)
+        AdapterPolicy("one", run_setup, of="base", rank=0)
 
 
 def test_8_abilities() -> None:

@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from palaestra.data.protocols import Setting
+from palaestra.data import RunSetup
 from palaestra.models import ValueHead
 from palaestra.policies.language import LanguagePolicy
 from palaestra.policies.sequences import Sequences
 
 SIZES: dict[str, Any] = {"hidden": 16, "layers": 1, "heads": 2, "context": 32, "vocabulary": 300}
-SETTING = Setting(seed=3, vector_size=None, action_count=None, texts=lambda: ["walk slowly north", "turn around"])
+SETUP = RunSetup(seed=3, vector_size=None, action_count=None, texts=lambda: ["walk slowly north", "turn around"])
 
 
 def policy(**options: Any) -> LanguagePolicy:
     """A tiny one, whose values depend on the hidden states."""
-    made = LanguagePolicy("main", SETTING, value_head=True, **SIZES, **options)
+    made = LanguagePolicy("main", SETUP, value_head=True, **SIZES, **options)
     torch.nn.init.ones_(made.module["value"].linear.weight)
     return made
 

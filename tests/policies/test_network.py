@@ -27,8 +27,8 @@ import numpy as np
 import pytest
 import torch
 
-from palaestra.data import Action, Observation, Row, Step, Task, Trajectory, rows_of
-from palaestra.data.protocols import Sampling, Setting
+from palaestra.data import Action, Observation, Row, RunSetup, Step, Task, Trajectory, rows_of
+from palaestra.data.protocols import Sampling
 from palaestra.errors import CheckpointError, EpisodeFailure, InvalidData, RecipeError
 from palaestra.policies.drawing import draw, uniform
 from palaestra.policies.network import NetworkPolicy
@@ -38,7 +38,7 @@ BODIES = pytest.mark.parametrize("body", ["mlp", "gru"])
 
 
 def make(body: str = "mlp", **options: object) -> NetworkPolicy:
-    policy = NetworkPolicy("main", Setting(seed=1, vector_size=SIZE, action_count=ACTIONS), body=body, **options)
+    policy = NetworkPolicy("main", RunSetup(seed=1, vector_size=SIZE, action_count=ACTIONS), body=body, **options)
     with torch.no_grad():
         policy.module.actor.weight.mul_(200)  # far from undecided
     return policy
@@ -210,23 +210,23 @@ def test_9_failures_are_of_one_episode() -> None:
 def test_10_files(body: str, tmp_path: Path) -> None:
     policy = make(body, hidden=(8, 8))
     policy.save(str(tmp_path / "a"))
-    setting = Setting(seed=99, vector_size=SIZE, action_count=ACTIONS)
-    loaded = NetworkPolicy("other", setting, model=str(tmp_path / "a"))
+    setup = RunSetup(seed=99, vector_size=SIZE, action_count=ACTIONS)
+    loaded = NetworkPolicy("other", setup, model=str(tmp_path / "a"))
     assert loaded.architecture() == policy.architecture()
     np.testing.assert_array_equal(
         policy.act_batch(vectors(9), range(9)).logprob, loaded.act_batch(vectors(9), range(9)).logprob
     )
     with pytest.raises(CheckpointError, match="reads 4 numbers and knows 3 actions"):
-        NetworkPolicy("other", Setting(seed=0, vector_size=5, action_count=ACTIONS), model=str(tmp_path / "a"))
+        NetworkPolicy("other", RunSetup(seed=0, vector_size=5, action_count=ACTIONS), model=str(tmp_path / "a"))
     with pytest.raises(CheckpointError, match=r"no file network\.json"):
-        NetworkPolicy("other", setting, model=str(tmp_path))
+        NetworkPolicy("other", setup, model=str(tmp_path))
 
 
 def test_11_refusals() -> None:
     with pytest.raises(RecipeError, match="lacks vectors"):
-        NetworkPolicy("main", Setting(seed=0, action_count=2))
+        NetworkPolicy("main", RunSetup(seed=0, action_count=2))
     with pytest.raises(RecipeError, match="lacks a fixed number of actions"):
-        NetworkPolicy("main", Setting(seed=0, vector_size=2))
+        NetworkPolicy("main", RunSetup(seed=0, vector_size=2))
     for sampling in (Sampling(top_k=3), Sampling(top_p=0.9)):
         with pytest.raises(RecipeError, match="samples all actions"):
             make().session(context=None, sampling=sampling, key=0)
@@ -256,10 +256,10 @@ def test_13_copies_are_on_their_own() -> None:
         await policy.session(context=None, sampling=Sampling(), key=0).act(Observation(vector=vectors(1)[0]), seed=0)
         return copy.deepcopy(policy)  # while the event loop runs: loops cannot be copied
 
-    twin = asyncio.run(act_and_copy())
+    clone = asyncio.run(act_and_copy())
     with torch.no_grad():
         policy.module.actor.bias.add_(torch.tensor([50.0, 0.0, 0.0]))
-    play(twin, [1])
+    play(clone, [1])
     assert (policy.act_batch(vectors(20), range(20)).index == 0).all()
-    assert (twin.act_batch(vectors(20), range(20)).index != 0).any()
-    assert twin.session(context=None, sampling=Sampling(), key=0).batcher.policy is twin
+    assert (clone.act_batch(vectors(20), range(20)).index != 0).any()
+    assert clone.session(context=None, sampling=Sampling(), key=0).batcher.policy is clone

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import torch
 
-from palaestra.data import Action, Observation, Row, Step, Task, Trajectory, rows_of
-from palaestra.data.protocols import Sampling, Setting
+from palaestra.data import Action, Observation, Row, RunSetup, Step, Task, Trajectory, rows_of
+from palaestra.data.protocols import Sampling
 from palaestra.engines import InProcessEngine
 from palaestra.errors import EpisodeFailure, PalaestraError
 from palaestra.policies.language import LanguagePolicy
@@ -28,8 +28,8 @@ TEXTS = ("the door is red", "open the door", "go north", "nothing happens here")
 
 @pytest.fixture(scope="module")
 def talker() -> LanguagePolicy:
-    setting = Setting(seed=0, texts=lambda: list(TEXTS) * 4)
-    policy = LanguagePolicy("main", setting, hidden=32, layers=1, heads=2, context=48, vocabulary=300)
+    setup = RunSetup(seed=0, texts=lambda: list(TEXTS) * 4)
+    policy = LanguagePolicy("main", setup, hidden=32, layers=1, heads=2, context=48, vocabulary=300)
     policy.engine = InProcessEngine(models={"main": policy.model})
     return policy
 
@@ -91,7 +91,7 @@ def looking_at(vector: np.ndarray, **more: Any) -> Row:
 
 
 def test_4_networks_choose_what_is_legal() -> None:
-    policy = NetworkPolicy("main", Setting(seed=0, vector_size=2, action_count=3), hidden=(8,))
+    policy = NetworkPolicy("main", RunSetup(seed=0, vector_size=2, action_count=3), hidden=(8,))
     vectors = np.random.default_rng(0).random((30, 2)).astype(np.float32)
     said = policy.respond([looking_at(vector, legal=[0, 2]) for vector in vectors], range(30), temperature=1.0)
     expected = policy.act_batch(vectors, range(30), legal=np.tile([True, False, True], (30, 1)))
@@ -116,7 +116,7 @@ def test_5_no_engine_is_refused(talker: LanguagePolicy) -> None:
 
 
 def test_5_broken_networks_are_refused() -> None:
-    policy = NetworkPolicy("main", Setting(seed=0, vector_size=2, action_count=3), hidden=(8,))
+    policy = NetworkPolicy("main", RunSetup(seed=0, vector_size=2, action_count=3), hidden=(8,))
     with torch.no_grad():
         policy.module.actor.bias.fill_(torch.nan)
     with pytest.raises(EpisodeFailure, match="logits are not finite"):

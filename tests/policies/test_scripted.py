@@ -10,16 +10,16 @@ import builtins
 import numpy as np
 import pytest
 
-from palaestra.data import Action, Observation
-from palaestra.data.protocols import Sampling, Setting
+from palaestra.data import Action, Observation, RunSetup
+from palaestra.data.protocols import Sampling
 from palaestra.errors import EpisodeFailure
 from palaestra.policies.scripted import ScriptedSession, expert, human, random
 
 LEGAL = ["go north", "go south", "take key"]
 
 
-def session(kind: object, **setting: object) -> ScriptedSession:
-    policy = kind("player", Setting(seed=0, **setting))  # type: ignore[operator]
+def session(kind: object, **setup: object) -> ScriptedSession:
+    policy = kind("player", RunSetup(seed=0, **setup))  # type: ignore[operator]
     return policy.session(context=None, sampling=Sampling(), key=0)  # type: ignore[no-any-return]
 
 

@@ -44,6 +44,13 @@ def test_unknown_key(message) -> None:  # rule 1
     )
 
 
+def test_former_key(message) -> None:  # rule 1
+    assert message('agents: {"*": {}, a: {seat: b}}') == (
+        'x.yaml:1  agents: {"*": {}, a: {seat: b}}\n\n  `agents.a.seat` is called `agents.a.acts_for` now.\n\n'
+        "  Rename the key."
+    )
+
+
 def test_unknown_key_on_the_command_line(message) -> None:  # rule 1
     assert message("", "rolout.group=4").startswith(
         "command line  rolout.group=4\n\n  a recipe has no key `rolout`.\n  Candidates: rollout.\n\n"

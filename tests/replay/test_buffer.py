@@ -2,7 +2,7 @@
 
 1. An episode becomes one transition for each act of the policy, agent by agent: what was seen, done, rewarded, and
    seen next by the same agent; nothing follows where the agent's episode ended.
-2. Prompts are whole, also where a context started a new segment; after a cut the tail follows.
+2. Prompts are whole, also where a context started a new segment; after a cut the next prompt follows.
 3. The buffer is a ring: the newest stay. Draws are by seed, without repetition, and equally likely.
 4. What was saved and loaded draws the same.
 5. A transition becomes an episode of one act again, which policies can collate.
@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from palaestra.data import Action, Observation, Step, StepTable, Task, Trajectory
-from palaestra.data.trajectory import Tail
+from palaestra.data.trajectory import NextPrompt
 from palaestra.errors import CheckpointError, InvalidData
 from palaestra.replay import ReplayBuffer, one_step, transitions
 
@@ -110,8 +110,8 @@ def test_2_prompts_are_whole():
 
 
 @pytest.mark.parametrize(("segment", "expected"), [(0, [1, 2, 3, 4]), (1, [4])])
-def test_2_tails_follow_a_cut(segment, expected):
-    cut = episode(read(0, [1, 2], [3], truncated=True), tail={"x": Tail(ids(4), segment)})
+def test_2_next_prompts_follow_a_cut(segment, expected):
+    cut = episode(read(0, [1, 2], [3], truncated=True), next_prompts={"x": NextPrompt(ids(4), segment)})
     (only,) = held(cut)
     assert (only.following.tolist(), only.done) == (expected, False)
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from palaestra.data import FinishReason, StepTable, StopReason, Tail, Task, Trajectory
-from palaestra.data.protocols import PolicyOutputs, Setting
+from palaestra.data import FinishReason, NextPrompt, RunSetup, StepTable, StopReason, Task, Trajectory
+from palaestra.data.protocols import PolicyOutputs
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.parts.estimators import grpo
 from palaestra.replay import SuccessStore, again, in_group_of, is_replayed, pack, unpack
@@ -28,7 +28,7 @@ from tests.training.conftest import curve
 
 def test_packing_is_exact() -> None:  # rule 1
     one = episode(1.0, texts=["go", "take"])
-    one.tail, one.stop = {"x": Tail(np.array([4, 5], np.int32), 2)}, StopReason.MAX_TURNS
+    one.next_prompts, one.stop = {"x": NextPrompt(np.array([4, 5], np.int32), 2)}, StopReason.MAX_TURNS
     one.info = {"path": [1, 2.5, "a"], "nested": {"pair": (1, 2), "none": None}}
     one.steps[0].action.finish = FinishReason.STOP
     one.steps[0].info = {"half": 0.1, "flag": True}
@@ -36,7 +36,7 @@ def test_packing_is_exact() -> None:  # rule 1
     back, other = unpack(packed)
     assert (back.id, back.outcome, back.stop, back.info) == (one.id, 1.0, StopReason.MAX_TURNS, one.info)
     assert back.task == one.task and other.outcome == 0.0
-    assert back.tail["x"].ids.tolist() == [4, 5] and back.tail["x"].segment == 2
+    assert back.next_prompts["x"].ids.tolist() == [4, 5] and back.next_prompts["x"].segment == 2
     for before, after in zip(one.steps, back.steps, strict=True):
         assert after.action.logprobs is not None and after.action.logprobs.dtype == np.float32
         assert np.array_equal(before.observation.vector, after.observation.vector)  # type: ignore[arg-type]
@@ -147,7 +147,7 @@ def test_what_is_refused() -> None:  # rules 5 and 7
     with pytest.raises(InvalidData, match="more than one of its trajectories is replayed"):
         part(StepTable.from_trajectories([*copies, episode(0.0, group="a", sample=2)]), at(0))
     with pytest.raises(RecipeError, match="asks the environment's expert"):
-        ReplaySuccess(expert=True).start(Setting(seed=0), {})
+        ReplaySuccess(expert=True).start(RunSetup(seed=0), {})
 
 
 class Says:
@@ -169,7 +169,7 @@ def test_the_expert_solves_what_nobody_did() -> None:  # rule 8
         return [episode(1.0, group="expert", logprobs=False)]
 
     part = ReplaySuccess(expert=True)
-    part.start(Setting(seed=0, demonstrate=demonstrate), {})
+    part.start(RunSetup(seed=0, demonstrate=demonstrate), {})
     for step in range(2):
         chosen = part.choose(group(f"g{step}", 0, 0), at(step, policies={"main": Says()}))
         (copy,) = [t for t in chosen if is_replayed(t)]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from palaestra.chat import LatestOnly
-from palaestra.data import Trajectory
+from palaestra.data import Play, RunSetup, Trajectory
 from palaestra.envs.probes.codefix import CodeFix
-from palaestra.rollout.field import Field, play_through
 from palaestra.rollout.programs import play as playing
+from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.strategies import RolloutContext
 
 AGENT = "programmer"
 
@@ -22,14 +23,15 @@ class Arena:
 
     def __init__(self, policy: Any, *, context: Any = None, **options: Any) -> None:
         self.source, self.settings = CodeFix(**options), RolloutSettings(max_turns=4, response_tokens=5)
-        self.stage = Stage(
+        self.setup = RunSetup(
             environment_name="codefix",
             make_environment=lambda: CodeFix(**options),
             roles={"*": Role(policy=policy, context=context or LatestOnly())},
             program=playing,
             environment_options=options,
+            source=self.source,
         )
-        self.runner = EpisodeRunner(self.stage, self.settings)
+        self.runner = EpisodeRunner(self.setup, self.settings)
 
     def plays(self, groups: int = 2, samples: int = 2, first: int = 0, **more: Any) -> list[Play]:
         tasks = self.source.tasks("train", first + groups, 0)[first:]
@@ -39,20 +41,18 @@ class Arena:
             for sample in range(samples)
         ]
 
-    def field(self, step: int = 0, source: Any = None) -> Field:
-        return Field(
-            supply=lambda groups: self.plays(groups, first=50),
+    def rollout(self, step: int = 0, source: Any = None) -> RolloutContext:
+        return RolloutContext(
+            more=lambda groups: self.plays(groups, first=50),
             settings=self.settings,
             sampling=self.runner.sampling(),
-            policies={},
             step=step,
             seed=7 + step,
-            stage=self.stage,
-            source=self.source if source is None else source,
+            setup=self.setup if source is None else replace(self.setup, source=source),
         )
 
-    def run(self, strategy: Any, plays: Sequence[Play], field: Field) -> list[Trajectory]:
-        return self.runner.perform(lambda collect: play_through([strategy], collect)(plays, field))
+    def run(self, strategy: Any, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
+        return self.runner.perform(plays, [strategy], rollout)
 
 
 def same(one: Sequence[Trajectory], other: Sequence[Trajectory]) -> bool:

@@ -25,12 +25,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from palaestra.data import Action, Observation, StepResult, StepTable, StopReason, Trajectory
+from palaestra.data import Action, Observation, Play, RunSetup, StepResult, StepTable, StopReason, Trajectory
 from palaestra.errors import EpisodeFailure
+from palaestra.rollout.branches import Branch
 from palaestra.rollout.programs import play
+from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
 from palaestra.rollout.vector import VectorRunner
 from palaestra.testing import EchoEnvironment, ScriptedPolicy
 
@@ -71,7 +72,7 @@ def run(
     runner: type = EpisodeRunner,
     **settings: Any,
 ) -> list[Trajectory]:
-    on = Stage(
+    on = RunSetup(
         environment_name="world",
         make_environment=make,
         roles={"*": Role(policy=policy or ScriptedPolicy(["red"]))},
@@ -290,7 +291,7 @@ def test_9_a_task_of_its_own() -> None:
 
 
 def _runner(program: Any, **settings: Any) -> tuple[EpisodeRunner, list[Play]]:
-    on = Stage(
+    on = RunSetup(
         environment_name="world",
         make_environment=lambda: EchoEnvironment(turns=1),
         roles={"*": Role(policy=ScriptedPolicy(["red"]))},
@@ -302,15 +303,15 @@ def _runner(program: Any, **settings: Any) -> tuple[EpisodeRunner, list[Play]]:
     return EpisodeRunner(on, RolloutSettings(**settings)), plays
 
 
-@pytest.mark.parametrize("stuck", [None, 30.0])
-def test_9_canceling_the_run_is_heard(stuck: float | None) -> None:
+@pytest.mark.parametrize("seconds", [None, 30.0])
+def test_9_canceling_the_run_is_heard(seconds: float | None) -> None:
     begun: list[str] = []
 
     async def endless(episode: Any) -> None:
         begun.append(episode.play.group)
         await asyncio.Event().wait()
 
-    runner, plays = _runner(endless, stuck_seconds=stuck)
+    runner, plays = _runner(endless, stuck_seconds=seconds)
 
     async def main() -> None:
         async with runner.open() as collect:
@@ -330,27 +331,27 @@ def test_10_places_are_given_back_once() -> None:
 
     async def counted(episode: Any) -> None:
         nonlocal now, most
-        if episode.play.watch is not None:
-            episode.answered = True
+        if episode.branch is not None:
+            episode.branch.answered = True
             await episode.agents["player"].act("say red")
         now, most = now + 1, max(most, now + 1)
         await go_on.wait()
         now -= 1
 
-    async def watch(episode: Any) -> None:
+    async def pause(episode: Any) -> None:
         waits.set()
         await asyncio.Event().wait()
 
-    runner, (watched, *others) = _runner(counted, in_flight=1)
+    runner, (paused, *others) = _runner(counted, in_flight=1)
 
     async def main() -> None:
         async with runner.open() as collect:
-            first = asyncio.ensure_future(collect([dataclasses.replace(watched, watch=watch)]))
+            first = asyncio.ensure_future(collect([dataclasses.replace(paused, branch=Branch(pause=pause))]))
             await waits.wait()
             playing = [asyncio.ensure_future(collect([play])) for play in others]
             while not now:  # the place is another episode's
                 await asyncio.sleep(0)
-            for _ in range(10):  # once out of the watcher, once while it waits for a place
+            for _ in range(10):  # once out of the pause, once while it waits for a place
                 first.cancel()
                 await asyncio.sleep(0.01)
             assert first.done()

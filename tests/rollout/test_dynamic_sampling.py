@@ -13,14 +13,13 @@ from typing import Any
 
 import pytest
 
-from palaestra.data import StopReason, Task, Trajectory
+from palaestra.data import Play, StopReason, Task, Trajectory
 from palaestra.data.protocols import Sampling
 from palaestra.errors import NoSignal, RecipeError, UnknownName
 from palaestra.recipe import load
 from palaestra.rollout.dynamic_sampling import DynamicSampling
-from palaestra.rollout.field import Field, play_through
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play
+from palaestra.rollout.strategies import RolloutContext, play_through
 from palaestra.store.metrics import MetricsLog
 from palaestra.training.start import train
 
@@ -42,24 +41,30 @@ def ended(play: Play, results: Sequence[Any]) -> Trajectory:
     return found
 
 
-def field(results: Sequence[Any], groups: int) -> Field:
+def context(results: Sequence[Any], groups: int) -> RolloutContext:
     given = groups
 
     async def collect(plays: Sequence[Play], sampling: Sampling | None = None) -> list[Trajectory]:
         return [ended(play, results) for play in plays]
 
-    def supply(count: int) -> list[Play]:
+    def more(count: int) -> list[Play]:
         nonlocal given
         given += count
         return plays(given - count, count)
 
-    return Field(inner=play_through([], collect), supply=supply, settings=RolloutSettings(), sampling=Sampling(),
-                 policies={}, step=0, seed=0)  # fmt: skip
+    return RolloutContext(
+        inner=play_through([], collect),
+        more=more,
+        settings=RolloutSettings(),
+        sampling=Sampling(),
+        step=0,
+        seed=0,
+    )
 
 
-def sample(part: DynamicSampling, results: Sequence[Any], *, groups: int = 3) -> tuple[list[str], Field]:
-    """Kept trajectories, as group and sample, and the field afterwards."""
-    used = field(results, groups)
+def sample(part: DynamicSampling, results: Sequence[Any], *, groups: int = 3) -> tuple[list[str], RolloutContext]:
+    """Kept trajectories, as group and sample, and the rollout afterwards."""
+    used = context(results, groups)
     kept = asyncio.run(part(plays(0, groups), used))
     return [t.id for t in kept], used
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from palaestra.rollout.field import play_through
 from palaestra.systems.agent_rlvr.second_attempt import SecondAttempt
 from palaestra.systems.inspo import InstructionPopulation
 from tests.rollout.arena import Arena
@@ -14,8 +13,8 @@ from tests.rollout.arena import Arena
 
 def test_strategies_may_be_inside_one_another(tiny: Any) -> None:  # rule 1
     arena = Arena(tiny, edits=1)
-    field, plays = arena.field(), arena.plays()
+    rollout, plays = arena.rollout(), arena.plays()
     population = InstructionPopulation(instructions=("a",), every=None)
-    found = arena.runner.perform(lambda collect: play_through([population, SecondAttempt()], collect)(plays, field))
+    found = arena.runner.perform(plays, [population, SecondAttempt()], rollout)
     assert len(found) == 8 and {s.observation.instruction for t in found for s in t.steps} == {"a"}
-    assert field.played[-1].steps[0].observation.instruction.startswith("a ")  # type: ignore[union-attr]
+    assert rollout.played[-1].steps[0].observation.instruction.startswith("a ")  # type: ignore[union-attr]

@@ -1,7 +1,7 @@
 """Instructions: (1) what a play says to everybody is on every observation and at the head of every segment, once;
 (2) prompts behind it are those without it; (3) a tag spelled in it stays text; (4) a network policy refuses it;
 (5) a chat template puts it into a system message; one without system messages is refused; (6) episodes keep it in
-their JSON; (7) second models' tails have it too; (8) demonstrations under guidance.
+their JSON; (7) second models' next prompts have it too; (8) demonstrations under guidance.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 
 from palaestra.chat import ChatRenderer, FullHistory, LatestOnly, Window
-from palaestra.data import Observation, StopReason, Task
-from palaestra.data.protocols import Setting
+from palaestra.data import Observation, Play, RunSetup, StopReason, Task
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.policies.network import NetworkPolicy
 from palaestra.rollout.programs import play as playing
+from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
 from palaestra.store.episodes import from_json, to_json
 from palaestra.systems.dcpo.editable import Editable
 from palaestra.testing import EchoEnvironment, TinyModel
@@ -29,8 +28,8 @@ SAID = "say it twice"
 CONTEXTS = [FullHistory(), LatestOnly(), Window(turns=2), Window(turns=3, drop=2, keep_first=True), Editable(full=9)]
 
 
-def stage(policy: Any, context: Any = None, turns: int = 4) -> Stage:
-    return Stage(
+def make_setup(policy: Any, context: Any = None, turns: int = 4) -> RunSetup:
+    return RunSetup(
         environment_name="echo",
         make_environment=lambda: EchoEnvironment(turns=turns),
         roles={"*": Role(policy=policy, context=context)},
@@ -41,7 +40,7 @@ def stage(policy: Any, context: Any = None, turns: int = 4) -> Stage:
 
 def played(policy: Any, context: Any = None, **changes: Any) -> Any:
     one = Play(task=Task(env="echo", seed=4), group="g", sample=0, seed=1)
-    runner = EpisodeRunner(stage(policy, context), RolloutSettings(max_turns=4, response_tokens=2))
+    runner = EpisodeRunner(make_setup(policy, context), RolloutSettings(max_turns=4, response_tokens=2))
     return runner.collect([dataclasses.replace(one, **changes)])[0]
 
 
@@ -73,7 +72,7 @@ def test_tags_stay_text(tiny: Any) -> None:  # rule 3
 
 
 def test_network_policies_refuse() -> None:  # rule 4
-    policy = NetworkPolicy("main", Setting(seed=0, vector_size=4, action_count=4), hidden=(8,))
+    policy = NetworkPolicy("main", RunSetup(seed=0, vector_size=4, action_count=4), hidden=(8,))
     failed = played(policy, instruction=SAID)
     assert failed.stop is StopReason.ERROR and failed.error.boundary == "engine"
     assert "an instruction, which a network policy cannot read" in failed.error.message
@@ -127,13 +126,13 @@ def test_json_keeps_it(tiny: Any) -> None:  # rule 6
     assert "instruction" not in to_json(played(tiny))["steps"][0]["observation"]
 
 
-def test_tails_have_it() -> None:  # rule 7
+def test_next_prompts_have_it() -> None:  # rule 7
     policy = TinyModel(value_head=True)
-    told = EpisodeRunner(stage(policy, LatestOnly()), RolloutSettings(max_turns=2, response_tokens=2)).collect(
+    told = EpisodeRunner(make_setup(policy, LatestOnly()), RolloutSettings(max_turns=2, response_tokens=2)).collect(
         [Play(task=Task(env="echo", seed=4), group="g", sample=0, seed=1, instruction=SAID)]
     )[0]
     head = policy.renderer.instruction(SAID).tolist()
-    assert told.tail["player"].ids.tolist()[: len(head)] == head
+    assert told.next_prompts["player"].ids.tolist()[: len(head)] == head
 
 
 def test_demonstrations_without_a_teacher() -> None:  # rule 8

@@ -19,14 +19,14 @@ from typing import Any
 import pytest
 
 from palaestra import registry
-from palaestra.data import StopReason, Task, Trajectory
+from palaestra.data import Play, RunSetup, StopReason, Task, Trajectory
 from palaestra.errors import ContractError, missing_extra
 from palaestra.recipe import load
 from palaestra.registry import part
 from palaestra.rollout.programs import play as playing
+from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
 from palaestra.store.folder import RunFolder
 from palaestra.store.metrics import MetricsLog
 from palaestra.testing import ScriptedPolicy
@@ -126,7 +126,7 @@ def run(
     **settings: Any,
 ) -> list[Trajectory]:  # fmt: skip
     name = f"own world.py:{kind}"
-    on = Stage(
+    on = RunSetup(
         environment_name=name,
         make_environment=functools.partial(make_environment, name, options),
         roles={"*": Role(policy=ScriptedPolicy(said))},
@@ -242,7 +242,9 @@ def test_5_training(own: Path) -> None:
 
 
 def test_6_what_cannot_be_made_elsewhere() -> None:
-    on = Stage(environment_name="x", make_environment=lambda: None, roles={}, program=playing, environment_options={})
+    on = RunSetup(
+        environment_name="x", make_environment=lambda: None, roles={}, program=playing, environment_options={}
+    )
     with pytest.raises(ContractError, match=r"cannot be given to a worker process(.|\n)*worker_kind=thread"):
         EpisodeRunner(on, RolloutSettings(**WORKERS))
 

@@ -24,20 +24,20 @@ from typing import Any, get_args
 
 import pytest
 
-from palaestra.data import Action, Observation, Step, Trajectory
+from palaestra.data import Action, Observation, Play, RunSetup, Step, Trajectory
 from palaestra.errors import ContractError, PalaestraError
 from palaestra.recipe import load
 from palaestra.rollout.episode import Episode
-from palaestra.rollout.role_tools import RoleTools, bench_of, record_call
+from palaestra.rollout.role_tools import RoleTools, record_call, tools_of
+from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
 from palaestra.testing import EchoEnvironment, ScriptedPolicy
 from palaestra.tools import ToolError, tool
 from palaestra.tools.calculator import calculator
 from palaestra.tools.formats import FORMATS
 from palaestra.tools.python import fresh_python
-from palaestra.training.build import build_world
+from palaestra.training.build import build_setup
 from palaestra.training.settings import ToolSettings
 
 RAN: list[str] = []
@@ -57,7 +57,7 @@ def run(program: Any, **roles: Any) -> Trajectory:
         said = iter([*texts])
         policy = ScriptedPolicy(functools.partial(lambda said, last, turn, seen: next(said, last), said, texts[-1]))
         made[name] = Role(policy=policy, tools=tools)
-    stage = Stage(
+    setup = RunSetup(
         environment_name="echo",
         make_environment=EchoEnvironment,
         roles=made,
@@ -65,7 +65,7 @@ def run(program: Any, **roles: Any) -> Trajectory:
         environment_options={},
     )
     (task,) = EchoEnvironment().tasks("train", 1, seed=1)
-    (played,) = EpisodeRunner(stage, RolloutSettings()).collect([Play(task=task, group="g", sample=0, seed=0)])
+    (played,) = EpisodeRunner(setup, RolloutSettings()).collect([Play(task=task, group="g", sample=0, seed=0)])
     assert played.error is None, played.error
     return played
 
@@ -148,10 +148,10 @@ def test_budgets() -> None:  # rule 4
 def test_a_budget_of_several_conversations() -> None:  # rule 4
     RAN.clear()
     role = Role(policy=ScriptedPolicy(["x"]), tools=words(secret, max_calls=2))
-    first = bench_of(role, {"sub": role})
-    other, apart = bench_of(role, {"sub": role}, earlier=first), bench_of(role, {"sub": role})
-    said = [asyncio.run(bench.run(f"secret {word}", act(), last=False)) for bench, word in (
-        (first, "a"), (other, "b"), (first, "c"), (other, "d"), (apart, "e"),
+    first = tools_of(role, {"sub": role})
+    other, separate = tools_of(role, {"sub": role}, earlier=first), tools_of(role, {"sub": role})
+    said = [asyncio.run(own.run(f"secret {word}", act(), last=False)) for own, word in (
+        (first, "a"), (other, "b"), (first, "c"), (other, "d"), (separate, "e"),
     )]  # fmt: skip
     assert RAN == ["a", "b", "e"]
     assert ["no calls are left" in (text or "") for text in said] == [False, False, True, True, False]
@@ -190,7 +190,7 @@ def test_prompts() -> None:  # rule 5
         prompt="<{text}> {tools}",
         tools=words(secret, repeat=True),
     )
-    stage = Stage(
+    setup = RunSetup(
         environment_name="echo",
         make_environment=EchoEnvironment,
         roles={"solver": role},
@@ -198,7 +198,7 @@ def test_prompts() -> None:  # rule 5
         environment_options={},
     )
     (task,) = EchoEnvironment().tasks("train", 1, seed=1)
-    (played,) = EpisodeRunner(stage, RolloutSettings()).collect([Play(task=task, group="g", sample=0, seed=0)])
+    (played,) = EpisodeRunner(setup, RolloutSettings()).collect([Play(task=task, group="g", sample=0, seed=0)])
     first, second = shown(played)
     assert first == f"<q> One call on a line:\nsecret WORD: {secret.description}"
     assert second.startswith("<q\nsecret a\ntool: a stands for 7> One call")
@@ -246,9 +246,9 @@ RECIPE: dict[str, Any] = {
 
 def tools_in(change: dict[str, Any], *overrides: str) -> RoleTools | None:
     given = {**RECIPE, "agents": {"player": {"tools": change}}}
-    world = build_world(load([given], list(overrides)).settings)
-    world.runner.close()
-    return world.stage.role("player").tools
+    setup = build_setup(load([given], list(overrides)).settings)
+    setup.runner.close()
+    return setup.role("player").tools
 
 
 def test_recipes(tmp_path: Path) -> None:  # rule 8

@@ -25,11 +25,11 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from palaestra.data import Action, StepResult, StopReason, Trajectory
+from palaestra.data import Action, Play, RunSetup, StepResult, StopReason, Trajectory
 from palaestra.rollout.programs import play
+from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
 from palaestra.testing import EchoEnvironment, ScriptedPolicy
 
 
@@ -37,8 +37,8 @@ def echo(turn: int, observation: object) -> str:
     return observation.text.split()[1]  # type: ignore[attr-defined]
 
 
-def stage(policy: object = None, program: object = play, **options: object) -> Stage:
-    return Stage(
+def make_setup(policy: object = None, program: object = play, **options: object) -> RunSetup:
+    return RunSetup(
         environment_name="echo",
         make_environment=functools.partial(EchoEnvironment, **options),
         roles={"*": Role(policy=policy or ScriptedPolicy(echo))},
@@ -52,7 +52,7 @@ def plays(count: int) -> list[Play]:
     return [Play(task=task, group=f"{i:03d}", sample=0, seed=i) for i, task in enumerate(tasks)]
 
 
-def run(on: Stage, count: int = 1, **settings: object) -> list[Trajectory]:
+def run(on: RunSetup, count: int = 1, **settings: object) -> list[Trajectory]:
     runner = EpisodeRunner(on, RolloutSettings(**settings))
     try:
         return runner.collect(plays(count))
@@ -61,21 +61,21 @@ def run(on: Stage, count: int = 1, **settings: object) -> list[Trajectory]:
 
 
 def test_1_every_act_is_a_step() -> None:
-    (trajectory,) = run(stage(turns=3))
+    (trajectory,) = run(make_setup(turns=3))
     assert [step.turn for step in trajectory.steps] == [0, 1, 2]
     assert [step.reward for step in trajectory.steps] == pytest.approx([1 / 3] * 3)
     assert trajectory.returns["player"] == pytest.approx(1.0)
 
 
 def test_2_completed() -> None:
-    (trajectory,) = run(stage(turns=2))
+    (trajectory,) = run(make_setup(turns=2))
     assert trajectory.stop is StopReason.COMPLETED
     assert [step.terminated for step in trajectory.steps] == [False, True]
     assert trajectory.outcome == 1.0
 
 
 def test_3_turn_limit() -> None:
-    (trajectory,) = run(stage(turns=9), max_turns=4)
+    (trajectory,) = run(make_setup(turns=9), max_turns=4)
     assert trajectory.stop is StopReason.MAX_TURNS
     assert len(trajectory.steps) == 4
     assert trajectory.steps[-1].truncated and not trajectory.steps[-1].terminated
@@ -83,19 +83,19 @@ def test_3_turn_limit() -> None:
 
 
 def test_4_token_limit(tiny: object) -> None:
-    (trajectory,) = run(stage(tiny, turns=50), max_tokens=10, response_tokens=3)
+    (trajectory,) = run(make_setup(tiny, turns=50), max_tokens=10, response_tokens=3)
     assert trajectory.stop is StopReason.MAX_TOKENS
     assert 10 <= sum(len(step.action.tokens) for step in trajectory.steps) < 13
 
 
 def test_5_wall_time() -> None:
-    (trajectory,) = run(stage(turns=3, hang_at=1, hang_seconds=0.5), max_seconds=0.2, workers=1)
+    (trajectory,) = run(make_setup(turns=3, hang_at=1, hang_seconds=0.5), max_seconds=0.2, workers=1)
     assert trajectory.stop is StopReason.TIMEOUT
     assert trajectory.steps[-1].truncated
 
 
 def test_6_environment_raises() -> None:
-    played = run(stage(turns=2, raise_at=1, every=2), count=12)
+    played = run(make_setup(turns=2, raise_at=1, every=2), count=12)
     failed = [t for t in played if t.stop is StopReason.ERROR]
     assert 0 < len(failed) < 12
     assert all(t.error is not None and t.error.boundary == "environment" for t in failed)
@@ -104,7 +104,7 @@ def test_6_environment_raises() -> None:
 
 
 def test_7_reward_not_finite() -> None:
-    (trajectory,) = run(stage(turns=2, nan_at=0))
+    (trajectory,) = run(make_setup(turns=2, nan_at=0))
     assert trajectory.stop is StopReason.ERROR
     assert "the reward is nan" in trajectory.error.message  # type: ignore[union-attr]
     assert "agent player" in trajectory.error.message  # type: ignore[union-attr]
@@ -112,7 +112,7 @@ def test_7_reward_not_finite() -> None:
 
 @pytest.mark.parametrize("kind", ["thread", "process"])
 def test_8_step_hangs(kind: str) -> None:
-    on = stage(turns=2, hang_at=1, every=4, hang_seconds=3.0)
+    on = make_setup(turns=2, hang_at=1, every=4, hang_seconds=3.0)
     played = run(on, count=12, workers=2, worker_kind=kind, step_seconds=0.5, in_flight=2)
     hung = [t for t in played if t.stop is StopReason.ERROR]
     assert 0 < len(hung) < 12
@@ -120,7 +120,7 @@ def test_8_step_hangs(kind: str) -> None:
 
 
 def test_8_others_in_the_process_go_on() -> None:
-    on = stage(turns=3, hang_at=1, every=4, hang_seconds=60.0)
+    on = make_setup(turns=3, hang_at=1, every=4, hang_seconds=60.0)
     played = run(on, count=12, workers=1, worker_kind="process", step_seconds=0.5)
     hung = [t for t in played if t.task.seed // 2 % 4 == 0]
     assert 0 < len(hung) < 12
@@ -143,7 +143,7 @@ class Crashing:
 
 
 def test_8_a_crash_is_of_one_episode() -> None:
-    on = stage()
+    on = make_setup()
     on.make_environment = functools.partial(Crashing, turns=2, raise_at=1, every=4)
     played = run(on, count=12, workers=1, worker_kind="process")
     crashed = [t for t in played if t.task.seed // 2 % 4 == 0]
@@ -153,7 +153,7 @@ def test_8_a_crash_is_of_one_episode() -> None:
 
 
 def test_8_many_long_messages_lock_nothing() -> None:
-    played = run(stage(turns=2, padding=2000), count=300, workers=1, worker_kind="process")
+    played = run(make_setup(turns=2, padding=2000), count=300, workers=1, worker_kind="process")
     assert all(t.outcome == 1.0 for t in played)
 
 
@@ -161,7 +161,7 @@ def test_9_program_fails() -> None:
     async def wrong(episode: object) -> None:
         raise KeyError("nobody")
 
-    (trajectory,) = run(stage(program=wrong))
+    (trajectory,) = run(make_setup(program=wrong))
     assert trajectory.error is not None and trajectory.error.boundary == "part"
     assert "program wrong" in trajectory.error.message
 
@@ -172,12 +172,12 @@ def summary(played: Sequence[Trajectory]) -> list[object]:
 
 @pytest.mark.parametrize("settings", [{"in_flight": 1}, {"workers": 2}, {"workers": 2, "worker_kind": "process"}])
 def test_10_order_does_not_matter(settings: dict[str, object], tiny: object) -> None:
-    reference = run(stage(tiny, turns=3), count=8, response_tokens=2)
-    assert summary(run(stage(tiny, turns=3), count=8, response_tokens=2, **settings)) == summary(reference)
+    reference = run(make_setup(tiny, turns=3), count=8, response_tokens=2)
+    assert summary(run(make_setup(tiny, turns=3), count=8, response_tokens=2, **settings)) == summary(reference)
 
 
 def test_11_unreadable_actions_are_marked() -> None:
-    (trajectory,) = run(stage(ScriptedPolicy(["??", "red"])))
+    (trajectory,) = run(make_setup(ScriptedPolicy(["??", "red"])))
     assert trajectory.steps[0].info["invalid"] == 1.0
 
 
@@ -185,6 +185,6 @@ def test_12_policy_fails() -> None:
     def broken(turn: int, observation: object) -> str:
         raise RuntimeError("no weights")
 
-    (trajectory,) = run(stage(ScriptedPolicy(broken)))
+    (trajectory,) = run(make_setup(ScriptedPolicy(broken)))
     assert trajectory.error is not None and trajectory.error.boundary == "engine"
     assert "RuntimeError: no weights" in trajectory.error.message

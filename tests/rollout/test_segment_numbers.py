@@ -16,16 +16,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from palaestra.data import Action, Observation, StopReason, Tail
-from palaestra.data.protocols import Acted, Policy, Session
+from palaestra.data import Action, NextPrompt, Observation, Play, RunSetup, StopReason
+from palaestra.data.protocols import Policy, Response, Session
 from palaestra.rollout.agent import conversation_of, segment_number
 from palaestra.rollout.programs import play
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Stage
 from palaestra.rollout.windows import WindowRunner
 from palaestra.testing import EchoEnvironment
-from tests.rollout.test_vector import stage
+from tests.rollout.test_vector import make_setup
 
 
 @dataclass
@@ -34,18 +33,18 @@ class Turns(Session):
 
     segment: int
 
-    async def act(self, observation: Observation, *, seed: int) -> Acted:
+    async def act(self, observation: Observation, *, seed: int) -> Response:
         return self.record(observation, Action(text="red"))
 
-    def record(self, observation: Observation, action: Action) -> Acted:
+    def record(self, observation: Observation, action: Action) -> Response:
         self.segment += 1
-        return Acted(action=action, prompt=np.array([self.segment], np.int32), segment=self.segment)
+        return Response(action=action, prompt=np.array([self.segment], np.int32), segment=self.segment)
 
     def fork(self, key: Hashable) -> Turns:
         return Turns(self.segment)
 
-    def end(self, observation: Observation | None) -> Tail | None:
-        return None if observation is None else Tail(np.array([self.segment], np.int32), self.segment)
+    def end(self, observation: Observation | None) -> NextPrompt | None:
+        return None if observation is None else NextPrompt(np.array([self.segment], np.int32), self.segment)
 
 
 class Long(Policy):
@@ -69,8 +68,8 @@ async def calling(episode: Any) -> None:
         result = await episode.step({"player": await episode.agents["player"].act(result.observations["player"])})
 
 
-def on(program: Any = play, first: int = 4094, turns: int = 6) -> Stage:
-    return stage(lambda: EchoEnvironment(turns=turns), program=program, all=Long(first))
+def on(program: Any = play, first: int = 4094, turns: int = 6) -> RunSetup:
+    return make_setup(lambda: EchoEnvironment(turns=turns), program=program, all=Long(first))
 
 
 def one() -> list[Play]:
@@ -99,8 +98,8 @@ def test_1_back_and_forth() -> None:
 
 def test_2_what_comes_next() -> None:
     (played,) = EpisodeRunner(on(turns=9), RolloutSettings(max_turns=4)).collect(one())
-    assert played.stop is StopReason.MAX_TURNS and played.tail["player"].segment == played.steps[-1].segment
-    assert conversation_of(played.tail["player"].segment) == (0, 4097)
+    assert played.stop is StopReason.MAX_TURNS and played.next_prompts["player"].segment == played.steps[-1].segment
+    assert conversation_of(played.next_prompts["player"].segment) == (0, 4097)
 
 
 def test_3_windows() -> None:

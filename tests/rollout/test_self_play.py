@@ -1,11 +1,11 @@
 """Rules of self-play against a pool.
 
 1. Win rates, chances and ratings have the numbers of tests/golden/self_play.yaml.
-2. A member sits on all seats but the learner's, which moves with the sample; a group has one opponent.
+2. A member plays all agents but the learner's, which moves with the sample; a group has one opponent.
 3. A member's rows weigh 0 and are of its own policy; it plays with the weights of its time, under every runner.
 4. Results go into the pay-off table: illegal moves lose, equal returns are a draw.
-5. The pool grows by its clock, the oldest member gives way and leaves the stage; who still plays stays until the end.
-6. A policy for each seat has a pool for each; what is cast already is left as it is.
+5. The pool grows by its clock, the oldest member gives way and leaves the run; who still plays stays until the end.
+6. A policy for each agent has a pool for each; a play with roles already is left as it is.
 7. State survives; a member of another architecture is refused, and so are policies that cannot meet themselves.
 8. Language snapshots are served by the same engine, and dismissed when they leave.
 """
@@ -22,18 +22,17 @@ import numpy as np
 import pytest
 import torch
 
-from palaestra.data import Action, Observation, StepResult, StepTable, Task, Trajectory
-from palaestra.data.protocols import Setting
+from palaestra.data import Action, Observation, Play, RunSetup, StepResult, StepTable, Task, Trajectory
 from palaestra.engines import InProcessEngine
 from palaestra.errors import CheckpointError, ContractError, InvalidData, RecipeError
 from palaestra.policies.network import NetworkPolicy
-from palaestra.rollout.field import Field, play_through
 from palaestra.rollout.opponents import Pool, chances, elo, win_rate
 from palaestra.rollout.programs import play as playing
+from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.self_play import SelfPlay, score
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.strategies import RolloutContext
 from palaestra.rollout.vector import VectorRunner
 from palaestra.testing import TinyModel
 from tests.golden_cases import Golden
@@ -42,8 +41,8 @@ from tests.golden_cases import Golden
 class Higher:
     """Both name a number, one after the other; the higher one wins. `rigged`: who wins whatever they say."""
 
-    def __init__(self, *, seats: int = 2, rigged: int | None = None) -> None:
-        self.agents = tuple(f"seat_{i}" for i in range(seats))
+    def __init__(self, *, count: int = 2, rigged: int | None = None) -> None:
+        self.agents = tuple(f"agent_{i}" for i in range(count))
         self.rigged, self.vector_size, self.action_count = rigged, 2, 3
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
@@ -77,7 +76,7 @@ class Higher:
 
 
 def network(name: str = "main", seed: int = 3, **options: Any) -> NetworkPolicy:
-    return NetworkPolicy(name, Setting(seed=seed, vector_size=2, action_count=3), **{"hidden": (4,), **options})
+    return NetworkPolicy(name, RunSetup(seed=seed, vector_size=2, action_count=3), **{"hidden": (4,), **options})
 
 
 class Arena:
@@ -87,15 +86,17 @@ class Arena:
         self.source = Higher(**game)
         given = roles or {"*": policy}
         self.policies = {one.name: one for one in given.values()}
-        self.stage = Stage(
+        self.setup = RunSetup(
             environment_name="higher",
             make_environment=functools.partial(Higher, **game),
             roles={name: Role(policy=one) for name, one in given.items()},
             program=playing,
             environment_options={},
+            policies=self.policies,
+            source=self.source,
         )
         self.settings = RolloutSettings(max_turns=4, response_tokens=2, in_flight=8)
-        self.runner = (runner or VectorRunner)(self.stage, self.settings)
+        self.runner = (runner or VectorRunner)(self.setup, self.settings)
 
     def plays(self, groups: int = 4, samples: int = 4) -> list[Play]:
         return [
@@ -104,20 +105,20 @@ class Arena:
             for sample in range(samples)
         ]
 
-    def run(self, strategy: Any, step: int = 0, plays: Sequence[Play] | None = None) -> tuple[list[Trajectory], Field]:
-        field = Field(
-            supply=lambda groups: self.plays(groups),
+    def run(
+        self, strategy: Any, step: int = 0, plays: Sequence[Play] | None = None
+    ) -> tuple[list[Trajectory], RolloutContext]:
+        rollout = RolloutContext(
+            more=lambda groups: self.plays(groups),
             settings=self.settings,
             sampling=self.runner.sampling(),
-            policies=self.policies,
             step=step,
             seed=7 + step,
-            stage=self.stage,
-            source=self.source,
+            setup=self.setup,
         )
         strategies = strategy if isinstance(strategy, list) else [strategy]
         given = self.plays() if plays is None else plays
-        return self.runner.perform(lambda collect: play_through(strategies, collect)(given, field)), field
+        return self.runner.perform(given, strategies, rollout), rollout
 
 
 def rig(policy: NetworkPolicy, choice: int) -> None:
@@ -139,39 +140,39 @@ def test_1_numbers(golden: Golden) -> None:
         win_rate(3, 2, 4)
 
 
-def test_2_seats() -> None:
-    played, field = Arena(network()).run(SelfPlay(self_share=0.5, every=1))
+def test_2_agents() -> None:
+    played, rollout = Arena(network()).run(SelfPlay(self_share=0.5, every=1))
     met = {one.group: {other.info["opponent"] for other in played if other.group == one.group} for one in played}
     assert all(len(names) == 1 for names in met.values())
     assert {name for names in met.values() for name in names} == {"self", "main@0"}
-    seats: dict[str, list[int]] = {}
+    places: dict[str, list[int]] = {}
     for one in sorted(played, key=lambda t: (t.group, t.sample)):
         names = [step.policy for step in one.steps]
         if one.info["opponent"] == "self":
             assert names == ["main", "main"]
         else:
             assert sorted(names) == ["main", "main@0"]
-            seats.setdefault(one.group, []).append(names.index("main"))
-    assert {tuple(taken) for taken in seats.values()} <= {(0, 1, 0, 1), (1, 0, 1, 0)}
+            places.setdefault(one.group, []).append(names.index("main"))
+    assert {tuple(taken) for taken in places.values()} <= {(0, 1, 0, 1), (1, 0, 1, 0)}
     against = sum(one.info["opponent"] != "self" for one in played)
-    assert field.metrics["self_play/share"] == against / len(played)
+    assert rollout.metrics["self_play/share"] == against / len(played)
 
 
 def test_2_further_groups() -> None:
     class New:
-        async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]:
-            def supply(groups: int) -> list[Play]:
-                return [replace(play, group=f"further-{play.group}") for play in field.supply(groups)]
+        async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
+            def more(groups: int) -> list[Play]:
+                return [replace(play, group=f"further-{play.group}") for play in rollout.more(groups)]
 
-            return await replace(field, supply=supply).collect(plays)
+            return await replace(rollout, more=more).collect(plays)
 
     class Asks:
-        async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]:
-            return [*await field.collect(plays), *await field.collect(field.more(1))]
+        async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
+            return [*await rollout.collect(plays), *await rollout.collect(rollout.more(1))]
 
-    played, field = Arena(network()).run([New(), SelfPlay(self_share=0.0, every=1), Asks()])
+    played, rollout = Arena(network()).run([New(), SelfPlay(self_share=0.0, every=1), Asks()])
     assert any(one.group.startswith("further") for one in played)
-    assert {one.info["opponent"] for one in played} == {"main@0"} and field.metrics["self_play/share"] == 1.0
+    assert {one.info["opponent"] for one in played} == {"main@0"} and rollout.metrics["self_play/share"] == 1.0
 
 
 def test_2_groups_of_one() -> None:
@@ -187,10 +188,10 @@ def test_2_shares(self_share: float, against: int) -> None:
     assert sum("main@0" in {step.policy for step in one.steps} for one in played) == against
 
 
-def test_2_more_seats() -> None:
-    played, _ = Arena(network(), seats=3).run(SelfPlay(self_share=0.0))
-    seats = [[step.policy for step in one.steps].index("main") for one in played if one.group == "g0"]
-    assert [(seat - seats[0]) % 3 for seat in seats] == [0, 1, 2, 0]
+def test_2_more_agents() -> None:
+    played, _ = Arena(network(), count=3).run(SelfPlay(self_share=0.0))
+    places = [[step.policy for step in one.steps].index("main") for one in played if one.group == "g0"]
+    assert [(place - places[0]) % 3 for place in places] == [0, 1, 2, 0]
     assert {Counter(step.policy for step in one.steps)["main@0"] for one in played} == {2}
 
 
@@ -212,15 +213,15 @@ def test_4_results() -> None:
     policy = network()
     arena, strategy = Arena(policy), SelfPlay(self_share=0.0, every=5)
     rig(policy, 1)
-    _, field = arena.run(strategy, 0)  # it meets itself: draws
+    _, rollout = arena.run(strategy, 0)  # it meets itself: draws
     (member,) = strategy.pool.members
     assert (member.wins, member.draws, member.games) == (0, 16, 16)
-    assert (member.rate, member.rating, field.metrics["self_play/score"]) == (0.5, 1000.0, 0.5)
+    assert (member.rate, member.rating, rollout.metrics["self_play/score"]) == (0.5, 1000.0, 0.5)
     rig(policy, 2)
-    _, field = arena.run(strategy, 1)
+    _, rollout = arena.run(strategy, 1)
     assert (member.wins, member.draws, member.games) == (16, 16, 32)
-    assert field.metrics["self_play/winrate/lowest"] == member.rate == (16 + 8 + 1) / 34
-    assert field.metrics["self_play/score"] == 1.0
+    assert rollout.metrics["self_play/winrate/lowest"] == member.rate == (16 + 8 + 1) / 34
+    assert rollout.metrics["self_play/score"] == 1.0
     assert strategy.pool.rating > 1000 > member.rating
     assert strategy.pool.rating + member.rating == pytest.approx(2000)
 
@@ -237,13 +238,13 @@ def test_4_scores() -> None:
 
 def test_4_failed_games_do_not_count() -> None:
     arena, strategy = Arena(network()), SelfPlay(self_share=0.0)
-    make = arena.stage.make_environment
-    arena.stage.make_environment = functools.partial(_failing, make)
-    arena.runner = EpisodeRunner(arena.stage, arena.settings)
-    played, field = arena.run(strategy)
+    make = arena.setup.make_environment
+    arena.setup.make_environment = functools.partial(_failing, make)
+    arena.runner = EpisodeRunner(arena.setup, arena.settings)
+    played, rollout = arena.run(strategy)
     assert all(one.error is not None for one in played)
     assert strategy.pool.members[0].games == 0
-    assert "self_play/score" not in field.metrics
+    assert "self_play/score" not in rollout.metrics
 
 
 def _failing(make: Callable[[], Higher]) -> Higher:
@@ -259,8 +260,8 @@ def test_5_the_pool_has_a_clock_and_a_size() -> None:
         arena.run(strategy, step)
         numbers.append([member.number for member in strategy.pool.members])
     assert numbers == [[0], [0], [0, 2], [0, 2], [2, 4], [2, 4], [4, 6]]
-    guests = {role.policy.name for role in arena.stage.roles.values() if role.guest}
-    assert guests <= {"main@4", "main@6"}
+    opponents = {role.policy.name for role in arena.setup.roles.values() if role.opponent}
+    assert opponents <= {"main@4", "main@6"}
 
 
 def test_5_draws() -> None:
@@ -287,19 +288,19 @@ def test_5_who_still_plays_stays() -> None:
     member.playing = 1  # an episode of another group is under way
     arena.run(strategy, 1)
     assert strategy.pool.left == [member]
-    assert any(role.policy is member.policy for role in arena.stage.roles.values())
+    assert any(role.policy is member.policy for role in arena.setup.roles.values())
     member.playing = 0
     arena.run(strategy, 2)
-    assert not any(role.policy is member.policy for role in arena.stage.roles.values())
+    assert not any(role.policy is member.policy for role in arena.setup.roles.values())
 
 
-def test_6_a_pool_for_each_seat() -> None:
+def test_6_a_pool_for_each_agent() -> None:
     one, two = network("one"), network("two", seed=4)
-    arena = Arena(None, roles={"seat_0": one, "seat_1": two})
+    arena = Arena(None, roles={"agent_0": one, "agent_1": two})
     both = [SelfPlay(policy="one", self_share=0.5), SelfPlay(policy="two", self_share=0.0)]
     played, _ = arena.run(both, plays=arena.plays(groups=8))
     found = {tuple(step.policy for step in trajectory.steps) for trajectory in played}
-    assert found == {("one@0", "two"), ("one", "two@0")}  # never two guests
+    assert found == {("one@0", "two"), ("one", "two@0")}  # never two opponents
     games = [strategy.pool.members[0].games for strategy in both]
     assert min(games) > 0 and sum(games) == len(played)
 
@@ -337,8 +338,8 @@ def test_7_who_cannot_meet_itself_is_refused() -> None:
     with pytest.raises(RecipeError, match="no policy of this run") as caught:
         Arena(network()).run(SelfPlay(policy="mian"))
     assert "main" in str(caught.value.render())
-    with pytest.raises(RecipeError, match="1 of 1 seats"):
-        Arena(network(), seats=1).run(SelfPlay())
+    with pytest.raises(RecipeError, match="1 of 1 agents"):
+        Arena(network(), count=1).run(SelfPlay())
 
 
 def test_8_language(tiny: Any) -> None:

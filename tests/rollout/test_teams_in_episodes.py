@@ -4,13 +4,13 @@
 2.  An agent that is asked twice at once draws twice, by different seeds.
 3.  A call has a conversation of its own: its number, its caller, its own segments, and its last step is an end.
 4.  A role that is no agent of the environment acts for its only agent; rewards and what is told go to that role.
-5.  Without a seat, or with one seat for two roles, the episode fails and says so.
+5.  A role that acts for no agent, and two that act for one, fail the episode, which says so.
 6.  An episode in which nobody acts fails.
-7.  Two roles that wait for each other fail as stuck; other episodes go on. Slow acts are not stuck.
+7.  Two roles that wait for each other fail as a deadlock; other episodes go on. Slow acts are none.
 8.  An act that fails ends the others that were begun with it.
 9.  A role's prompt stands around what it is shown; a parser reads what it says, and what means nothing is invalid.
 10. A role's own temperature counts in training and not in evaluations; its length always does.
-11. A cast lets another role take an agent's part; a guest's rows weigh nothing.
+11. A play lets another role take an agent's part; an opponent's rows weigh nothing.
 12. A role that an exception names is in the message; other episodes go on.
 13. Who is cut off takes along what it could not answer any more, as it would have seen it, or else nothing.
 14. Rewards from before a role's first act are paid on that act.
@@ -31,13 +31,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from palaestra.data import Action, Observation, StepTable, StopReason, Trajectory
-from palaestra.data.protocols import Acted, Policy, Sampling, Session
+from palaestra.data import Action, Observation, Play, RunSetup, StepTable, StopReason, Trajectory
+from palaestra.data.protocols import Policy, Response, Sampling, Session
 from palaestra.rollout.episode import Episode
 from palaestra.rollout.programs import acted_by
+from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
 from palaestra.testing import EchoEnvironment, ScriptedPolicy
 
 
@@ -64,7 +64,7 @@ class _Slow(Session):
     policy: Slow
     key: Any
 
-    async def act(self, observation: Observation, *, seed: int) -> Acted:
+    async def act(self, observation: Observation, *, seed: int) -> Response:
         self.policy.seeds.append(seed)
         text = observation.text or ""
         if text == "fail":
@@ -74,10 +74,10 @@ class _Slow(Session):
         except asyncio.CancelledError:
             self.policy.canceled.append(text)
             raise
-        return Acted(action=Action(text=text, value=text))
+        return Response(action=Action(text=text, value=text))
 
-    def record(self, observation: Observation, action: Action) -> Acted:
-        return Acted(action=action)
+    def record(self, observation: Observation, action: Action) -> Response:
+        return Response(action=action)
 
     def end(self, observation: Observation | None) -> None:
         self.policy.ended.append(self.key)
@@ -86,7 +86,7 @@ class _Slow(Session):
 def run(
     program: Any, *, count: int = 1, turns: int = 1, roles: Any = None, plays: Any = None, **settings: Any
 ) -> list[Trajectory]:
-    stage = Stage(
+    setup = RunSetup(
         environment_name="echo",
         make_environment=functools.partial(EchoEnvironment, turns=turns),
         roles=roles or {"*": Role(policy=Slow())},
@@ -95,7 +95,7 @@ def run(
     )
     tasks = EchoEnvironment().tasks("train", count, seed=1)
     given = [Play(task=task, group=f"{i:03d}", sample=0, seed=i) for i, task in enumerate(tasks)]
-    return EpisodeRunner(stage, RolloutSettings(**settings)).collect([replace(play, **(plays or {})) for play in given])
+    return EpisodeRunner(setup, RolloutSettings(**settings)).collect([replace(play, **(plays or {})) for play in given])
 
 
 async def together(episode: Episode, *shown: str) -> list[Action]:
@@ -145,7 +145,7 @@ def test_3_calls() -> None:
     assert sorted(key[2:] for key in slow.ended) == [("main",), ("sub", 1), ("sub", 2)]  # type: ignore[index]
 
 
-def test_4_seats() -> None:
+def test_4_acting_for_agents() -> None:
     def answer(turn: int, observation: Observation) -> str:
         return (observation.text or "").split()[-1]
 
@@ -163,9 +163,12 @@ def test_4_seats() -> None:
 
 @pytest.mark.parametrize(
     ("roles", "fault"),
-    [({"a": Role(policy=Slow(), seat="nobody")}, "it is no agent"), ({"*": Role(policy=Slow())}, "acts for two roles")],
+    [
+        ({"a": Role(policy=Slow(), acts_for="nobody")}, "it is no agent"),
+        ({"*": Role(policy=Slow())}, "two roles act for"),
+    ],
 )
-def test_5_no_seat(roles: Any, fault: str) -> None:
+def test_5_acting_for_nobody(roles: Any, fault: str) -> None:
     async def both(episode: Episode) -> None:
         await episode.reset()
         names = ("a",) if "a" in roles else ("a", "b")
@@ -175,7 +178,7 @@ def test_5_no_seat(roles: Any, fault: str) -> None:
     assert played.error is not None
     assert played.error.boundary == "part"
     assert fault in played.error.message
-    assert "agents.a.seat" in played.error.message or "agents.b.seat" in played.error.message
+    assert "agents.a.acts_for" in played.error.message or "agents.b.acts_for" in played.error.message
 
 
 def test_6_nobody_acts() -> None:
@@ -187,7 +190,7 @@ def test_6_nobody_acts() -> None:
     assert "no role has acted" in (played.error.message if played.error else "")
 
 
-def test_7_stuck() -> None:
+def test_7_deadlock() -> None:
     slow = Slow(seconds={"long": 0.5})
 
     async def waits(episode: Episode) -> None:
@@ -236,7 +239,7 @@ def test_9_prompt_and_parser() -> None:
 def test_10_own_sampling(temperature: float | None, expected: float) -> None:
     slow = Slow()
     role = Role(policy=slow, sampling={"temperature": 0.3, "max_tokens": 5})
-    stage = Stage(
+    setup = RunSetup(
         environment_name="echo",
         make_environment=EchoEnvironment,
         roles={"*": role},
@@ -244,15 +247,15 @@ def test_10_own_sampling(temperature: float | None, expected: float) -> None:
         environment_options={},
     )
     play = Play(task=EchoEnvironment().tasks("train", 1, seed=1)[0], group="g", sample=0, seed=1)
-    EpisodeRunner(stage, RolloutSettings(response_tokens=9)).collect([play], temperature=temperature)
+    EpisodeRunner(setup, RolloutSettings(response_tokens=9)).collect([play], temperature=temperature)
     assert (slow.samplings[0].temperature, slow.samplings[0].max_tokens) == (expected, 5)
 
 
-def test_11_cast() -> None:
-    roles = {"*": Role(policy=Slow()), "old": Role(policy=Slow(name="main@3"), guest=True)}
-    (played,) = run(lambda episode: together(episode, "a", "b"), roles=roles, plays={"cast": {"b": "old"}})
+def test_11_roles_of_a_play() -> None:
+    roles = {"*": Role(policy=Slow()), "old": Role(policy=Slow(name="main@3"), opponent=True)}
+    (played,) = run(lambda episode: together(episode, "a", "b"), roles=roles, plays={"roles": {"b": "old"}})
     assert [(step.agent, step.policy) for step in played.steps] == [("a", "slow"), ("b", "main@3")]
-    assert StepTable.from_trajectories([played]).weight.tolist() == [1.0, 0.0]
+    assert StepTable.from_trajectories([played]).row_weight.tolist() == [1.0, 0.0]
 
 
 @pytest.mark.parametrize("make", [ValueError, KeyError])

@@ -1,16 +1,16 @@
 """Rules of the vector runner, each pinned by the test of the same number.
 
 1.  Its trajectories are those of the episode runner, field by field, limits included.
-2.  They do not depend on the number of lanes or on the order of plays, and come in that order.
+2.  They do not depend on the number of slots or on the order of plays, and come in that order.
 3.  An environment that raises fails its episode only, boundary `environment`; so does one that cannot be made.
-4.  A lane whose episode is over takes the next play at once; all lanes ask in one forward pass.
+4.  A slot whose episode is over takes the next play at once; all slots ask in one forward pass.
 5.  Where the environment offers a Gymnasium vector environment, the same episodes are played on it.
 6.  A vector environment that raises fails the episodes in it, and the next ones are played.
 7.  A vector environment that resets itself is refused.
 8.  Several agents, network policies and scripted ones may play together.
 9.  Another program may be played (demonstrations); one that waits for anything else fails, boundary `part`.
 10. Policies with an engine, and async environments, are refused with the way out.
-11. Roles that have left the stage are forgotten, with their weights.
+11. Roles that have left the run are forgotten, with their weights.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from palaestra.data import Action, Observation, StepResult, StopReason, Task, Trajectory
-from palaestra.data.protocols import Policy, Setting
+from palaestra.data import Action, Observation, Play, RunSetup, StepResult, StopReason, Task, Trajectory
+from palaestra.data.protocols import Policy
 from palaestra.envs.adapters.gymnasium.world import GymnasiumEnvironment
 from palaestra.errors import ContractError, RecipeError
 from palaestra.policies.network import NetworkPolicy
 from palaestra.rollout.programs import demonstrate, play
+from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
 from palaestra.rollout.vector import VectorRunner
 
 CARTPOLE = functools.partial(GymnasiumEnvironment, id="CartPole-v1")
@@ -74,11 +74,11 @@ class Countdown:
 
 
 def network(size: int, name: str = "main", **options: Any) -> NetworkPolicy:
-    return NetworkPolicy(name, Setting(seed=3, vector_size=size, action_count=2), **options)
+    return NetworkPolicy(name, RunSetup(seed=3, vector_size=size, action_count=2), **options)
 
 
-def stage(make: Callable[[], Any], program: Any = play, **roles: Any) -> Stage:
-    return Stage(
+def make_setup(make: Callable[[], Any], program: Any = play, **roles: Any) -> RunSetup:
+    return RunSetup(
         environment_name="test",
         make_environment=make,
         roles={("*" if name == "all" else name): Role(policy=policy) for name, policy in roles.items()},
@@ -95,7 +95,7 @@ def countdowns(*lengths: int, **params: int) -> list[Play]:
     return plays([Task(env="test", seed=0, params={"length": length, **params}) for length in lengths])
 
 
-def collect(on: Stage, wanted: list[Play], runner: type = VectorRunner, **settings: Any) -> list[Trajectory]:
+def collect(on: RunSetup, wanted: list[Play], runner: type = VectorRunner, **settings: Any) -> list[Trajectory]:
     made = runner(on, RolloutSettings(**{"max_turns": 600, **settings}))
     try:
         return made.collect(wanted)
@@ -120,7 +120,7 @@ def plain(thing: Any, *, without: tuple[str, ...] = ()) -> Any:
 @pytest.mark.parametrize("limits", [{}, {"max_turns": 7}, {"max_tokens": 9}])
 @pytest.mark.parametrize("body", ["mlp", "gru"])
 def test_1_same_as_the_episode_runner(body: str, limits: dict[str, int]) -> None:
-    on = stage(CARTPOLE, all=network(4, body=body))
+    on = make_setup(CARTPOLE, all=network(4, body=body))
     wanted = plays(CARTPOLE().tasks("train", 7, seed=0))
     vector, episodes = (collect(on, wanted, kind, in_flight=3, **limits) for kind in (VectorRunner, EpisodeRunner))
     assert plain(vector) == plain(episodes)
@@ -131,10 +131,10 @@ def test_1_same_as_the_episode_runner(body: str, limits: dict[str, int]) -> None
 
 
 def test_2_lanes_and_order_do_not_matter() -> None:
-    on = stage(CARTPOLE, all=network(4))
+    on = make_setup(CARTPOLE, all=network(4))
     wanted = plays(CARTPOLE().tasks("train", 6, seed=0))
     many, one, backwards = (
-        collect(on, order, in_flight=lanes) for order, lanes in ((wanted, 6), (wanted, 1), (wanted[::-1], 4))
+        collect(on, order, in_flight=slots) for order, slots in ((wanted, 6), (wanted, 1), (wanted[::-1], 4))
     )
     assert plain(many) == plain(one) == plain(backwards[::-1])
     assert [t.id for t in many] == [f"{p.group}/{p.sample}" for p in wanted]
@@ -143,13 +143,13 @@ def test_2_lanes_and_order_do_not_matter() -> None:
 def test_3_failures_are_of_one_episode() -> None:
     wanted = [*countdowns(4), *countdowns(4, fails_at=2), *countdowns(4)]
     for runner in (VectorRunner, EpisodeRunner):
-        fine, failed, after = collect(stage(Countdown, all=network(2)), wanted, runner, in_flight=2)
+        fine, failed, after = collect(make_setup(Countdown, all=network(2)), wanted, runner, in_flight=2)
         assert [len(t.steps) for t in (fine, failed, after)] == [4, 2, 4]
         assert failed.stop is StopReason.ERROR and failed.error is not None
         assert (failed.error.boundary, failed.error.kind) == ("environment", "ValueError")
         assert "the wheel came off" in failed.error.message
         assert fine.error is after.error is None
-    (unmade,) = collect(stage(functools.partial(Countdown, broken=True), all=network(2)), countdowns(2))
+    (unmade,) = collect(make_setup(functools.partial(Countdown, broken=True), all=network(2)), countdowns(2))
     assert unmade.error is not None and unmade.error.boundary == "environment"
     assert "no display" in unmade.error.message
 
@@ -158,8 +158,8 @@ def test_4_lanes_are_never_idle() -> None:
     policy, sizes = network(2), []
     answer = policy.answer
     policy.answer = lambda questions: sizes.append(len(questions)) or answer(questions)  # type: ignore[method-assign]
-    collect(stage(Countdown, all=policy), countdowns(1, 6, 2, 1, 2), in_flight=2)
-    assert sizes == [2] * 6  # one lane plays 6 turns, the other 1 + 2 + 1 + 2
+    collect(make_setup(Countdown, all=policy), countdowns(1, 6, 2, 1, 2), in_flight=2)
+    assert sizes == [2] * 6  # one slot plays 6 turns, the other 1 + 2 + 1 + 2
 
 
 class VectorCartPole(GymnasiumEnvironment):
@@ -191,9 +191,9 @@ class VectorCartPole(GymnasiumEnvironment):
 def test_5_gymnasium_vector_environments(body: str) -> None:
     wanted = plays(CARTPOLE().tasks("train", 8, seed=0))
     policy = network(4, body=body)
-    runner = VectorRunner(stage(VectorCartPole, all=policy), RolloutSettings(max_turns=30, in_flight=3))
-    expected = collect(stage(CARTPOLE, all=policy), wanted, max_turns=30)
-    for count in (8, 2, 8):  # fewer lanes in between; all copies begin anew
+    runner = VectorRunner(make_setup(VectorCartPole, all=policy), RolloutSettings(max_turns=30, in_flight=3))
+    expected = collect(make_setup(CARTPOLE, all=policy), wanted, max_turns=30)
+    for count in (8, 2, 8):  # fewer slots in between; all copies begin anew
         found = runner.collect(wanted[:count])
         no_text = ("text", "legal")
         assert plain(found, without=no_text) == plain(expected[:count], without=no_text)
@@ -203,24 +203,24 @@ def test_5_gymnasium_vector_environments(body: str) -> None:
 def test_6_a_broken_vector_environment() -> None:
     wanted = plays(CARTPOLE().tasks("train", 5, seed=0))
     VectorCartPole.fuse = 4
-    found = collect(stage(VectorCartPole, all=network(4)), wanted, in_flight=2)
+    found = collect(make_setup(VectorCartPole, all=network(4)), wanted, in_flight=2)
     VectorCartPole.fuse = 10**9
     assert [t.error is not None for t in found] == [True, True, False, False, False]
     assert "a fuse blew" in found[0].error.message and len(found[0].steps) == 4  # type: ignore[union-attr]
-    fine = collect(stage(CARTPOLE, all=network(4)), wanted)[2:]
+    fine = collect(make_setup(CARTPOLE, all=network(4)), wanted)[2:]
     assert [t.returns for t in found[2:]] == [t.returns for t in fine]
 
 
 def test_7_copies_that_reset_themselves_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(VectorCartPole, "mode", AutoresetMode.SAME_STEP)
     with pytest.raises(ContractError, match=r"autoreset_mode=AutoresetMode\.DISABLED"):
-        collect(stage(VectorCartPole, all=network(4)), plays(CARTPOLE().tasks("train", 1, seed=0)))
+        collect(make_setup(VectorCartPole, all=network(4)), plays(CARTPOLE().tasks("train", 1, seed=0)))
 
 
 def test_8_several_agents_and_policies() -> None:
     make = functools.partial(Countdown, agents=("anna", "ben", "carl"))
     anna, rest = network(2, "first"), network(2, "second", body="gru")
-    on = stage(make, anna=anna, all=rest)
+    on = make_setup(make, anna=anna, all=rest)
     wanted = countdowns(3, 1, 4, 2)
     found = collect(on, wanted, in_flight=3)
     assert plain(found) == plain(collect(on, wanted, EpisodeRunner))
@@ -228,7 +228,7 @@ def test_8_several_agents_and_policies() -> None:
 
 
 def test_9_programs() -> None:
-    on = stage(Countdown, all=network(2))
+    on = make_setup(Countdown, all=network(2))
     runner = VectorRunner(on, RolloutSettings())
     wanted = countdowns(3, 2)
     shown = runner.collect(wanted, program=functools.partial(demonstrate, noise=0.5))
@@ -254,21 +254,21 @@ def test_10_refusals() -> None:
         name, model = "writer", "a causal language model"
 
     with pytest.raises(RecipeError, match="runner: episodes"):
-        VectorRunner(stage(Countdown, all=Writer()), RolloutSettings())
+        VectorRunner(make_setup(Countdown, all=Writer()), RolloutSettings())
 
     class Slow(Countdown):
         async def step(self, actions: Mapping[str, Action]) -> StepResult:  # type: ignore[override]
             return super().step(actions)
 
     with pytest.raises(ContractError, match="runner: episodes"):
-        collect(stage(Slow, all=network(2)), countdowns(2))
+        collect(make_setup(Slow, all=network(2)), countdowns(2))
 
 
 def test_11_roles_that_left_are_forgotten() -> None:
-    on = stage(Countdown, all=network(2), guest=network(2, "main@0"))
+    on = make_setup(Countdown, all=network(2), opponent=network(2, "main@0"))
     runner = VectorRunner(on, RolloutSettings())
-    runner.collect([dataclasses.replace(play, cast={"player": "guest"}) for play in countdowns(2)])
-    left = weakref.ref(on.roles.pop("guest").policy)  # type: ignore[attr-defined]
+    runner.collect([dataclasses.replace(play, roles={"player": "opponent"}) for play in countdowns(2)])
+    left = weakref.ref(on.roles.pop("opponent").policy)  # type: ignore[attr-defined]
     runner.collect(countdowns(2))
     gc.collect()
     assert left() is None

@@ -4,7 +4,7 @@
 2.  No window holds more than `window` acts; a response may reach beyond it, the next one does not begin.
 3.  Finished episodes are replaced by the first of the new plays; never more are under way than plays come.
 4.  Each step is fresh in one iteration; its log-probabilities and version stay those of the weights that wrote it.
-5.  Suspended episodes have no end, no outcome and no tail, and are resumed from a state of JSON values as from memory.
+5.  Suspended episodes have no end, no outcome and no next prompt, and a state of JSON values resumes them as memory.
 6.  A language policy reads exactly the ids it had written, whatever their text would be tokenized to.
 7.  Where repeating the actions shows something else, the episode fails, and says that its prefix changed.
 8.  Evaluations and demonstrations are played whole and know no windows.
@@ -27,26 +27,24 @@ import numpy as np
 import pytest
 import torch
 
-from palaestra.data import Action, Observation, StepResult, StopReason, Task, Trajectory
-from palaestra.data.protocols import Setting
+from palaestra.data import Action, Observation, Play, RunSetup, StepResult, StopReason, Task, Trajectory
 from palaestra.errors import RecipeError
 from palaestra.policies.network import NetworkPolicy
 from palaestra.policies.scripted import expert
 from palaestra.rollout.programs import demonstrate
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Stage
 from palaestra.rollout.windows import WindowRunner
 from palaestra.systems.t_ppo.counting import Counting
 from palaestra.testing import EchoEnvironment, TinyModel
-from tests.rollout.test_vector import Countdown, network, plain, stage
+from tests.rollout.test_vector import Countdown, make_setup, network, plain
 
 SHORT = {"shortest": 3, "longest": 12}
 
 
-def counting(policy: Any = None) -> Stage:
-    made = policy or NetworkPolicy("main", Setting(seed=3, vector_size=Counting().vector_size, action_count=8))
-    return stage(lambda: Counting(**SHORT), all=made)
+def counting(policy: Any = None) -> RunSetup:
+    made = policy or NetworkPolicy("main", RunSetup(seed=3, vector_size=Counting().vector_size, action_count=8))
+    return make_setup(lambda: Counting(**SHORT), all=made)
 
 
 def iteration(number: int, count: int, make: Any = None) -> list[Play]:
@@ -54,7 +52,7 @@ def iteration(number: int, count: int, make: Any = None) -> list[Play]:
     return [Play(task=task, group=f"{number}-{i}", sample=0, seed=100 * number + i) for i, task in enumerate(tasks)]
 
 
-def windows(on: Stage, window: int | None = 4, **settings: Any) -> WindowRunner:
+def windows(on: RunSetup, window: int | None = 4, **settings: Any) -> WindowRunner:
     return WindowRunner(on, RolloutSettings(runner="windows", window=window, max_turns=600, **settings))
 
 
@@ -69,7 +67,9 @@ def fresh(trajectory: Trajectory) -> list[float]:
     return [step.marks.fresh for step in trajectory.steps]
 
 
-def whole(on: Stage, ids: Mapping[str, Any], iterations: int, count: int = 6, **settings: Any) -> dict[str, Trajectory]:
+def whole(
+    on: RunSetup, ids: Mapping[str, Any], iterations: int, count: int = 6, **settings: Any
+) -> dict[str, Trajectory]:
     """The same episodes, played in one go."""
     plays = [p for number in range(iterations) for p in iteration(number, count) if f"{p.group}/{p.sample}" in ids]
     runner = EpisodeRunner(on, RolloutSettings(**{"max_turns": 600, **settings}))
@@ -110,7 +110,7 @@ def test_2_and_3_windows_and_replacement() -> None:
 
 def test_2_a_response_may_reach_beyond() -> None:
     tiny = TinyModel()
-    runner = windows(stage(lambda: EchoEnvironment(turns=9), all=tiny), 4, response_tokens=3)
+    runner = windows(make_setup(lambda: EchoEnvironment(turns=9), all=tiny), 4, response_tokens=3)
     for t in (t for n in range(3) for t in runner.collect(iteration(n, 4, EchoEnvironment()))):
         assert not t.error
         counts = [len(step.action.tokens) for step in t.steps if step.marks.fresh]
@@ -118,7 +118,7 @@ def test_2_a_response_may_reach_beyond() -> None:
 
 
 def test_4_every_step_is_fresh_once() -> None:
-    policy = NetworkPolicy("main", Setting(seed=3, vector_size=Counting().vector_size, action_count=8))
+    policy = NetworkPolicy("main", RunSetup(seed=3, vector_size=Counting().vector_size, action_count=8))
     runner, times, record = windows(counting(policy), 3), Counter[Any](), dict[Any, Any]()
     for number in range(8):
         for t in runner.collect(iteration(number, 5)):
@@ -141,20 +141,20 @@ def test_4_every_step_is_fresh_once() -> None:
 def test_5_resumed_from_json(language: bool) -> None:
     make = (lambda: EchoEnvironment(turns=5)) if language else (lambda: Counting(**SHORT))
     policy = TinyModel(value_head=True) if language else counting().role("writer").policy
-    one, other = (windows(stage(make, all=policy), 4, response_tokens=3) for _ in range(2))
+    one, other = (windows(make_setup(make, all=policy), 4, response_tokens=3) for _ in range(2))
     for number in range(5):
         played = [runner.collect(iteration(number, 4, make())) for runner in (one, other)]
         assert plain(played[0]) == plain(played[1]) and not any(t.error for t in played[0])
         for t in (t for t in played[0] if t.stop is StopReason.SUSPENDED):
-            assert t.outcome is None and not t.tail and not t.last
+            assert t.outcome is None and not t.next_prompts and not t.last
             assert not any(step.terminated or step.truncated for step in t.steps)
-        other = windows(stage(make, all=policy), 4, response_tokens=3)
+        other = windows(make_setup(make, all=policy), 4, response_tokens=3)
         other.load_state_dict(json.loads(json.dumps(one.state_dict())))
 
 
 def test_6_exactly_the_ids_that_were_written() -> None:
     tiny, make = TinyModel(), lambda: EchoEnvironment(turns=6)
-    on = stage(make, all=tiny)
+    on = make_setup(make, all=tiny)
     found = ended(windows(on, 5, response_tokens=3), 8, 4, make())
     plays = [p for n in range(8) for p in iteration(n, 4, make()) if f"{p.group}/{p.sample}" in found]
     expected = {t.id: t for t in EpisodeRunner(on, RolloutSettings(max_turns=600, response_tokens=3)).collect(plays)}
@@ -206,7 +206,7 @@ class Drifting(Counting):
 )
 def test_7_changed_prefixes_fail(fault: str, message: str) -> None:
     world = type("World", (Drifting,), {"played": Counter(), "fault": fault})
-    runner = windows(stage(lambda: world(shortest=9, longest=12), all=counting().role("writer").policy), 4)
+    runner = windows(make_setup(lambda: world(shortest=9, longest=12), all=counting().role("writer").policy), 4)
     first = runner.collect(iteration(0, 3, world(shortest=9, longest=12)))
     assert {t.stop for t in first} == {StopReason.SUSPENDED}
     second = runner.collect(iteration(1, 3, world(shortest=9, longest=12)))
@@ -219,7 +219,7 @@ def test_7_changed_prefixes_fail(fault: str, message: str) -> None:
 
 def test_7_changed_prompts_fail() -> None:
     make, tiny = (lambda: EchoEnvironment(turns=6)), TinyModel()
-    runner = windows(stage(make, all=tiny), 3, response_tokens=3)
+    runner = windows(make_setup(make, all=tiny), 3, response_tokens=3)
     runner.collect(iteration(0, 2, make()))
     state = runner.state_dict()
     state["suspended"][0]["trajectory"]["steps"][0]["prompt"][-1] += 1
@@ -243,8 +243,8 @@ def test_8_whole_episodes() -> None:
 
 def test_9_agents_of_all_kinds() -> None:
     make = lambda: Countdown(agents=("a", "b", "c"))  # noqa: E731
-    roles = {"a": network(2, body="gru"), "b": network(2, "second"), "c": expert("c", Setting(seed=0))}
-    on = stage(make, **roles)
+    roles = {"a": network(2, body="gru"), "b": network(2, "second"), "c": expert("c", RunSetup(seed=0))}
+    on = make_setup(make, **roles)
     tasks = [Task(env="test", seed=i, params={"length": 3 + i}) for i in range(4)]
     plays = [Play(task=task, group=f"{i}", sample=0, seed=i) for i, task in enumerate(tasks)]
     runner, found = windows(on, 4), dict[str, Trajectory]()
@@ -281,8 +281,10 @@ async def calling(episode: Any) -> None:
 
 
 def test_11_calls() -> None:
-    remembering = NetworkPolicy("main", Setting(seed=3, vector_size=Counting().vector_size, action_count=8), body="gru")
-    on = stage(lambda: Counting(**SHORT), program=calling, all=remembering)
+    remembering = NetworkPolicy(
+        "main", RunSetup(seed=3, vector_size=Counting().vector_size, action_count=8), body="gru"
+    )
+    on = make_setup(lambda: Counting(**SHORT), program=calling, all=remembering)
     found = ended(windows(on, 5), 20, 3)
     expected = whole(on, found, 20, 3)
     assert len(found) > 3
@@ -292,9 +294,9 @@ def test_11_calls() -> None:
 
 def test_12_what_the_play_says() -> None:
     texts = ["be quick", *(f"be quick say {word}" for word in ("red", "blue"))]
-    roles = {"player": TinyModel(texts=texts), "guest": TinyModel(texts=texts, name="other", seed=1)}
-    on = stage(lambda: EchoEnvironment(turns=9), **roles)
-    given = {"turns": 5, "instruction": "be quick", "cast": {"player": "guest"}, "info": {"level": 2}}
+    roles = {"player": TinyModel(texts=texts), "opponent": TinyModel(texts=texts, name="other", seed=1)}
+    on = make_setup(lambda: EchoEnvironment(turns=9), **roles)
+    given = {"turns": 5, "instruction": "be quick", "roles": {"player": "opponent"}, "info": {"level": 2}}
     plays = [dataclasses.replace(play, **given) for play in iteration(0, 3, EchoEnvironment())]
     state: Any = {"suspended": []}
     for _ in range(9):

@@ -25,10 +25,10 @@ from palaestra.data import (
     Failure,
     FinishReason,
     Marks,
+    NextPrompt,
     Observation,
     Step,
     StopReason,
-    Tail,
     Task,
     ToolCall,
     Trajectory,
@@ -108,7 +108,7 @@ trajectories = st.builds(
     stop=st.sampled_from(StopReason),
     error=st.none() | st.builds(Failure, boundary=st.text(), message=st.text(), kind=st.text()),
     last=st.dictionaries(st.text(), observations, max_size=1),
-    tail=st.dictionaries(st.text(), st.builds(Tail, int32s, st.integers(0, 2)), max_size=1),
+    next_prompts=st.dictionaries(st.text(), st.builds(NextPrompt, int32s, st.integers(0, 2)), max_size=1),
     info=plain,
 )
 

@@ -6,11 +6,11 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from palaestra.data import Observation, Trajectory
+from palaestra.data import Observation, Play, RunSetup, Trajectory
 from palaestra.rollout.programs import demonstration_of
+from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
 from palaestra.testing import EchoEnvironment, ScriptedPolicy
 from palaestra.training.bound import bind
 from palaestra.training.settings import Use
@@ -51,7 +51,7 @@ def play(
         name: Role(policy=given if hasattr(given, "session") else ScriptedPolicy(given, name=name))
         for name, given in answers.items()
     }
-    stage = Stage(
+    setup = RunSetup(
         environment_name="echo",
         make_environment=environment,
         roles={**made, **(roles or {})},
@@ -60,7 +60,7 @@ def play(
     )
     tasks = environment().tasks("train", count, seed)
     plays = [Play(task=task, group=f"{i:04d}", sample=0, seed=seed * 100_003 + i) for i, task in enumerate(tasks)]
-    return EpisodeRunner(stage, RolloutSettings(**settings)).collect(plays, program=instead)
+    return EpisodeRunner(setup, RolloutSettings(**settings)).collect(plays, program=instead)
 
 
 def demonstrated(

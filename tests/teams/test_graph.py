@@ -26,13 +26,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from palaestra.data import Action, Observation, Trajectory
-from palaestra.data.protocols import Acted, Policy, Session
+from palaestra.data import Action, Observation, Play, RunSetup, Trajectory
+from palaestra.data.protocols import Policy, Response, Session
 from palaestra.errors import RecipeError
 from palaestra.rollout.programs import demonstration_of, roles_of
+from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
 from palaestra.teams.debate import debate
 from palaestra.teams.graph import chain, independent, layers, mesh, speak, star
 from palaestra.testing import EchoEnvironment, TinyModel
@@ -87,13 +87,13 @@ class _Late(Session):
     policy: Late
     acts: int = 0
 
-    async def act(self, observation: Observation, *, seed: int) -> Acted:
+    async def act(self, observation: Observation, *, seed: int) -> Response:
         text = f"{self.policy.letter}{self.acts}"
         self.acts += 1
         await asyncio.sleep(self.policy.seconds)
         if self.policy.letter == "!":
             raise ValueError("no idea")
-        return Acted(action=Action(text=text))
+        return Response(action=Action(text=text))
 
     def end(self, observation: Observation | None) -> None:
         return None
@@ -222,12 +222,12 @@ def test_9_tokens() -> None:
 def test_10_pipeline() -> None:
     p, n, draw = 0.8, 4000, np.random.default_rng(3)
 
-    def stage(turn: int, seen: Observation) -> str:
+    def speak(turn: int, seen: Observation) -> str:
         before = (seen.text or "").split("\n")[1:]
         good = draw.random() < p and not any(line.endswith("mud") for line in before)
         return told_word(seen) if good else "mud"
 
-    played = play(chain, dict.fromkeys("abc", stage), count=n, options={"roles": ("a", "b", "c")})
+    played = play(chain, dict.fromkeys("abc", speak), count=n, options={"roles": ("a", "b", "c")})
     best = p**3
     assert abs(sum(one.outcome or 0.0 for one in played) / n - best) <= 3 * math.sqrt(best * (1 - best) / n)
 
@@ -244,7 +244,7 @@ def test_11_demonstrations() -> None:
 
 def demonstrated(program: Any, options: dict[str, Any], *, noise: float) -> Trajectory:
     bound = bind("program", Use(name=program.part.name, options=options))
-    stage = Stage(
+    setup = RunSetup(
         environment_name="echo",
         make_environment=functools.partial(EchoEnvironment, turns=1),
         roles={"*": Role(policy=TinyModel(), context=bind("context", Use(name="latest_only"))())},
@@ -252,7 +252,7 @@ def demonstrated(program: Any, options: dict[str, Any], *, noise: float) -> Traj
         environment_options={},
     )
     task = EchoEnvironment().tasks("train", 1, 0)[0]
-    runner = EpisodeRunner(stage, RolloutSettings())
+    runner = EpisodeRunner(setup, RolloutSettings())
     play = Play(task=task, group="g", sample=0, seed=0)
     return runner.collect([play], program=functools.partial(demonstration_of(bound), noise=noise))[0]
 

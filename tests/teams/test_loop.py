@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from palaestra.data import Observation
-from palaestra.rollout.stage import Role
+from palaestra.rollout.roles import Role
 from palaestra.teams.demonstration import spoiled
 from palaestra.teams.loop import demonstrate, solver_verifier, verdict
 from palaestra.teams.parsers import tagged

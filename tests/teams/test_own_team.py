@@ -12,7 +12,7 @@ import pytest
 
 from palaestra.errors import RecipeError
 from palaestra.recipe import load
-from palaestra.training.build import build_world
+from palaestra.training.build import build_setup
 from tests.docs.pages import ROOT, Page
 from tests.teams.playing import acts, play, told_word
 
@@ -49,4 +49,4 @@ def test_2_it_plays(team: Any) -> None:
 def test_3_misspelled(team: Any) -> None:
     recipe = load(["pair.yaml"], ["agents.lefty.policy=scouts"])
     with pytest.raises(RecipeError, match="lefty"):
-        build_world(recipe.settings)
+        build_setup(recipe.settings)

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import functools
 
-from palaestra.data import Trajectory
-from palaestra.data.protocols import Setting
+from palaestra.data import RunSetup, Trajectory
 from palaestra.envs.worlds.searchqa.world import SearchQA
 from palaestra.policies.scripted import random
 from palaestra.rollout.programs import demonstration_of, roles_of
-from palaestra.rollout.stage import Role
+from palaestra.rollout.roles import Role
 from palaestra.teams.parsers import tagged
 from palaestra.teams.router import demonstrate, router, verdict
 from palaestra.testing import EchoEnvironment, ScriptedPolicy
@@ -88,7 +87,7 @@ def test_4_views() -> None:
     assert list(choices["verifier"]) == ["yes", "no"]
     assert all(len(text.split()) == 2 for text in choices["searcher"])
     assert all(len(text.split()) == 1 for text in choices["answerer"])
-    anybody = {role: random(role, Setting(seed=1)) for role in ROLES}
+    anybody = {role: random(role, RunSetup(seed=1)) for role in ROLES}
     wild = play(router, anybody, count=30, environment=SMALL)
     assert not any(step.info.get("invalid") for one in wild for step in one.steps)
     assert {one.outcome for one in wild} == {0.0, 1.0}

@@ -19,12 +19,13 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from palaestra.commands import export
+from palaestra.data import RunSetup
 from palaestra.errors import RecipeError
 from palaestra.parts.optimizers import AdamW
 from palaestra.recipe import load
 from palaestra.store.metrics import MetricsLog
 from palaestra.training import warm_start
-from palaestra.training.build import World, build_world
+from palaestra.training.build import build_setup
 from palaestra.training.start import train
 from palaestra.training.updates import Updater
 from tests.training.conftest import stopped_before
@@ -105,8 +106,8 @@ def test_2_resume(team: Run) -> None:
     assert max(sizes[file] for file in files[1:]) < sizes["base"] / 3
 
 
-def cloned(monkeypatch: pytest.MonkeyPatch, *overrides: str) -> tuple[World, dict[str, set[str]]]:
-    """The world after its warm start, and from which roles' demonstrations each policy learned."""
+def cloned(monkeypatch: pytest.MonkeyPatch, *overrides: str) -> tuple[RunSetup, dict[str, set[str]]]:
+    """The setup after its warm start, and from which roles' demonstrations each policy learned."""
     learned: dict[str, set[str]] = {}
     plain = warm_start._clone
 
@@ -116,30 +117,30 @@ def cloned(monkeypatch: pytest.MonkeyPatch, *overrides: str) -> tuple[World, dic
 
     monkeypatch.setattr(warm_start, "_clone", watched)
     settings = load([TEAM, CLONED], list(overrides)).settings
-    world = build_world(settings)
+    setup = build_setup(settings)
     assert settings.warm_start is not None
-    warm_start.warm_start(world, settings.warm_start, seed=0, say=lambda *_: None)
-    return world, learned
+    warm_start.warm_start(setup, settings.warm_start, seed=0, say=lambda *_: None)
+    return setup, learned
 
 
 def test_3_pooled_demonstrations(monkeypatch: pytest.MonkeyPatch) -> None:
-    world, learned = cloned(monkeypatch, "warm_start.frozen=true")
+    setup, learned = cloned(monkeypatch, "warm_start.frozen=true")
     assert learned == {"base": {"a", "b"}}
-    base, ids = world.policies["base"], torch.arange(40)[None]
+    base, ids = setup.policies["base"], torch.arange(40)[None]
     for name in ("one", "two"):
-        policy = world.policies[name]
+        policy = setup.policies[name]
         assert torch.equal(policy.model(ids).logits, base.model(ids).logits) and policy.version == base.version == 1
-    fresh = build_world(load([TEAM, CLONED], []).settings).policies["base"]
+    fresh = build_setup(load([TEAM, CLONED], []).settings).policies["base"]
     assert not torch.equal(fresh.model(ids).logits, base.model(ids).logits)
 
 
 def test_3_cloned_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    world, learned = cloned(monkeypatch)
+    setup, learned = cloned(monkeypatch)
     assert learned == {"one": {"a"}, "two": {"b"}}
     ids = torch.arange(40)[None]
-    said = [world.policies[name].model(ids).logits for name in ("base", "one", "two")]
+    said = [setup.policies[name].model(ids).logits for name in ("base", "one", "two")]
     assert not torch.equal(said[0], said[1]) and not torch.equal(said[1], said[2])
-    assert [world.policies[name].version for name in ("base", "one", "two")] == [0, 1, 1]
+    assert [setup.policies[name].version for name in ("base", "one", "two")] == [0, 1, 1]
 
 
 def test_4_a_reference_is_the_start(team: Run) -> None:
@@ -164,10 +165,10 @@ def test_6_export_and_load(team: Run, tmp_path: Path) -> None:
     folder, out = team("run"), str(tmp_path / "exported")
     export.run(folder=str(folder), out=out, policy="one", checkpoint=None)
     learned = weights(folder, 3, "one")
-    again = build_world(load([TEAM], [f"policies.one.load={out}"]).settings).policies["one"]
+    again = build_setup(load([TEAM], [f"policies.one.load={out}"]).settings).policies["one"]
     assert all(torch.equal(tensor, learned[name]) for name, tensor in again.module.state_dict().items())
     whole = {"policies": {"base": {"policy": {"language": {"model": out}}}}}
-    merged = build_world(load([TEAM, whole], []).settings).policies["base"]
+    merged = build_setup(load([TEAM, whole], []).settings).policies["base"]
     ids = torch.arange(40)[None]
     torch.testing.assert_close(merged.model(ids).logits, again.model(ids).logits, atol=1e-5, rtol=0)
 
@@ -184,13 +185,13 @@ def test_6_export_and_load(team: Run, tmp_path: Path) -> None:
 )
 def test_7_refused(override: str, place: str, fault: str) -> None:
     with pytest.raises(RecipeError) as refused:
-        build_world(load([TEAM], [override]).settings)
+        build_setup(load([TEAM], [override]).settings)
     assert refused.value.where == place and fault in refused.value.what and refused.value.remedy
 
 
 def test_7_a_base_without_adapters_and_roles() -> None:
     with pytest.raises(RecipeError, match="no role is played by it"):
-        build_world(load([TEAM, {"policies": {"spare": {"policy": TINY}}}], []).settings)
+        build_setup(load([TEAM, {"policies": {"spare": {"policy": TINY}}}], []).settings)
 
 
 def test_8_gradients_are_freed(team: Run, monkeypatch: pytest.MonkeyPatch) -> None:

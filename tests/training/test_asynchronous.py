@@ -37,9 +37,9 @@ from palaestra.recipe import load
 from palaestra.registry import names, part
 from palaestra.rollout.journal import Journal
 from palaestra.store import atomic
-from palaestra.training.asynchronous import Asynchronous
+from palaestra.training.async_collector import AsyncCollector
+from palaestra.training.collector import Collector
 from palaestra.training.start import train
-from palaestra.training.supply import Plans
 from tests.training.conftest import ECHO, curve, final_weights
 
 Run = Callable[..., Path]
@@ -49,10 +49,10 @@ NETWORK: dict[str, Any] = {"policies": {"main": {"policy": {"network": {"hidden"
 def test_1_a_bound_of_0_changes_nothing(echo: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     before = echo("synchronous")
 
-    def forced(settings: Any, world: Any, plans: Plans, strategies: Any, folder: Any) -> Asynchronous:
-        return Asynchronous(settings, world, plans, strategies, Journal(folder.path))
+    def forced(settings: Any, setup: Any, sampler: Any, strategies: Any, folder: Any) -> AsyncCollector:
+        return AsyncCollector(settings, setup, sampler, strategies, Journal(folder.path))
 
-    monkeypatch.setattr(start, "_supply", forced)
+    monkeypatch.setattr(start, "_collector", forced)
     assert final_weights(echo("asynchronous")) == final_weights(before)
 
 
@@ -71,14 +71,14 @@ def test_2_nothing_is_older_than_the_bound(echo: Run, bound: int, stale: str) ->
 
 def test_3_the_queue_is_bounded(echo: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[tuple[int, int]] = []
-    plain = Asynchronous.take
+    plain = AsyncCollector.collect
 
-    def watched(self: Asynchronous, step: int) -> Any:
-        harvest = plain(self, step)
+    def noted(self: AsyncCollector, step: int) -> Any:
+        batch = plain(self, step)
         begun.append((step, self._begun))
-        return harvest
+        return batch
 
-    monkeypatch.setattr(Asynchronous, "take", watched)
+    monkeypatch.setattr(AsyncCollector, "collect", noted)
     echo("run", "training.max_staleness=2", "training.iterations=6")
     assert begun == [(step, 4 * min(step + 3, 6)) for step in range(6)], "4 groups a batch, 2 batches ahead"
 
@@ -134,12 +134,12 @@ def test_4_a_kill_loses_no_finished_episode(tmp_path: Path) -> None:
     played: list[Any] = []
     plain = Journal.finish
 
-    def watched(self: Journal, play: Any, trajectory: Any) -> None:
+    def noted(self: Journal, play: Any, trajectory: Any) -> None:
         played.append((play.group, play.sample, play.seed))
         plain(self, play, trajectory)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Journal, "finish", watched)
+        patch.setattr(Journal, "finish", noted)
         train(settings.settings, recipe=settings.to_json(), resume=True, quiet=True)
     assert not set(played) & set(finished), "nothing that was over is played again"
     assert [line["step"] for line in _lines(folder / "metrics.jsonl")] == list(range(1, 31))
@@ -150,15 +150,15 @@ def test_5_faults_and_interrupts_end_the_run(echo: Run, tmp_path: Path, monkeypa
     (tmp_path / "broken.py").write_text(
         "from palaestra.registry import register\n\n\n"
         "@register('strategy', 'broken')\nclass Broken:\n    called_per = 'group'\n"
-        "    async def __call__(self, plays, field):\n        raise ValueError('no way')\n"
+        "    async def __call__(self, plays, rollout):\n        raise ValueError('no way')\n"
     )
     with pytest.raises(ValueError, match="no way"):
         echo("broken", f"strategy={tmp_path / 'broken.py'}:Broken", "training.max_staleness=1")
 
-    def interrupted(self: Plans, played: Any, step: int) -> dict[str, float]:
+    def interrupted(self: Collector, played: Any, step: int) -> dict[str, float]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Plans, "learn", interrupted)
+    monkeypatch.setattr(Collector, "learn", interrupted)
     with pytest.raises(KeyboardInterrupt):
         echo("interrupted", "training.max_staleness=1")
     assert not [thread for thread in threading.enumerate() if thread.name == "rollouts"]
@@ -177,14 +177,14 @@ def test_6_the_slowest_is_waited_for_or_not(
         "        return result\n"
     )
     taken: list[set[int]] = []
-    plain = Asynchronous.take
+    plain = AsyncCollector.collect
 
-    def watched(self: Asynchronous, step: int) -> Any:
-        harvest = plain(self, step)
-        taken.append({int(trajectory.group.partition("-")[0]) for trajectory in harvest.kept})
-        return harvest
+    def noted(self: AsyncCollector, step: int) -> Any:
+        batch = plain(self, step)
+        taken.append({int(trajectory.group.partition("-")[0]) for trajectory in batch.kept})
+        return batch
 
-    monkeypatch.setattr(Asynchronous, "take", watched)
+    monkeypatch.setattr(AsyncCollector, "collect", noted)
     layers = {**NETWORK, "environment": f"{tmp_path / 'one.py'}:One"}
     overrides = [f"training.stale={stale}", "training.max_staleness=3", "rollout.tasks=8", "rollout.group=2"]
     echo("run", *overrides, "evaluation.tasks=1", layers=layers)
@@ -211,7 +211,8 @@ def test_7_weights_change_inside_a_response() -> None:
     prompt = np.arange(1, 6, dtype=np.int32)
 
     async def generate() -> Any:
-        return await engine.generate(Request(policy="main", session=0, prompt=prompt, seed=1, max_tokens=8))
+        request = Request(policy="main", session=0, prompt=prompt, seed=1, max_tokens=8)
+        return (await engine.generate(request)).action
 
     found = asyncio.run(generate())
     drawn_by = found.versions.tolist()
@@ -267,7 +268,7 @@ def test_10_strategies_of_iterations_are_refused(echo: Run, tmp_path: Path, name
 
 
 def test_10_those_of_users_say_nothing_or_one_of_two_words(echo: Run, tmp_path: Path) -> None:
-    code = "class Own:\n{}    async def __call__(self, plays, field):\n        return await field.collect(plays)\n"
+    code = "class Own:\n{}    async def __call__(self, plays, rollout):\n        return await rollout.collect(plays)\n"
     for number, said in enumerate(("", "    called_per = 'group'\n", "    called_per = 'turn'\n")):
         (tmp_path / f"own{number}.py").write_text(code.format(said))
     strategies = [f"strategy={tmp_path / f'own{number}.py'}:Own" for number in range(3)]
@@ -298,10 +299,10 @@ class Counts:
     def __init__(self):
         self.seen = {}
 
-    async def __call__(self, plays, field):
+    async def __call__(self, plays, rollout):
         self.seen[plays[0].group] = len(self.seen)
         threads.append(("call", threading.current_thread().name))
-        return await field.collect(plays)
+        return await rollout.collect(plays)
 
     def state_dict(self):
         threads.append(("save", threading.current_thread().name))
@@ -320,13 +321,13 @@ def test_11_state_is_of_one_thread(echo: Run, tmp_path: Path, monkeypatch: pytes
     saved: list[Any] = []
     plain = start.RunState
 
-    def watched(**fields: Any) -> Any:
+    def noted(**fields: Any) -> Any:
         made = plain(**fields)
         keeper = made.others["strategy.0"]
         saved.append((keeper, getattr(keeper, "held", keeper)))
         return made
 
-    monkeypatch.setattr(start, "RunState", watched)
+    monkeypatch.setattr(start, "RunState", noted)
     folder = echo("run", *given, "training.iterations=3", layers=NETWORK)
     keeper, held = saved[0]
     counts = sys.modules[type(held).__module__]
@@ -355,14 +356,14 @@ def test_12_killed_inside_a_checkpoint(echo: Run, monkeypatch: pytest.MonkeyPatc
         patched.setattr(atomic, "_swap", killed)
         echo("run", *options, "training.iterations=12", layers=NETWORK)
     taken: list[list[str]] = []
-    take = Asynchronous.take
+    take = AsyncCollector.collect
 
-    def watched(self: Asynchronous, step: int) -> Any:
-        harvest = take(self, step)
-        taken.append(sorted({trajectory.group for trajectory in harvest.kept}))
-        return harvest
+    def noted(self: AsyncCollector, step: int) -> Any:
+        batch = take(self, step)
+        taken.append(sorted({trajectory.group for trajectory in batch.kept}))
+        return batch
 
-    monkeypatch.setattr(Asynchronous, "take", watched)
+    monkeypatch.setattr(AsyncCollector, "collect", noted)
     folder = echo("run", *options, "training.iterations=12", layers=NETWORK, resume=True)
     assert [line["step"] for line in curve(folder)] == list(range(1, 13))
     assert [len(groups) for groups in taken] == [4] * 8 and len({g for groups in taken for g in groups}) == 32

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from palaestra.commands import export
-from palaestra.data.protocols import Setting
+from palaestra.data import RunSetup
 from palaestra.policies.language import LanguagePolicy
 from palaestra.testing import FakeDevice
 from palaestra.training import start
@@ -82,10 +82,10 @@ def test_4_export(name: str, policy: str, tmp_path: Path) -> None:
 
 def test_4_a_policy_is_saved_where_it_is(tmp_path: Path) -> None:
     here = LanguagePolicy(
-        "main", Setting(seed=0, texts=lambda: ["say red"]), hidden=16, layers=1, heads=2, context=64, value_head=True
+        "main", RunSetup(seed=0, texts=lambda: ["say red"]), hidden=16, layers=1, heads=2, context=64, value_head=True
     )
     with FakeDevice() as device:
-        there = here.twin()
+        there = here.clone()
         there.module.to(device)
         there.save(str(tmp_path / "there"))
     here.save(str(tmp_path / "here"))

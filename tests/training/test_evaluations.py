@@ -20,7 +20,7 @@ from palaestra.rollout.runner import EpisodeRunner
 from palaestra.store.folder import EVALUATIONS
 from palaestra.store.lines import JsonLines
 from palaestra.store.metrics import MetricsLog
-from palaestra.training.build import build_world
+from palaestra.training.build import build_setup
 from palaestra.training.loop import Trainer
 from palaestra.training.start import train
 
@@ -127,5 +127,5 @@ def test_3_a_recipe_that_is_refused(runners: dict[str, list[Any]]) -> None:
     roles = {"a": {"policy": "main", "temperature": 0.5}, "b": {"policy": "main"}}
     changed = {"environment": {"echo": {"agents": ["a", "b"]}}, "agents": roles}
     with pytest.raises(RecipeError):
-        build_world(load([SETUP | changed], []).settings)
+        build_setup(load([SETUP | changed], []).settings)
     assert all_closed(runners, 0)

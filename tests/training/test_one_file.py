@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import torch
 
-from palaestra.data import Action, FinishReason, Observation, Step, Task, Trajectory
+from palaestra.data import Action, FinishReason, Observation, RunSetup, Step, Task, Trajectory
 from palaestra.data.iteration import Iteration
-from palaestra.data.protocols import Request, Setting
+from palaestra.data.protocols import Request
 from palaestra.engines import InProcessEngine
 from palaestra.policies.language import LanguagePolicy
 from palaestra.training.bound import bind
@@ -56,7 +56,7 @@ def test_1_same_tokens(one_file: ModuleType, groups: list[list[object]]) -> None
                 max_tokens=one_file.RESPONSE,
                 stop=(one_file.ID["<end>"],),
             )
-            out.append((await engine.generate(request)).tokens.tolist())
+            out.append((await engine.generate(request)).action.tokens.tolist())
         return out
 
     async def replay_all() -> list[list[list[int]]]:
@@ -86,7 +86,7 @@ def trajectory(group: int, episode: object) -> Trajectory:
 
 def test_2_same_first_update(one_file: ModuleType, groups: list[list[object]]) -> None:
     model = one_file.make_model()
-    policy = LanguagePolicy("main", Setting(seed=0, texts=lambda: ["x"]), hidden=32, heads=2, vocabulary=300)
+    policy = LanguagePolicy("main", RunSetup(seed=0, texts=lambda: ["x"]), hidden=32, heads=2, vocabulary=300)
     policy.module["model"] = copy.deepcopy(model)
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)

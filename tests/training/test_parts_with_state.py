@@ -43,7 +43,7 @@ class Counting(StatefulPart):
     def __init__(self, *, scale: float = 1.0) -> None:
         self.scale, self.total, self.policies = scale, torch.zeros(1), {}
 
-    def start(self, setting: Any, policies: Mapping[str, Any]) -> None:
+    def start(self, setup: Any, policies: Mapping[str, Any]) -> None:
         self.policies = dict(policies)
 
     def __call__(self, table: StepTable, iteration: Any) -> dict[str, Tensor]:

@@ -22,7 +22,7 @@ from palaestra.errors import NoSignal, RecipeError
 from palaestra.recipe import load
 from palaestra.rollout.programs import acted_by, play, roles_of
 from palaestra.store.metrics import MetricsLog
-from palaestra.training.build import build_world
+from palaestra.training.build import build_setup
 from palaestra.training.start import train
 from palaestra.training.teamwork import Teamwork, team_metrics
 from palaestra.training.updates import Updater
@@ -67,12 +67,15 @@ def recipe(**changes: Any) -> Any:
             ("agents.c", "nobody of that name", "Those who"),
         ),
         ({"agents": {"a": {"policy": "one"}}}, ("agents.b.policy", "no policy is called `main`")),
-        ({"agents": {"a": {"policy": "one", "seat": "nobody"}, "b": {"policy": "two"}}}, ("agents.a.seat", "`nobody`")),
+        (
+            {"agents": {"a": {"policy": "one", "acts_for": "nobody"}, "b": {"policy": "two"}}},
+            ("agents.a.acts_for", "`nobody`"),
+        ),
     ],
 )
 def test_1_refused(changes: Any, parts: tuple[str, ...]) -> None:
     with pytest.raises(RecipeError) as caught:
-        build_world(recipe(**changes).settings)
+        build_setup(recipe(**changes).settings)
     assert all(part in str(caught.value) for part in parts), str(caught.value)
 
 
@@ -83,10 +86,10 @@ def test_2_declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: st
     agents = PAIR["agents"] | {"coach": {"policy": "one"}, "critic": {"policy": "two"}}
     changed = recipe(agents=agents, program={f"coached.py:{program}": {}})
     if known:
-        assert {"coach", "critic"} <= set(build_world(changed.settings).stage.roles)
+        assert {"coach", "critic"} <= set(build_setup(changed.settings).roles)
     else:
         with pytest.raises(RecipeError, match="critic"):
-            build_world(changed.settings)
+            build_setup(changed.settings)
 
 
 def test_2_functions_of_options() -> None:
@@ -105,13 +108,13 @@ def test_2_functions_of_options() -> None:
 def test_3_one_temperature() -> None:
     shared = {"a": {"policy": "one", "temperature": 0.5}, "b": {"policy": "one"}}
     with pytest.raises(RecipeError, match=r"a 0.5, b 1.*probabilities are taken at one"):
-        build_world(recipe(agents=shared, policies={"one": {"policy": NETWORK}}).settings)
+        build_setup(recipe(agents=shared, policies={"one": {"policy": NETWORK}}).settings)
     apart = {"a": {"policy": "one", "temperature": 0.5}, "b": {"policy": "two"}}
-    assert build_world(recipe(agents=apart).settings).temperatures == {"one": 0.5, "two": 1.0}
+    assert build_setup(recipe(agents=apart).settings).temperatures == {"one": 0.5, "two": 1.0}
 
 
-@pytest.mark.parametrize("seat", [{}, {"player": {"policy": "one"}}])
-def test_3_who_never_acts(seat: dict[str, Any]) -> None:
+@pytest.mark.parametrize("agent", [{}, {"player": {"policy": "one"}}])
+def test_3_who_never_acts(agent: dict[str, Any]) -> None:
     team = {name: {"policy": "one", "temperature": 0.7} for name in ("solver", "verifier")}
     changes = {
         "environment": {"echo": {"turns": 1}},
@@ -119,7 +122,7 @@ def test_3_who_never_acts(seat: dict[str, Any]) -> None:
         "policies": {"one": {"policy": NETWORK}},
     }
     every = {"*": {"policy": "one"}}
-    assert build_world(recipe(agents=every | seat | team, **changes).settings).temperatures == {"one": 0.7}
+    assert build_setup(recipe(agents=every | agent | team, **changes).settings).temperatures == {"one": 0.7}
 
 
 @pytest.fixture
@@ -189,20 +192,20 @@ def act(agent: str, turn: int, tokens: int = 1, **info: float) -> Step:
 
 
 def test_6_silence() -> None:
-    watch = Teamwork(("a", "b"), 3)
-    assert watch.look({"agent/a/active": 1.0, "agent/b/active": 0.5}) == []
-    assert watch.look({"agent/a/active": 1.0, "agent/b/active": 0.0}) == [
+    teamwork = Teamwork(("a", "b"), 3)
+    assert teamwork.check({"agent/a/active": 1.0, "agent/b/active": 0.5}) == []
+    assert teamwork.check({"agent/a/active": 1.0, "agent/b/active": 0.0}) == [
         "role b has fallen silent: it acted in none of the iteration's episodes"
     ]
-    assert watch.look({"agent/a/active": 1.0, "agent/b/active": 0.0}) == []
-    assert watch.look({"agent/a/active": 1.0, "agent/b/active": 0.1}) == ["role b acts again"]
+    assert teamwork.check({"agent/a/active": 1.0, "agent/b/active": 0.0}) == []
+    assert teamwork.check({"agent/a/active": 1.0, "agent/b/active": 0.1}) == ["role b acts again"]
     loud = {"agent/a/active": 1.0, "agent/b/active": 1.0, "agent/a/tokens/share": 0.99, "agent/b/tokens/share": 0.01}
-    assert watch.look(loud) == ["role a takes 99% of the team's tokens"]
-    assert watch.look(loud) == []
+    assert teamwork.check(loud) == ["role a takes 99% of the team's tokens"]
+    assert teamwork.check(loud) == []
     never = Teamwork(("a", "b"), 2)
-    never.look({"agent/a/active": 1.0, "agent/b/active": 0.0})
+    never.check({"agent/a/active": 1.0, "agent/b/active": 0.0})
     with pytest.raises(NoSignal, match="role b, 2 iterations"):
-        never.look({"agent/a/active": 1.0, "agent/b/active": 0.0})
+        never.check({"agent/a/active": 1.0, "agent/b/active": 0.0})
 
 
 def test_7_metrics() -> None:

@@ -1,6 +1,6 @@
 """Self-play in whole runs: (1) a stopped and resumed run is the same bit for bit, its pool included; (2) both runners
 play the same, and the learner alone learns; (3) evaluations are played as without the strategy; (4) critics learn
-beside guests; (5) the asynchronous supply plays against the pool too.
+beside opponents; (5) the asynchronous collector plays against the pool too.
 """
 
 from __future__ import annotations

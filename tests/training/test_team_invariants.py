@@ -10,7 +10,6 @@ which acts arrive, and the order among acts of one moment, move no advantage.
 from __future__ import annotations
 
 import functools
-import inspect
 import random
 import re
 from collections.abc import Callable, Mapping

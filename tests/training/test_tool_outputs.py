@@ -11,30 +11,29 @@ import torch
 from torch import Tensor
 
 from palaestra.chat import FullHistory
-from palaestra.data import Trajectory, derive, rows_of
-from palaestra.data.protocols import Setting
+from palaestra.data import Play, RunSetup, Trajectory, derive, rows_of
 from palaestra.engines import InProcessEngine
 from palaestra.envs.probes.toolcalc import ToolCalc
 from palaestra.policies.language import LanguagePolicy
 from palaestra.registry import part
+from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
 
 
 @pytest.fixture(scope="module")
 def policy() -> LanguagePolicy:
     env = ToolCalc()
     texts = [env.reset(task).observations["player"].text for task in env.tasks("train", 30, 0)] + [*env.actions] * 4
-    setting = Setting(seed=0, texts=lambda: texts)
-    made = LanguagePolicy("main", setting, hidden=32, layers=1, heads=2, context=512, vocabulary=320)
+    setup = RunSetup(seed=0, texts=lambda: texts)
+    made = LanguagePolicy("main", setup, hidden=32, layers=1, heads=2, context=512, vocabulary=320)
     made.engine = InProcessEngine(models={"main": made.model})
     return made
 
 
 @pytest.fixture(scope="module")
 def played(policy: LanguagePolicy) -> list[Trajectory]:
-    stage = Stage(
+    setup = RunSetup(
         environment_name="toolcalc",
         make_environment=ToolCalc,
         roles={"*": Role(policy=policy, context=FullHistory())},
@@ -43,7 +42,7 @@ def played(policy: LanguagePolicy) -> list[Trajectory]:
     )
     tasks = ToolCalc().tasks("train", 4, 0)
     plays = [Play(task=task, group=str(i), sample=0, seed=derive(0, i)) for i, task in enumerate(tasks)]
-    return EpisodeRunner(stage, RolloutSettings(max_turns=4, response_tokens=5)).collect(plays)
+    return EpisodeRunner(setup, RolloutSettings(max_turns=4, response_tokens=5)).collect(plays)
 
 
 def masks(trajectory: Trajectory) -> tuple[Tensor, Tensor]:

@@ -15,8 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from palaestra.data import Action, Iteration, Observation, Step, Task, Trajectory
-from palaestra.data.protocols import Setting
+from palaestra.data import Action, Iteration, Observation, RunSetup, Step, Task, Trajectory
 from palaestra.policies.language import LanguagePolicy
 from palaestra.training.bound import bind, bind_all
 from palaestra.training.experience import Experience, Parts, prepare
@@ -86,7 +85,7 @@ def episodes(groups: int, samples: int, *, turns: int = 3, length: int = 4) -> l
 
 def policy() -> LanguagePolicy:
     made = LanguagePolicy(
-        "main", Setting(seed=0, texts=lambda: ["x"]), hidden=16, heads=2, layers=1, context=64, vocabulary=260,
+        "main", RunSetup(seed=0, texts=lambda: ["x"]), hidden=16, heads=2, layers=1, context=64, vocabulary=260,
         value_head=True,
     )  # fmt: skip
     torch.nn.init.normal_(made.module["value"].linear.weight, std=0.1, generator=torch.Generator().manual_seed(1))

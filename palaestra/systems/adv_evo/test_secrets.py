@@ -19,14 +19,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from palaestra.data import Action, StepResult, StepTable, Task
-from palaestra.data.protocols import Setting
+from palaestra.data import Action, Play, RunSetup, StepResult, StepTable, Task
 from palaestra.errors import ContractError, RecipeError
 from palaestra.policies import scripted
 from palaestra.rollout import programs
+from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
 from palaestra.systems.adv_evo.secrets import (
     ANSWERS,
     ATTACKERS,
@@ -189,15 +188,15 @@ def test_the_expert() -> None:  # rule 9
 
 def test_tables() -> None:  # rule 10
     env = Secrets(topology="complete")
-    stage = Stage(
+    setup = RunSetup(
         environment_name="secrets",
         make_environment=lambda: Secrets(topology="complete"),
-        roles={"*": Role(policy=scripted.random("r", Setting(seed=0)))},
+        roles={"*": Role(policy=scripted.random("r", RunSetup(seed=0)))},
         program=programs.play,
         environment_options={},
     )
     plays = [Play(task=t, group=str(i), sample=0, seed=i) for i, t in enumerate(env.tasks("train", 12, 0))]
-    runner = EpisodeRunner(stage, RolloutSettings())
+    runner = EpisodeRunner(setup, RolloutSettings())
     table = StepTable.from_trajectories(runner.collect(plays))
     runner.close()
     names = [table.labels("agent")[code] for code in table["agent"].tolist()]

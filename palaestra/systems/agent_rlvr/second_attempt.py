@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.data import StopReason, Trajectory, derive
+from palaestra.data import Play, StopReason, Trajectory, derive
 from palaestra.data.abilities import require
 from palaestra.errors import ContractError
 from palaestra.registry import Fraction, register
-from palaestra.rollout.field import Field
 from palaestra.rollout.retelling import opening, retold
-from palaestra.rollout.stage import Play
+from palaestra.rollout.strategies import RolloutContext
 
 WHERE = "strategy: second_attempt"
 
@@ -60,26 +59,28 @@ class SecondAttempt:
         self._share, self._success_at = share, success_at
         self._keep, self._allow_leak = keep_guidance, allow_leak
 
-    async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]:
+    async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
         """First attempts, then the second attempts of those that failed."""
-        first = await field.collect(plays)
-        again = self._second(list(zip(plays, first, strict=True)), field)
-        second = await field.collect([play for play, _ in again]) if again else []
-        field.metrics |= self._metrics(first, second)
-        kept = [self._kept(one, told, field) for one, (_, told) in zip(second, again, strict=True)]
+        first = await rollout.collect(plays)
+        again = self._second(list(zip(plays, first, strict=True)), rollout)
+        second = await rollout.collect([play for play, _ in again]) if again else []
+        rollout.metrics |= self._metrics(first, second)
+        kept = [self._kept(one, told, rollout) for one, (_, told) in zip(second, again, strict=True)]
         return [*first, *(one for one in kept if one is not None)]
 
-    def _second(self, pairs: Sequence[tuple[Play, Trajectory]], field: Field) -> list[tuple[Play, str | None]]:
+    def _second(
+        self, pairs: Sequence[tuple[Play, Trajectory]], rollout: RolloutContext
+    ) -> list[tuple[Play, str | None]]:
         """Plays with guidance, numbered after the samples of their group, each with what it was told before."""
         size: dict[str, int] = defaultdict(int)
         for play, _ in pairs:
             size[play.group] = max(size[play.group], play.sample + 1)
         found = []
         for play, attempt in pairs:
-            seed = derive(field.seed, "guidance", play.group, play.sample)
+            seed = derive(rollout.seed, "guidance", play.group, play.sample)
             if not self._failed(attempt) or np.random.default_rng(seed).random() >= self._share:
                 continue
-            text = self._guidance(attempt, field.source, seed=seed)
+            text = self._guidance(attempt, rollout.setup.source, seed=seed)
             if text:
                 guided = replace(
                     play,
@@ -115,14 +116,13 @@ class SecondAttempt:
             )
         return text
 
-    def _kept(self, attempt: Trajectory, told: str | None, field: Field) -> Trajectory | None:
+    def _kept(self, attempt: Trajectory, told: str | None, rollout: RolloutContext) -> Trajectory | None:
         """A second attempt as the update reads it; None, if it does not fit the context."""
         if self._keep or attempt.stop is StopReason.ERROR or not attempt.steps:
             for step in attempt.steps:
                 step.mark(guided=1.0)
             return attempt
-        assert field.stage is not None
-        return retold(attempt, opening(field.stage), instruction=told, guided=1.0)
+        return retold(attempt, opening(rollout.setup), instruction=told, guided=1.0)
 
     def _metrics(self, first: Sequence[Trajectory], second: Sequence[Trajectory]) -> dict[str, float]:
         def solved(attempts: Sequence[Trajectory]) -> float:

@@ -18,19 +18,19 @@ from tests.rollout.arena import Arena, same
 
 def test_second_attempts(tiny: Any) -> None:  # rules 1, 2, 3
     arena = Arena(tiny, edits=2)
-    field, plays = arena.field(), arena.plays()
-    found = arena.run(SecondAttempt(), plays, field)
+    rollout, plays = arena.rollout(), arena.plays()
+    found = arena.run(SecondAttempt(), plays, rollout)
     assert [(t.group, t.sample) for t in found] == [("g0", 0), ("g0", 1), ("g1", 0), ("g1", 1)] + [
         (group, sample) for group in ("g0", "g1") for sample in (2, 3)
     ]
-    assert field.metrics == {
+    assert rollout.metrics == {
         "guidance/attempts": 1.0,
         "guidance/before": 0.0,
         "guidance/after": 0.0,
         "guidance/success": 0.0,
     }
-    assert len(field.played) == 8
-    for kept, attempt in zip(found[4:], field.played[4:], strict=True):
+    assert len(rollout.played) == 8
+    for kept, attempt in zip(found[4:], rollout.played[4:], strict=True):
         assert "look at line" in str(attempt.steps[0].observation.instruction)
         assert kept.info["guidance"] == attempt.steps[0].observation.instruction
         head = tiny.renderer.instruction(kept.info["guidance"]).tolist()
@@ -45,18 +45,18 @@ def test_second_attempts(tiny: Any) -> None:  # rules 1, 2, 3
 
 def test_guidance_may_stay(tiny: Any) -> None:  # rule 2
     arena = Arena(tiny, edits=1)
-    field = arena.field()
-    found = arena.run(SecondAttempt(keep_guidance=True), arena.plays(), field)
-    assert found[4] is field.played[4] and found[4].steps[0].marks.guided == 1.0
+    rollout = arena.rollout()
+    found = arena.run(SecondAttempt(keep_guidance=True), arena.plays(), rollout)
+    assert found[4] is rollout.played[4] and found[4].steps[0].marks.guided == 1.0
     assert "foreign" not in StepTable.from_trajectories(found)
 
 
 def test_no_guidance_is_plain_groups(tiny: Any) -> None:  # rule 4
     arena, plays = Arena(tiny), Arena(tiny).plays()
-    assert same(arena.run(SecondAttempt(share=0.0), plays, arena.field()), arena.runner.collect(plays))
-    some = arena.run(SecondAttempt(share=0.5), arena.plays(8), arena.field())
+    assert same(arena.run(SecondAttempt(share=0.0), plays, arena.rollout()), arena.runner.collect(plays))
+    some = arena.run(SecondAttempt(share=0.5), arena.plays(8), arena.rollout())
     assert 16 < len(some) < 32
-    assert same(some, arena.run(SecondAttempt(share=0.5), arena.plays(8), arena.field()))
+    assert same(some, arena.run(SecondAttempt(share=0.5), arena.plays(8), arena.rollout()))
 
 
 def test_who_succeeded_or_failed_otherwise_has_one_attempt(tiny: Any) -> None:  # rule 1
@@ -70,7 +70,7 @@ def test_who_succeeded_or_failed_otherwise_has_one_attempt(tiny: Any) -> None:  
 def test_leaks_are_refused(tiny: Any) -> None:  # rule 5
     arena = Arena(tiny, edits=1, teacher=["patch"])
     with pytest.raises(ContractError, match=r"the guidance holds the whole answer: 'set \d \w+ \d\.'"):
-        arena.run(SecondAttempt(), arena.plays(), arena.field())
-    assert len(arena.run(SecondAttempt(allow_leak=True), arena.plays(), arena.field())) == 8
+        arena.run(SecondAttempt(), arena.plays(), arena.rollout())
+    assert len(arena.run(SecondAttempt(allow_leak=True), arena.plays(), arena.rollout())) == 8
     with pytest.raises(ContractError, match="environment `codefix` has no teacher"):
-        arena.run(SecondAttempt(), arena.plays(), arena.field(source=object()))
+        arena.run(SecondAttempt(), arena.plays(), arena.rollout(source=object()))

@@ -12,9 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from palaestra.algebra import Credit
-from palaestra.data import Action, Row, StepTable, Trajectory, derive
+from palaestra.data import Action, Row, RunSetup, StepTable, Trajectory, derive
 from palaestra.data.iteration import Iteration
-from palaestra.data.protocols import Setting, StatefulPart
+from palaestra.data.protocols import StatefulPart
 from palaestra.errors import CheckpointError, ContractError, MissingColumn, RecipeError
 from palaestra.models.learner import Learner
 from palaestra.registry import Discount, Positive, PositiveInt, register
@@ -101,16 +101,16 @@ class Archer(StatefulPart):
         self.critics: dict[str, UtteranceCritic] = {}
         self._metrics: dict[str, float] = {}
 
-    def start(self, setting: Setting, policies: Mapping[str, Any]) -> None:
+    def start(self, setup: RunSetup, policies: Mapping[str, Any]) -> None:
         """A buffer and a critic for each trained policy.
 
         Raises: InvalidData, for a policy that reads neither vectors nor token ids.
         """
         for name, policy in policies.items():
-            seed = derive(setting.seed, "archer", name)
+            seed = derive(setup.seed, "archer", name)
             model = policy.model if self.encoder == "policy" else None
             trunk = None if model is None else model.base_model
-            online = TwinCritic(policy.architecture(), model=trunk, hidden=self.hidden, seed=seed).to(setting.device)
+            online = TwinCritic(policy.architecture(), model=trunk, hidden=self.hidden, seed=seed).to(setup.device)
             buffer = ReplayBuffer(capacity=self.capacity, policy=name)
             self.critics[name] = UtteranceCritic(online, buffer, gamma=self.gamma, tau=self.tau, lr=self.critic_lr)
 

@@ -24,9 +24,8 @@ import pytest
 import torch
 
 from palaestra.algebra import Credit
-from palaestra.data import Action, Observation, Step, StepTable, Task, TokenBatch, Trajectory, rows_of
+from palaestra.data import Action, Observation, RunSetup, Step, StepTable, Task, TokenBatch, Trajectory, rows_of
 from palaestra.data.iteration import Iteration
-from palaestra.data.protocols import Setting
 from palaestra.errors import CheckpointError, ContractError, InvalidData, MissingColumn, RecipeError
 from palaestra.parts.losses import reinforce
 from palaestra.policies.network import NetworkPolicy
@@ -38,7 +37,7 @@ from palaestra.systems.filtered_cloning import filtered
 from palaestra.training.loop import Trainer
 from palaestra.training.start import train
 
-SETTING = Setting(seed=0, vector_size=2, action_count=2)
+SETUP = RunSetup(seed=0, vector_size=2, action_count=2)
 STATES = {0: np.array([1, 0], np.float32), 1: np.array([0, 1], np.float32)}
 
 
@@ -64,7 +63,7 @@ def chains(count: int = 8, **more: Any) -> list[Trajectory]:
 
 
 def policy() -> NetworkPolicy:
-    return NetworkPolicy("main", SETTING, hidden=(8,))
+    return NetworkPolicy("main", SETUP, hidden=(8,))
 
 
 def at(step: int = 0, acting: Any = None) -> Iteration:
@@ -74,7 +73,7 @@ def at(step: int = 0, acting: Any = None) -> Iteration:
 def started(**options: Any) -> tuple[Archer, NetworkPolicy]:
     options = {"batch": 4, "critic_updates": 2, "warmup": 0, "hidden": 8, **options}
     archer, acting = Archer(**options), policy()
-    archer.start(SETTING, {"main": acting})
+    archer.start(SETUP, {"main": acting})
     return archer, acting
 
 
@@ -318,9 +317,9 @@ def test_9_checkpoints_of_other_policies_are_refused() -> None:
 
 
 def test_9_policies_with_memory_are_refused() -> None:
-    acting = NetworkPolicy("main", SETTING, hidden=(8,), body="gru")
+    acting = NetworkPolicy("main", SETUP, hidden=(8,), body="gru")
     archer = Archer(batch=4)
-    archer.start(SETTING, {"main": acting})
+    archer.start(SETUP, {"main": acting})
     with pytest.raises(RecipeError, match="its memory needs a whole episode"):
         archer.choose(chains(), at(0, acting))
 
@@ -328,7 +327,7 @@ def test_9_policies_with_memory_are_refused() -> None:
 def test_9_other_kinds_of_policies_are_refused() -> None:
     painter = SimpleNamespace(architecture=lambda: {"kind": "painting"})
     with pytest.raises(InvalidData, match="`painting` reads neither vectors nor token ids"):
-        Archer().start(SETTING, {"main": painter})
+        Archer().start(SETUP, {"main": painter})
 
 
 def test_10_filtered_needs_outcomes() -> None:

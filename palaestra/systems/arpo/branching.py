@@ -1,6 +1,6 @@
 """Branching: trajectories of a group leave one another where the policy has become uncertain.
 
-Knows plays, entropies of acts and probabilities. How a tree grows is in `tree`, how an episode is repeated in `origin`.
+How a tree grows is in `rollout.tree`, how an episode is repeated in `rollout.branches`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from typing import Annotated, Any
 import numpy as np
 import pydantic
 
-from palaestra.data import Step, Trajectory
+from palaestra.data import Play, Step, Trajectory
 from palaestra.errors import RecipeError
 from palaestra.registry import NonNegative, PositiveInt, register
-from palaestra.rollout.field import Field
-from palaestra.rollout.stage import Play
+from palaestra.rollout.strategies import RolloutContext
 from palaestra.rollout.tree import Tree
 
 Base = Annotated[float, pydantic.Field(le=1)]
@@ -54,7 +53,7 @@ class Branching:
         beam: a trajectory becomes at most so many at one answer. 1: none branches. Usual: 2.
         base: P without any change of entropy; < 0 is no branching at all. Higher: earlier branches. Usual: 0.5.
         weight: ≥ 0. Higher: branches gather where uncertainty has grown. Usual: 0.2.
-        probe: tokens of an act that are looked at. Usual: 20.
+        probe: tokens of an act that are measured. Usual: 20.
         balance: ≥ 0. One trajectory of the group is played first, alone, and decides how many of the k start at the
             task: round(k · sigmoid(balance · (H_root − H_tool))), between 1 and k, with the uncertainty of its first
             act and the mean over its later ones. Higher: follows them more. Usual: 1. None: `initial` decides.
@@ -95,24 +94,24 @@ class Branching:
         self.balance, self.patience = balance, patience
         self._step, self._grown = -1, list[Tree]()  # trees of iteration `_step`, however often it collects
 
-    async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]:
+    async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
         """One tree per group, all at once; trajectories in the order of the plays."""
         groups: dict[str, list[Play]] = {}
         for play in plays:
             groups.setdefault(play.group, []).append(play)
         for group in groups.values():
             self._refuse_small(len(group))
-        watching = field.with_(sampling=dataclasses.replace(field.sampling, entropy=True))
-        trees = [Tree(group, watching, self) for group in groups.values()]
+        with_entropy = rollout.with_(sampling=dataclasses.replace(rollout.sampling, entropy=True))
+        trees = [Tree(group, with_entropy, self) for group in groups.values()]
         grown = [asyncio.ensure_future(tree.grow()) for tree in trees]
         try:
             found = await asyncio.gather(*grown)
         finally:
             for tree in grown:
                 tree.cancel()
-        self._grown = [*(self._grown if field.step == self._step else ()), *trees]
-        self._step = field.step
-        field.metrics |= _measured(self._grown)
+        self._grown = [*(self._grown if rollout.step == self._step else ()), *trees]
+        self._step = rollout.step
+        rollout.metrics |= _measured(self._grown)
         order = {(play.group, play.sample): place for place, play in enumerate(plays)}
         return sorted((t for tree in found for t in tree), key=lambda t: order[t.group, t.sample])
 
@@ -165,20 +164,20 @@ class Branching:
 
 def _measured(trees: Sequence[Tree]) -> dict[str, float]:
     """What is logged of an iteration's trees."""
-    steps = [step for tree in trees for path in tree.paths for t in path.found for step in t.steps]
-    branches = [Counter(path.root for path in tree.paths if path.play.origin is not None) for tree in trees]
+    steps = [step for tree in trees for path in tree.paths for t in path.trajectories for step in t.steps]
+    branches = [Counter(path.root for path in tree.paths if path.play.branch.start is not None) for tree in trees]
     total = sum(map(Counter.total, branches))
-    looks = [look for tree in trees for look in tree.looks]
+    answers = [pair for tree in trees for pair in tree.uncertainties]
     metrics = {
         "branching/branches": total / len(trees),
         "branching/fresh": float(np.mean([tree.fresh for tree in trees])),
         "branching/initial": float(np.mean([tree.initial for tree in trees])),
         "branching/copied": float(np.mean([step.marks.copied or 0.0 for step in steps] or [0.0])),
     }
-    if looks:
+    if answers:
         metrics |= {
             f"branching/{name}": float(np.mean(found))
-            for name, found in zip(("entropy", "rise"), zip(*looks, strict=True), strict=True)
+            for name, found in zip(("entropy", "rise"), zip(*answers, strict=True), strict=True)
         }
     if total:
         metrics["branching/top3"] = sum(n for roots in branches for _, n in roots.most_common(TOP)) / total

@@ -26,17 +26,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from palaestra.data import Action, Observation, Step, StopReason, Tail, Trajectory, derive
-from palaestra.data.protocols import Acted, Policy, Sampling, Session, Setting
+from palaestra.data import Action, NextPrompt, Observation, Play, RunSetup, Step, StopReason, Trajectory, derive
+from palaestra.data.protocols import Policy, Response, Sampling, Session
 from palaestra.envs.probes.hopsearch import HopSearch
 from palaestra.errors import RecipeError
 from palaestra.policies.network import NetworkPolicy
 from palaestra.rollout.agent import conversation_of
-from palaestra.rollout.field import Field, play_through
+from palaestra.rollout.branches import Branch
 from palaestra.rollout.programs import play
+from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.strategies import RolloutContext
 from palaestra.rollout.vector import VectorRunner
 from palaestra.systems.arpo.branching import Branching
 from palaestra.testing import EchoEnvironment, ScriptedPolicy, TinyModel
@@ -48,7 +49,7 @@ ENVIRONMENT = HopSearch(entities=8, relations=2, hops=(2, 3), noise=0.3, max_tur
 
 def network(seed: int = 0) -> NetworkPolicy:
     size, actions = ENVIRONMENT.vector_size, ENVIRONMENT.action_count
-    return NetworkPolicy("main", Setting(seed=seed, vector_size=size, action_count=actions), hidden=(16,), body="gru")
+    return NetworkPolicy("main", RunSetup(seed=seed, vector_size=size, action_count=actions), hidden=(16,), body="gru")
 
 
 def language() -> Any:
@@ -65,9 +66,9 @@ def plays(groups: int = 3, size: int = GROUP, environment: Any = ENVIRONMENT) ->
     ]
 
 
-def stage(policy: Any, environment: Any = None, program: Any = play) -> Stage:
+def make_setup(policy: Any, environment: Any = None, program: Any = play) -> RunSetup:
     options: dict[str, Any] = {"entities": 8, "relations": 2, "hops": (2, 3), "noise": 0.3, "max_turns": 6}
-    return Stage(
+    return RunSetup(
         environment_name="hopsearch",
         make_environment=environment or functools.partial(HopSearch, **options),
         roles={"*": Role(policy=policy)},
@@ -80,26 +81,26 @@ def grow(
     policy: Any,
     strategy: Branching | None,
     *,
-    on: Stage | None = None,
+    on: RunSetup | None = None,
     given: list[Play] | None = None,
     **settings: Any,
-) -> tuple[list[Trajectory], Field]:
-    """The trajectories of a strategy (None: plain groups), and the field that it worked with."""
-    runner = EpisodeRunner(on or stage(policy), RolloutSettings(**{"group": GROUP, "response_tokens": 6, **settings}))
-    field = Field(
-        supply=lambda groups: [],
+) -> tuple[list[Trajectory], RolloutContext]:
+    """The trajectories of a strategy (None: plain groups), and the rollout that it worked with."""
+    setup = on or make_setup(policy)
+    setup.policies = {"main": policy}
+    runner = EpisodeRunner(setup, RolloutSettings(**{"group": GROUP, "response_tokens": 6, **settings}))
+    rollout = RolloutContext(
+        more=lambda groups: [],
         settings=runner._settings,
         sampling=runner.sampling(),
-        policies={"main": policy},
         step=0,
         seed=9,
-        stage=on or stage(policy),
-        source=None,
+        setup=setup,
     )
     strategies = [] if strategy is None else [strategy]
     try:
         given = plays() if given is None else given
-        return runner.perform(lambda collect: play_through(strategies, collect)(given, field)), field
+        return runner.perform(given, strategies, rollout), rollout
     finally:
         runner.close()
 
@@ -151,22 +152,22 @@ def test_numbers() -> None:  # rule 1
 def test_neutral(make: Any, options: dict[str, Any]) -> None:  # rule 2
     policy = make()
     plain, _ = grow(policy, None)
-    found, field = grow(policy, Branching(**options))
+    found, rollout = grow(policy, Branching(**options))
     assert len(plain) == len(found) == 3 * GROUP
     assert all(same(one, other) for one, other in zip(plain, found, strict=True))
-    assert spent(field.played) == spent(plain)
-    assert field.metrics["branching/branches"] == 0 and "branching/top3" not in field.metrics
+    assert spent(rollout.played) == spent(plain)
+    assert rollout.metrics["branching/branches"] == 0 and "branching/top3" not in rollout.metrics
     for trajectory in found:
         assert [s.marks.node for s in trajectory.steps] == [f"{trajectory.id}:{s.turn}" for s in trajectory.steps]
 
 
 @pytest.mark.parametrize("make", [network, language])
 def test_branches(make: Any) -> None:  # rules 3, 6
-    found, field = grow(make(), Branching(**BUSY))
+    found, rollout = grow(make(), Branching(**BUSY))
     assert [(t.group, t.sample) for t in found] == [(p.group, p.sample) for p in plays()]
     by_id = {t.id: t for t in found}
     branches = [t for t in found if "parent" in t.info]
-    assert len(branches) > 5 and field.metrics["branching/branches"] == len(branches) / 3
+    assert len(branches) > 5 and rollout.metrics["branching/branches"] == len(branches) / 3
     ways = set()
     for branch in branches:
         parent, turn = by_id[branch.info["parent"]], branch.info["fork"]
@@ -203,13 +204,13 @@ def replayed(trajectory: Trajectory) -> None:
 
 def test_spent_once() -> None:  # rule 4
     policy = language()
-    found, field = grow(policy, Branching(**BUSY))
+    found, rollout = grow(policy, Branching(**BUSY))
     nodes = {step.marks.node: step for t in found for step in t.steps}
-    steps, tokens = spent(field.played)
+    steps, tokens = spent(rollout.played)
     assert steps == len(nodes) < sum(len(t.steps) for t in found)
     assert tokens == sum(len(step.action.tokens) for step in nodes.values())
     copied = [step.marks.copied or 0.0 for t in found for step in t.steps]
-    assert field.metrics["branching/copied"] == pytest.approx(np.mean(copied))
+    assert rollout.metrics["branching/copied"] == pytest.approx(np.mean(copied))
     # What the engine computed: the union of all paths, each id once, but for each trajectory's last one.
     computed = policy.engine.statistics
     union: dict[str, int] = defaultdict(int)
@@ -251,7 +252,7 @@ class Fragile(HopSearch):
 def test_failures_stay_alone() -> None:  # rule 6
     make = functools.partial(Fragile, entities=8, relations=2, hops=(2, 3), noise=0.3, max_turns=6)
     policy = network()
-    found, _ = grow(policy, Branching(**BUSY), on=stage(policy, make), given=plays(groups=8))
+    found, _ = grow(policy, Branching(**BUSY), on=make_setup(policy, make), given=plays(groups=8))
     assert len(found) == 8 * GROUP
     failed = [t for t in found if t.stop is StopReason.ERROR]
     assert 0 < len(failed) < len(found)
@@ -284,14 +285,14 @@ def test_beam_penalty_and_balance() -> None:  # rule 8
     for beam in (2, 4):
         found, _ = grow(policy, Branching(initial=2, base=1.0, beam=beam))
         assert max(leavers(found).values()) == beam - 1
-    found, field = grow(policy, Branching(initial=2, base=1.0, patience=1))
+    found, rollout = grow(policy, Branching(initial=2, base=1.0, patience=1))
     left = leavers(found)
     assert left and not any((parent, fork + 1) in left for parent, fork in left), "never twice in a row"
-    _, field = grow(policy, Branching(balance=0.0))
-    assert field.metrics["branching/initial"] == GROUP / 2
-    found, field = grow(policy, Branching(balance=0.0, base=1.0))
+    _, rollout = grow(policy, Branching(balance=0.0))
+    assert rollout.metrics["branching/initial"] == GROUP / 2
+    found, rollout = grow(policy, Branching(balance=0.0, base=1.0))
     assert not any(t.info.get("parent", "").endswith("/0") for t in found), "nobody leaves the probe"
-    assert 0 < field.metrics["branching/top3"] <= 1
+    assert 0 < rollout.metrics["branching/top3"] <= 1
 
 
 class Rigid(Policy):
@@ -301,8 +302,8 @@ class Rigid(Policy):
 
     def session(self, *, context: Any, sampling: Sampling, key: Hashable) -> Any:
         class Stiff(Session):
-            async def act(self, observation: Any, *, seed: int) -> Acted:
-                return Acted(action=Action(text="search amber owner"))
+            async def act(self, observation: Any, *, seed: int) -> Response:
+                return Response(action=Action(text="search amber owner"))
 
             def end(self, observation: Any) -> None:
                 return None
@@ -330,20 +331,20 @@ def test_refusals() -> None:  # rule 9
         with pytest.raises(RecipeError, match=next(iter(wrong))):
             Branching(**wrong)  # type: ignore[arg-type]
 
-    def faults(on: Stage, given: list[Play]) -> set[str]:
+    def faults(on: RunSetup, given: list[Play]) -> set[str]:
         found, _ = grow(policy, Branching(initial=2, base=1.0), on=on, given=given)
         return {t.error.message for t in found if t.error is not None}
 
     echo = functools.partial(EchoEnvironment, turns=3)
-    found = faults(stage(ScriptedPolicy(["red"]), echo), plays(size=4, environment=EchoEnvironment()))
+    found = faults(make_setup(ScriptedPolicy(["red"]), echo), plays(size=4, environment=EchoEnvironment()))
     assert found and all("it cannot be put back into an earlier state" in message for message in found)
-    found = faults(stage(Rigid()), plays(size=4))
+    found = faults(make_setup(Rigid()), plays(size=4))
     assert found and all("a Stiff cannot be copied" in message for message in found)
-    found = faults(stage(policy, program=prying), plays(size=8))
+    found = faults(make_setup(policy, program=prying), plays(size=8))
     assert found and all("asks its agent's session for `remembers` while its acts are repeated" in m for m in found)
-    watched = [dataclasses.replace(plays()[0], watch=lambda episode: None)]
+    branching = [dataclasses.replace(plays()[0], branch=Branch())]
     with pytest.raises(RecipeError, match="its programs run in lock step"):
-        VectorRunner(stage(policy), RolloutSettings()).collect(watched)
+        VectorRunner(make_setup(policy), RolloutSettings()).collect(branching)
 
 
 def test_branches_of_long_conversations(monkeypatch: pytest.MonkeyPatch) -> None:  # rule 10
@@ -355,21 +356,21 @@ def test_branches_of_long_conversations(monkeypatch: pytest.MonkeyPatch) -> None
         def __init__(self, session: Any) -> None:
             self.session = session
 
-        async def act(self, observation: Observation, *, seed: int) -> Acted:
+        async def act(self, observation: Observation, *, seed: int) -> Response:
             return self.moved(await self.session.act(observation, seed=seed))
 
-        def record(self, observation: Observation, action: Action) -> Acted:
+        def record(self, observation: Observation, action: Action) -> Response:
             return self.moved(self.session.record(observation, action))
 
-        def moved(self, acted: Acted) -> Acted:
-            return replace(acted, segment=acted.segment + 5000)
+        def moved(self, response: Response) -> Response:
+            return replace(response, segment=response.segment + 5000)
 
         def fork(self, key: Hashable) -> Any:
             return Shifted(self.session.fork(key))
 
-        def end(self, observation: Observation | None) -> Tail | None:
-            tail = self.session.end(observation)
-            return None if tail is None else tail._replace(segment=tail.segment + 5000)
+        def end(self, observation: Observation | None) -> NextPrompt | None:
+            prompt = self.session.end(observation)
+            return None if prompt is None else prompt._replace(segment=prompt.segment + 5000)
 
     expected, _ = grow(policy, Branching(initial=2, base=1.0), given=plays(1))
     monkeypatch.setattr(type(policy), "session", lambda self, **given: Shifted(plain(self, **given)))

@@ -95,7 +95,7 @@ async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
     Solutions are as good as the expert, so that one that slips leaves the solvers something to learn. Wording and
     rounds are those of the recipe; how many earlier discussions are read is drawn.
     """
-    names = roles_of(episode.stage.program) or agents({})
+    names = roles_of(episode.setup.program) or agents({})
     wording = {duty: option_of(episode, key, template) for duty, (key, template) in ASKED_BY.items()}
     rounds, earlier = option_of(episode, "rounds", ROUNDS), option_of(episode, "earlier", EARLIER)
     question = _question(episode, await episode.reset())
@@ -239,7 +239,7 @@ def _question(episode: Episode, result: StepResult) -> str:
 
 def _unfit(episode: Episode, why: str) -> ContractError:
     return ContractError(
-        where=f"program discussion, environment {episode.stage.environment_name}",
+        where=f"program discussion, environment {episode.setup.environment_name}",
         what=f"{why}; here several answers to one question are judged.",
         remedy="Take an environment with one agent that acts once, such as sums.",
     )

@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 
 from palaestra.chat import LatestOnly
-from palaestra.data import StepTable, Trajectory
+from palaestra.data import Play, RunSetup, StepTable, Trajectory
 from palaestra.envs.probes.sums import Sums, read, spell
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.registry import part
+from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
 from palaestra.systems.comas.discussion import demonstrate, discussion, score_of
 from palaestra.systems.comas.interaction import interaction
 from palaestra.systems.self_consistency import self_consistency
@@ -50,7 +50,7 @@ def discuss(
         await discussion(episode, **{"agents": 3, "rounds": 2, "references": 1, **options})
 
     bound.roles = NAMES  # type: ignore[attr-defined]
-    stage = Stage(
+    setup = RunSetup(
         environment_name="sums",
         make_environment=env,
         roles={name: Role(policy=ScriptedPolicy(speak, name=name), context=LatestOnly()) for name in NAMES},
@@ -61,7 +61,7 @@ def discuss(
         Play(task=task, group=f"g{place}", sample=0, seed=seed + place)
         for place, task in enumerate(env().tasks("train", tasks, 0))
     ]
-    return EpisodeRunner(stage, RolloutSettings(max_turns=20)).collect(plays, program=program)
+    return EpisodeRunner(setup, RolloutSettings(max_turns=20)).collect(plays, program=program)
 
 
 def duties(found: Trajectory) -> list[tuple[str, str, float]]:

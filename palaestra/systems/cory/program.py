@@ -146,7 +146,7 @@ def _fits(agent: Agent, seen: Observation) -> bool:
 
 def _unfit(episode: Episode, why: str) -> ContractError:
     return ContractError(
-        where=f"program pioneer_observer, environment {episode.stage.environment_name}",
+        where=f"program pioneer_observer, environment {episode.setup.environment_name}",
         what=f"{why}; two answers to one query are compared here.",
         remedy="Take an environment with one agent that acts once, such as alignment or sums.",
     )

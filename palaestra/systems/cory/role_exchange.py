@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from palaestra.data import Trajectory
+from palaestra.data import Play, Trajectory
 from palaestra.errors import ContractError, RecipeError, nearest
 from palaestra.registry import PositiveInt, register
-from palaestra.rollout.field import Field
 from palaestra.rollout.programs import roles_of
-from palaestra.rollout.stage import Play
+from palaestra.rollout.strategies import RolloutContext
 
 WHERE = "strategy: role_exchange"
 
@@ -36,7 +35,7 @@ class RoleExchange:
     Metrics: exchange/shift (by how many places roles are moved).
 
     Raises: RecipeError, for fewer than two roles, one named twice or one that nobody plays; ContractError, for plays
-    with a cast already.
+    that give roles away already.
     Differs from the authors' code: optimizers are kept, where theirs are made anew at each exchange.
     """
 
@@ -51,38 +50,37 @@ class RoleExchange:
             )
         self._roles, self._every = roles, every
 
-    def cast(self, step: int) -> Mapping[str, str]:
+    def exchanged(self, step: int) -> Mapping[str, str]:
         """Role → whose place it takes in iteration `step`; empty where nothing is moved."""
         shift = step // self._every % len(self._roles)
         moved = (*self._roles[shift:], *self._roles[:shift])
         return dict(zip(self._roles, moved, strict=True)) if shift else {}
 
-    async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]:
-        """Play with the cast of this iteration."""
-        self._refuse_unknown(field)
-        cast = self.cast(field.step)
-        field.metrics["exchange/shift"] = float(field.step // self._every % len(self._roles))
-        taken = next((play for play in plays if play.cast.keys() & set(self._roles)), None)
+    async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
+        """Play with the roles of this iteration."""
+        self._refuse_unknown(rollout)
+        exchanged = self.exchanged(rollout.step)
+        rollout.metrics["exchange/shift"] = float(rollout.step // self._every % len(self._roles))
+        taken = next((play for play in plays if play.roles.keys() & set(self._roles)), None)
         if taken is not None:
             raise ContractError(
                 where=WHERE,
-                what=f"a play has a cast already ({dict(taken.cast)}), and its roles cannot be exchanged too.",
+                what=f"a play gives roles away already ({dict(taken.roles)}), and its roles cannot be exchanged too.",
                 remedy="Let one strategy alone say who plays whom.",
             )
 
         def recast(given: Sequence[Play]) -> list[Play]:
-            return [replace(play, cast={**play.cast, **cast}) for play in given]
+            return [replace(play, roles={**play.roles, **exchanged}) for play in given]
 
-        supply = field.supply
-        return await replace(field, supply=lambda groups: recast(supply(groups))).collect(recast(plays))
+        more = rollout.more
+        return await replace(rollout, more=lambda groups: recast(more(groups))).collect(recast(plays))
 
-    def _refuse_unknown(self, field: Field) -> None:
+    def _refuse_unknown(self, rollout: RolloutContext) -> None:
         """Raises: RecipeError, for a role that does not act, whose policy would play nobody, or that is frozen."""
-        assert field.stage is not None
-        declared = roles_of(field.stage.program)
-        acting = list(declared or field.source.agents)
+        declared = roles_of(rollout.setup.program)
+        acting = list(declared or rollout.setup.source.agents)
         if declared is None:  # then any role of the recipe may act
-            acting += [name for name in field.stage.roles if name != "*" and name not in acting]
+            acting += [name for name in rollout.setup.roles if name != "*" and name not in acting]
         for name in self._roles:
             if name not in acting:
                 raise RecipeError(
@@ -91,7 +89,7 @@ class RoleExchange:
                     options=nearest(name, acting),
                     remedy=f"Those who act are: {', '.join(acting)}.",
                 )
-            if field.stage.role(name).frozen:
+            if rollout.setup.role(name).frozen:
                 raise RecipeError(
                     where=f"agents.{name}.frozen",
                     what="a frozen role cannot change places: it would be another work each time that nobody learns.",

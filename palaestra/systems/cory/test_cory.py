@@ -9,7 +9,7 @@
 6. Environments of several acts are refused.
 7. The sum and a price on the drift, by numbers; a constant second reward changes no standardized advantage.
 8. Roles move after `every` iterations; two moves of two roles are none; who plays is the other policy.
-9. A period below 1, one role, a role twice, a role that nobody plays and plays with a cast are refused.
+9. A period below 1, one role, a role twice, a role that nobody plays and plays that give roles away are refused.
 10. Demonstrations teach both policies both sides.
 """
 
@@ -22,16 +22,16 @@ import pytest
 
 from palaestra.algebra import token_rewards
 from palaestra.chat import LatestOnly
-from palaestra.data import StepTable, Trajectory
+from palaestra.data import Play, RunSetup, StepTable, Trajectory
 from palaestra.envs.probes.alignment import Alignment
 from palaestra.errors import RecipeError
 from palaestra.parts.estimators import dr_mas
 from palaestra.registry import part
-from palaestra.rollout.field import Field, play_through
 from palaestra.rollout.programs import play as acting
+from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.strategies import RolloutContext
 from palaestra.systems.cory.program import demonstrate, merged, pioneer_observer
 from palaestra.systems.cory.role_exchange import RoleExchange
 from palaestra.testing import EchoEnvironment, ScriptedPolicy, TinyModel
@@ -40,8 +40,8 @@ from tests.golden_cases import Golden, golden_documents
 FIRST, SECOND = "lovely lovely lovely", "lovely lovely the sea is wide and deep"
 
 
-def stage_of(policies: dict[str, Any], program: Any = pioneer_observer, env: Any = Alignment) -> Stage:
-    return Stage(
+def setup_of(policies: dict[str, Any], program: Any = pioneer_observer, env: Any = Alignment) -> RunSetup:
+    return RunSetup(
         environment_name="alignment",
         make_environment=env,
         roles={name: Role(policy=policy, context=LatestOnly()) for name, policy in policies.items()},
@@ -60,9 +60,9 @@ def play(policies: dict[str, Any] | None = None, *, temperature: float | None = 
     async def program(episode: Any) -> None:
         await pioneer_observer(episode, **options)
 
-    stage = stage_of(policies or scripted(), more.pop("program", program), more.pop("env", Alignment))
-    runner = EpisodeRunner(stage, RolloutSettings(max_turns=8, response_tokens=8))
-    task = stage.make_environment().tasks("train", 1, 0)[0]
+    setup = setup_of(policies or scripted(), more.pop("program", program), more.pop("env", Alignment))
+    runner = EpisodeRunner(setup, RolloutSettings(max_turns=8, response_tokens=8))
+    task = setup.make_environment().tasks("train", 1, 0)[0]
     (found,) = runner.collect([Play(task=task, group="g", sample=0, seed=1, **more)], temperature=temperature)
     return found
 
@@ -145,39 +145,40 @@ def test_a_constant_partner_changes_nothing() -> None:  # rule 7
 # ---- the exchange -----------------------------------------------------------------------------------------
 def exchanged(
     step: int, *, roles: tuple[str, ...] = ("pioneer", "observer"), program: Any = pioneer_observer,
-    frozen: bool = False, **more: Any,
-) -> tuple[list[Trajectory], Field]:  # fmt: skip
-    stage = stage_of(scripted(), program)
+    frozen: bool = False, given: Any = None,
+) -> tuple[list[Trajectory], RolloutContext]:  # fmt: skip
+    setup = setup_of(scripted(), program)
     if frozen:
-        stage.roles = {name: replace(role, frozen=True) for name, role in stage.roles.items()}
-    runner, source = EpisodeRunner(stage, RolloutSettings(max_turns=8)), Alignment()
+        setup.roles = {name: replace(role, frozen=True) for name, role in setup.roles.items()}
+    runner, source = EpisodeRunner(setup, RolloutSettings(max_turns=8)), Alignment()
     task = source.tasks("train", 1, 0)[0]
-    plays = [Play(task=task, group="g", sample=0, seed=1, **more)]
-    field = Field(
-        supply=lambda groups: plays, settings=RolloutSettings(), sampling=runner.sampling(), policies={}, step=step,
-        seed=0, stage=stage, source=source,
+    plays = [Play(task=task, group="g", sample=0, seed=1, roles=given or {})]
+    rollout = RolloutContext(
+        more=lambda groups: plays, settings=RolloutSettings(), sampling=runner.sampling(), step=step, seed=0,
+        setup=replace(setup, source=source),
     )  # fmt: skip
     strategy = RoleExchange(roles=roles, every=5)
-    return runner.perform(lambda collect: play_through([strategy], collect)(plays, field)), field
+    return runner.perform(plays, [strategy], rollout), rollout
 
 
 def test_roles_move() -> None:  # rule 8
     strategy = RoleExchange(roles=("pioneer", "observer"), every=5)
     swapped = {"pioneer": "observer", "observer": "pioneer"}
-    assert [strategy.cast(step) for step in (0, 4, 5, 9, 10, 14, 15)] == [{}, {}, swapped, swapped, {}, {}, swapped]
+    found = [strategy.exchanged(step) for step in (0, 4, 5, 9, 10, 14, 15)]
+    assert found == [{}, {}, swapped, swapped, {}, {}, swapped]
     three = RoleExchange(roles=("a", "b", "c"), every=1)
-    assert [three.cast(step).get("a", "a") for step in range(4)] == ["a", "b", "c", "a"]
+    assert [three.exchanged(step).get("a", "a") for step in range(4)] == ["a", "b", "c", "a"]
     for step in range(6):
-        assert sorted(three.cast(step).values()) in ([], ["a", "b", "c"]), "nobody plays twice"
+        assert sorted(three.exchanged(step).values()) in ([], ["a", "b", "c"]), "nobody plays twice"
 
 
 def test_the_other_policy_plays() -> None:  # rule 8
     for step, policies in ((0, ["a", "b"]), (5, ["b", "a"]), (10, ["a", "b"])):
-        (found,), field = exchanged(step)
+        (found,), rollout = exchanged(step)
         assert [(one.agent, one.policy) for one in found.steps] == list(
             zip(["pioneer", "observer"], policies, strict=True)
         )
-        assert field.metrics["exchange/shift"] == float(policies == ["b", "a"])
+        assert rollout.metrics["exchange/shift"] == float(policies == ["b", "a"])
 
 
 @pytest.mark.parametrize(
@@ -207,9 +208,9 @@ def test_frozen_roles_stay_where_they_are() -> None:  # rule 9
         exchanged(0, frozen=True)
 
 
-def test_a_cast_of_one_s_own() -> None:  # rule 9
-    with pytest.raises(Exception, match="has a cast already"):
-        exchanged(0, cast={"pioneer": "observer"})
+def test_roles_of_one_s_own() -> None:  # rule 9
+    with pytest.raises(Exception, match="gives roles away already"):
+        exchanged(0, given={"pioneer": "observer"})
 
 
 # ---- demonstrations ---------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from palaestra.data import Action, Observation
 from palaestra.errors import EpisodeFailure
 from palaestra.registry import Columns, register
-from palaestra.rollout.limits import Halt
+from palaestra.rollout.limits import LimitReached
 from palaestra.rollout.programs import acted_by
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ async def replayed(episode: Episode, *, default: int | str | None = None, roles:
     Raises: EpisodeFailure, if `default` is None where the environment lists no legal actions.
     """
     played: dict[str, list[Action]] = {}
-    halted: Halt | None = None
+    limit: LimitReached | None = None
     result = await episode.reset()
     try:
         while result.observations:
@@ -44,8 +44,8 @@ async def replayed(episode: Episode, *, default: int | str | None = None, roles:
             for name, action in actions.items():
                 played.setdefault(name, []).append(action)
             result = await episode.step(actions)
-    except Halt as limit:  # a cut episode is compared with its replays too
-        halted = limit
+    except LimitReached as error:  # a cut episode is compared with its replays too
+        limit = error
     steps, longest = 0, episode.env_steps
     for role in roles or tuple(played):
         step = episode.latest.get(role)
@@ -53,8 +53,8 @@ async def replayed(episode: Episode, *, default: int | str | None = None, roles:
             step.info["without"], made = await _without(episode, role, played, default, longest)
             steps += made
     episode.trajectory.info = {**episode.trajectory.info, "replayed_steps": steps}
-    if halted is not None:
-        raise halted
+    if limit is not None:
+        raise limit
 
 
 async def _without(
@@ -82,7 +82,7 @@ def _default(episode: Episode, name: str, seen: Observation, default: int | str 
         raise EpisodeFailure(
             boundary="part",
             where=f"program replayed, agent {name}",
-            what=f"environment {episode.stage.environment_name} lists no legal actions, and no default is given.",
+            what=f"environment {episode.setup.environment_name} lists no legal actions, and no default is given.",
             remedy="Set `program: {replayed: {default: …}}` to an action that changes nothing.",
         )
     return Action(text=str(seen.legal[0]), value=seen.legal[0])

@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from palaestra.data import Assignment, StopReason, Task, Trajectory
+from palaestra.data import Play, StopReason, Task, Trajectory
 from palaestra.envs.probes.uiform import UIForm
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.systems.craft_gui.stages import Stages
@@ -23,7 +23,7 @@ def played(task, outcome, stop=StopReason.COMPLETED):
 
 
 def difficulties(tasks):
-    return [Assignment.of(task).task.difficulty for task in tasks]
+    return [Play.of(task).task.difficulty for task in tasks]
 
 
 def test_buckets_by_length():  # rule 1

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import pydantic
 
-from palaestra.data import Assignment, StopReason, Task, Trajectory
+from palaestra.data import Play, StopReason, Task, Trajectory
 from palaestra.data.abilities import HasTasks
 from palaestra.parts.samplers import TrainingSet
 from palaestra.registry import Fraction, PositiveInt, register
@@ -59,9 +59,9 @@ class AdaptiveRollouts:
         self._results: defaultdict[str, deque[bool]] = defaultdict(lambda: deque(maxlen=window))
         self._longest: dict[str, int] = {}
 
-    def __call__(self, source: HasTasks, iteration: int, count: int, seed: int) -> list[Assignment]:
+    def __call__(self, source: HasTasks, iteration: int, count: int, seed: int) -> list[Play]:
         tasks = self._set.take(source, iteration, count, seed)
-        return [Assignment(task=task, samples=self._samples(task), turns=self._turns(task)) for task in tasks]
+        return [Play(task=task, samples=self._samples(task), turns=self._turns(task)) for task in tasks]
 
     def _samples(self, task: Task) -> int:
         results = self._results.get(task.content_hash)

@@ -22,15 +22,15 @@ import pytest
 import torch
 
 from palaestra.chat import FullHistory
-from palaestra.data import Observation, StepTable, StopReason, Trajectory, rows_of
+from palaestra.data import Observation, Play, RunSetup, StepTable, StopReason, Trajectory, rows_of
 from palaestra.data.batches import token_index
 from palaestra.data.protocols import Policy, Session
 from palaestra.envs.probes.hopsearch import HopSearch
 from palaestra.errors import InvalidData
 from palaestra.rollout.programs import demonstrate, demonstration_of, play
+from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
 from palaestra.systems.dcpo.curating import curate, demonstrate_curating
 from palaestra.systems.dcpo.editable import Edit, Editable, read_edit, write_edit
 from palaestra.systems.dcpo.resource_penalty import resource_penalty
@@ -151,8 +151,8 @@ def test_memory_actions_are_written():
 
 
 # ---- episodes ---------------------------------------------------------------------------------------------
-def stage(policy, program=curate, *, context=None, make=None):
-    return Stage(
+def make_setup(policy, program=curate, *, context=None, make=None):
+    return RunSetup(
         environment_name="hopsearch",
         make_environment=make or functools.partial(HopSearch, **OPTIONS),
         roles={"*": Role(policy=policy, context=context or Editable(full=3))},
@@ -202,7 +202,7 @@ class _Answering(Session):
 
 def test_memory_actions_do_not_reach_the_environment():  # rule 5
     texts = ("search amber owner", "search birch owner", "prune 1 2: both known", "search cedar owner", "answer")
-    (trajectory,) = run(stage(Told(*texts)), max_turns=5)
+    (trajectory,) = run(make_setup(Told(*texts)), max_turns=5)
     steps = trajectory.steps
     assert [step.action.text for step in steps] == list(texts)
     assert [step.segment for step in steps] == [0, 0, 0, 1, 1]
@@ -217,7 +217,7 @@ def test_memory_actions_do_not_reach_the_environment():  # rule 5
 
 def test_refused_edits_are_answered():  # rule 4
     told = Told("prune 1: x", "search amber owner", "prune 2 3: x", "prune 1 2: x", "hm")
-    (trajectory,) = run(stage(told), max_turns=5)
+    (trajectory,) = run(make_setup(told), max_turns=5)
     assert [step.info.get("invalid", 0.0) for step in trajectory.steps] == [1, 0, 1, 0, 1]
     shown = [step.observation.text for step in trajectory.steps]
     assert shown[1] == "memory has no 1."  # this refusal is output 1 itself
@@ -250,7 +250,7 @@ def recomputed(policy, trajectories):
 
 
 def test_ratios_are_one_under_the_own_context():  # rule 6
-    played = run(stage(tiny(), pruning), 4, response_tokens=6, max_turns=9)
+    played = run(make_setup(tiny(), pruning), 4, response_tokens=6, max_turns=9)
     assert {step.segment for t in played for step in t.steps} == {0, 1, 2, 3, 4}
     now, then, samples = recomputed(tiny(), played)
     assert len(samples.cost) == len({(t.id, step.segment) for t in played for step in t.steps})
@@ -273,8 +273,8 @@ def under_final_context(played: list[Trajectory]) -> np.ndarray:
 
 
 def test_without_edits_there_is_one_segment():  # rule 7
-    (edited,) = run(stage(tiny(), play), response_tokens=4, max_turns=5)
-    (plain,) = run(stage(tiny(), play, context=FullHistory()), response_tokens=4, max_turns=5)
+    (edited,) = run(make_setup(tiny(), play), response_tokens=4, max_turns=5)
+    (plain,) = run(make_setup(tiny(), play, context=FullHistory()), response_tokens=4, max_turns=5)
     assert {step.segment for step in edited.steps} == {0}
     assert np.array_equal(edited.steps[0].prompt, plain.steps[0].prompt)
     labels = [
@@ -291,7 +291,7 @@ def test_a_warm_start_plays_the_programs_own_demonstration():  # rule 8
 
 
 def test_demonstrations_prune_when_memory_is_full():  # rule 8
-    played = run(stage(tiny(), demonstrate_curating), 10)
+    played = run(make_setup(tiny(), demonstrate_curating), 10)
     assert all(t.outcome == 1.0 for t in played)
     for trajectory in played:
         held = 0
@@ -308,15 +308,15 @@ def test_demonstrations_prune_when_memory_is_full():  # rule 8
 
 def test_demonstrations_fit_where_full_history_does_not():  # rule 8
     small = TinyModel(context=330)
-    demonstrated = run(stage(small, demonstrate_curating), 10)
-    plain = run(stage(small, demonstrate, context=FullHistory()), 10)
+    demonstrated = run(make_setup(small, demonstrate_curating), 10)
+    plain = run(make_setup(small, demonstrate, context=FullHistory()), 10)
     assert sum(t.stop is StopReason.CONTEXT_OVERFLOW for t in demonstrated) < sum(
         t.stop is StopReason.CONTEXT_OVERFLOW for t in plain
     )
 
 
 def test_overflow_is_a_resource_violation():
-    played = run(stage(TinyModel(context=200), demonstrate, context=FullHistory()), 4)
+    played = run(make_setup(TinyModel(context=200), demonstrate, context=FullHistory()), 4)
     table = StepTable.from_trajectories(played)
     assert {t.stop for t in played} == {StopReason.CONTEXT_OVERFLOW}
     total = torch.zeros(4).index_add_(0, table["trajectory"], resource_penalty(table))
@@ -325,6 +325,6 @@ def test_overflow_is_a_resource_violation():
 
 def test_agents_without_memory_are_refused():  # rule 9
     for context, policy in ((FullHistory(), tiny()), (None, ScriptedPolicy(lambda turn, seen: "x"))):
-        (trajectory,) = run(stage(policy, context=context, make=EchoEnvironment))
+        (trajectory,) = run(make_setup(policy, context=context, make=EchoEnvironment))
         assert trajectory.stop is StopReason.ERROR
         assert "no memory that could be edited" in trajectory.error.message

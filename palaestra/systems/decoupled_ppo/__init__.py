@@ -3,5 +3,5 @@ are some updates old when they are used. In PPO one policy both sampled the toke
 Decoupled PPO separates the two. The clip lies around a recent proximal policy, whose log-probabilities are computed
 when a batch is taken, and a constant weight corrects for the policy that sampled. Here this weight has an upper bound
 of 5, which is ours. The folder has no code of its own: the weight is in `palaestra/parts/importance.py`, the loss in
-`palaestra/parts/losses.py`, and the asynchronous collection in `palaestra/training/asynchronous.py`.
+`palaestra/parts/losses.py`, and the asynchronous collection in `palaestra/training/async_collector.py`.
 """

@@ -151,7 +151,7 @@ def _replies(table: StepTable, ends: Tensor, conversation: tuple[str, ...], plac
 
 
 class _Places:
-    """Finds the row of a turn. Rows of weight 0 that repeat another act are no acts; a guest's are."""
+    """Finds the row of a turn. Rows of weight 0 that repeat another act are no acts; an opponent's are."""
 
     def __init__(self, table: StepTable, where: str) -> None:
         self._table, self._where = table, where

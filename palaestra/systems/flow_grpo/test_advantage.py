@@ -11,16 +11,15 @@ import pytest
 import torch
 from hypothesis import given
 
-from palaestra.data import StepTable
-from palaestra.data.protocols import Setting
+from palaestra.data import Play, RunSetup, StepTable
 from palaestra.envs.probes.flow import PLANNER, Flow
 from palaestra.errors import InvalidData
 from palaestra.parts.estimators import grpo
 from palaestra.policies.network import NetworkPolicy
 from palaestra.policies.scripted import expert
 from palaestra.rollout.programs import play
+from palaestra.rollout.roles import Role
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
 from palaestra.rollout.vector import VectorRunner
 from palaestra.systems.flow_grpo.advantage import flow_grpo
 from palaestra.training.credit import assign_credit
@@ -76,12 +75,12 @@ def test_what_flow_grpo_refuses() -> None:  # rule 4
 
 def test_only_the_planner_learns() -> None:  # rule 5
     env = Flow()
-    setting = Setting(seed=0, vector_size=env.vector_size, action_count=env.action_count)
-    roles = {PLANNER: Role(policy=NetworkPolicy(PLANNER, setting)), "*": Role(policy=expert("rules", setting))}
-    stage = Stage(environment_name="flow", make_environment=Flow, roles=roles, program=play, environment_options={})
+    setup = RunSetup(seed=0, vector_size=env.vector_size, action_count=env.action_count)
+    roles = {PLANNER: Role(policy=NetworkPolicy(PLANNER, setup)), "*": Role(policy=expert("rules", setup))}
+    setup = RunSetup(environment_name="flow", make_environment=Flow, roles=roles, program=play, environment_options={})
     tasks = env.tasks("train", 8, 0)
     plays = [Play(task=tasks[k // 4], group=f"g{k // 4}", sample=k % 4, seed=k) for k in range(32)]
-    table = StepTable.from_trajectories(VectorRunner(stage, RolloutSettings(max_turns=32)).collect(plays))
+    table = StepTable.from_trajectories(VectorRunner(setup, RolloutSettings(max_turns=32)).collect(plays))
     planned = table["agent"] == table.labels("agent").index(PLANNER)
     for unit in ("trajectory", "row"):
         found = flow_grpo(table, planner=PLANNER, unit=unit)

@@ -13,11 +13,10 @@ import pydantic
 import torch
 from torch import Tensor
 
-from palaestra.data import Trajectory
-from palaestra.data.entropy_signal import EntropyHeat, EntropyScale, entropy_scale
+from palaestra.data import Play, Trajectory
+from palaestra.data.entropy_signal import EntropyScale, EntropyTemperature, entropy_scale
 from palaestra.registry import Fraction, register
-from palaestra.rollout.field import Field
-from palaestra.rollout.stage import Play
+from palaestra.rollout.strategies import RolloutContext
 
 Strength = Annotated[float, pydantic.Field(ge=0, lt=1)]
 
@@ -47,20 +46,20 @@ class AdaptiveTemperature:
         self.scale: EntropyScale | None = None  # of the iteration before
         self._step, self._seen = -1, torch.zeros(0)  # entropies of iteration `_step`, however often it collects
 
-    async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]:
+    async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
         """Play all, hotter and cooler."""
-        self._enter(field.step)
-        heat = None
+        self._enter(rollout.step)
+        rule = None
         if self.scale is not None:
-            heat = EntropyHeat(scale=self.scale, strength=self.strength, released_sign=self.released_sign)
-        sampling = dataclasses.replace(field.sampling, entropy=True, heat=heat)
-        found = await field.with_(sampling=sampling).collect(plays)
+            rule = EntropyTemperature(scale=self.scale, strength=self.strength, released_sign=self.released_sign)
+        sampling = dataclasses.replace(rollout.sampling, entropy=True, entropy_temperature=rule)
+        found = await rollout.with_(sampling=sampling).collect(plays)
         entropy = _entropies(found)
         if len(entropy):
             self._seen = torch.cat([self._seen, entropy])
-            field.metrics["sampling/entropy"] = float(self._seen.mean())
-            factor = torch.ones(1) if heat is None else heat.factor(self._seen)
-            field.metrics["sampling/temperature"] = float(factor.mean()) * field.sampling.temperature
+            rollout.metrics["sampling/entropy"] = float(self._seen.mean())
+            factor = torch.ones(1) if rule is None else rule.factor(self._seen)
+            rollout.metrics["sampling/temperature"] = float(factor.mean()) * rollout.sampling.temperature
         return found
 
     def _enter(self, step: int) -> None:

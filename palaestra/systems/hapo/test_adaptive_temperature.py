@@ -15,20 +15,19 @@ import numpy as np
 import pytest
 import torch
 
-from palaestra.data import Action, Observation, Step, Task, Trajectory
-from palaestra.data.entropy_signal import EntropyHeat, EntropyScale
+from palaestra.data import Action, Observation, Play, Step, Task, Trajectory
+from palaestra.data.entropy_signal import EntropyScale, EntropyTemperature
 from palaestra.data.protocols import Sampling
-from palaestra.engines.sampling import heated, log_distribution
+from palaestra.engines.sampling import log_distribution, token_temperatures
 from palaestra.errors import RecipeError
 from palaestra.policies.drawing import draw
-from palaestra.rollout.field import Field
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play
+from palaestra.rollout.strategies import RolloutContext
 from palaestra.systems.hapo.adaptive_temperature import AdaptiveTemperature
 from palaestra.systems.kimi_rl.cooling import Cooling
 
 SCALE = EntropyScale(pivot=-0.5, deviation=1.0, high=1.0, low=2.0)
-HEAT, NONE = EntropyHeat(scale=SCALE, strength=0.5), EntropyHeat(scale=SCALE, strength=0.0)
+RULE, NONE = EntropyTemperature(scale=SCALE, strength=0.5), EntropyTemperature(scale=SCALE, strength=0.0)
 PLAYS = [Play(task=Task(env="test", seed=i), group="g", sample=i, seed=i) for i in range(2)]
 
 
@@ -43,8 +42,8 @@ class Runner:
     def __init__(self, *entropies: float) -> None:
         self.entropies, self.asked = entropies, list[Sampling]()
 
-    async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]:
-        self.asked.append(field.sampling)
+    async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
+        self.asked.append(rollout.sampling)
         return [self.play(play) for play in plays]
 
     def play(self, play: Play) -> Trajectory:
@@ -55,12 +54,11 @@ class Runner:
         return Trajectory(task=play.task, group=play.group, sample=play.sample, steps=[step, silent])
 
 
-def field_of(runner: Any, step: int, temperature: float = 1.0) -> Field:
-    return Field(
-        supply=lambda groups: [],
+def rollout_of(runner: Any, step: int, temperature: float = 1.0) -> RolloutContext:
+    return RolloutContext(
+        more=lambda groups: [],
         settings=RolloutSettings(),
         sampling=Sampling(temperature=temperature),
-        policies={},
         step=step,
         seed=0,
         inner=runner,
@@ -68,38 +66,41 @@ def field_of(runner: Any, step: int, temperature: float = 1.0) -> Field:
 
 
 def run(strategy: Any, runner: Any, step: int, temperature: float = 1.0) -> dict[str, float]:
-    field = field_of(runner, step, temperature)
-    assert len(asyncio.run(strategy(PLAYS, field))) == len(PLAYS)
-    return field.metrics
+    rollout = rollout_of(runner, step, temperature)
+    assert len(asyncio.run(strategy(PLAYS, rollout))) == len(PLAYS)
+    return rollout.metrics
 
 
 # ---- the strategy -----------------------------------------------------------------------------------------
 def test_the_scale_is_of_the_iteration_before() -> None:  # rule 1
     strategy, runner = AdaptiveTemperature(strength=0.05, quantile=0.5), Runner(0.01, 0.1, 0.5, 1.0, 2.0)
     first = run(strategy, runner, 0)
-    assert runner.asked[0].heat is None and runner.asked[0].entropy
+    assert runner.asked[0].entropy_temperature is None and runner.asked[0].entropy
     assert first == {"sampling/entropy": pytest.approx(0.722), "sampling/temperature": 1.0}
     second = run(strategy, runner, 1)
-    heat = runner.asked[1].heat
-    assert heat is not None
+    rule = runner.asked[1].entropy_temperature
+    assert rule is not None
     expected = [0.95, 0.9794, 1, 1.025, 1.05]
     torch.testing.assert_close(
-        heat.factor(torch.tensor([0.01, 0.1, 0.5, 1.0, 2.0])).float(), torch.tensor(expected), atol=6e-5, rtol=0
+        rule.factor(torch.tensor([0.01, 0.1, 0.5, 1.0, 2.0])).float(),
+        torch.tensor(expected),
+        atol=6e-5,
+        rtol=0,
     )
     assert second["sampling/temperature"] == pytest.approx(np.mean(expected), abs=1e-4)
     run(strategy, runner, 1)  # the same iteration plays further groups
-    assert runner.asked[2].heat == heat
+    assert runner.asked[2].entropy_temperature == rule
     run(strategy, Runner(), 2)  # nobody acted: the scale stays
     run(strategy, runner, 3)
-    assert runner.asked[3].heat == heat
+    assert runner.asked[3].entropy_temperature == rule
 
 
 def test_released_sign() -> None:  # rule 1
     strategy, runner = AdaptiveTemperature(quantile=0.5, released_sign=True), Runner(0.01, 1.0, 2.0)
     run(strategy, runner, 0)
     run(strategy, runner, 1)
-    heat = runner.asked[1].heat
-    assert heat is not None and bool((heat.factor(torch.tensor([0.01, 1.0, 2.0])) >= 1).all())
+    rule = runner.asked[1].entropy_temperature
+    assert rule is not None and bool((rule.factor(torch.tensor([0.01, 1.0, 2.0])) >= 1).all())
 
 
 def test_state() -> None:  # rule 5
@@ -110,7 +111,7 @@ def test_state() -> None:  # rule 5
     other.load_state_dict(strategy.state_dict())
     run(other, again, 2)
     run(strategy, runner, 2)
-    assert again.asked[0].heat == runner.asked[-1].heat is not None
+    assert again.asked[0].entropy_temperature == runner.asked[-1].entropy_temperature is not None
     fresh = AdaptiveTemperature()
     fresh.load_state_dict(AdaptiveTemperature().state_dict())
     assert fresh.scale is None
@@ -123,8 +124,8 @@ def entropies(x: torch.Tensor) -> torch.Tensor:
 
 def test_tokens_are_hotter_and_cooler() -> None:  # rules 1, 2
     x = logits()
-    temperature, before = heated(x, temperature=[0.7] * 6, heat=[HEAT] * 5 + [None])
-    expected = 0.7 * HEAT.factor(entropies(x / 0.7))
+    temperature, before = token_temperatures(x, temperature=[0.7] * 6, entropy_temperature=[RULE] * 5 + [None])
+    expected = 0.7 * RULE.factor(entropies(x / 0.7))
     assert temperature == pytest.approx([*expected[:5].tolist(), 0.7])
     assert before == [*(pytest.approx(e, abs=1e-6) for e in entropies(x / 0.7)[:5].tolist()), None]
     assert min(temperature) < 0.7 < max(temperature)
@@ -132,43 +133,43 @@ def test_tokens_are_hotter_and_cooler() -> None:  # rules 1, 2
 
 def test_actions_are_hotter_and_cooler() -> None:  # rules 1, 2
     x, seeds = logits(), range(6)
-    choice = draw(x, seeds, heat=[HEAT] * 6, entropy=True)
-    factor = HEAT.factor(entropies(x)).float()
+    choice = draw(x, seeds, entropy_temperature=[RULE] * 6, entropy=True)
+    factor = RULE.factor(entropies(x)).float()
     sampled = torch.log_softmax(x / factor[:, None], -1)
     torch.testing.assert_close(torch.from_numpy(choice.logprob), sampled[range(6), choice.index.tolist()])
     assert choice.entropy is not None
     torch.testing.assert_close(torch.from_numpy(choice.entropy), entropies(x))
-    assert draw(x, seeds, heat=[HEAT] * 6).entropy is None
+    assert draw(x, seeds, entropy_temperature=[RULE] * 6).entropy is None
 
 
 def test_legal_actions_decide() -> None:  # rule 1
     legal = np.zeros((6, 5), bool)
     legal[:, 0] = True
-    choice = draw(logits(), range(6), heat=[HEAT] * 6, legal=legal, entropy=True)
+    choice = draw(logits(), range(6), entropy_temperature=[RULE] * 6, legal=legal, entropy=True)
     assert choice.index.tolist() == [0] * 6 and choice.logprob.tolist() == [0.0] * 6
 
 
 def test_no_strength() -> None:  # rule 3
     x, seeds = logits(), range(6)
-    one, other = draw(x, seeds, temperature=0.7, heat=[NONE] * 6), draw(x, seeds, temperature=0.7)
+    one, other = draw(x, seeds, temperature=0.7, entropy_temperature=[NONE] * 6), draw(x, seeds, temperature=0.7)
     assert np.array_equal(one.index, other.index) and np.array_equal(one.logprob, other.logprob)
-    assert heated(x, temperature=[0.7] * 6, heat=[NONE] * 6)[0] == [0.7] * 6
+    assert token_temperatures(x, temperature=[0.7] * 6, entropy_temperature=[NONE] * 6)[0] == [0.7] * 6
 
 
 def test_rows_are_alone() -> None:  # rule 4
     x = logits()
-    together = heated(x, temperature=[1.0] * 6, heat=[HEAT, None, NONE, HEAT, None, HEAT])
-    for row, heat in enumerate([HEAT, None, NONE, HEAT, None, HEAT]):
-        alone = heated(x[row : row + 1], temperature=[1.0], heat=[heat])
+    together = token_temperatures(x, temperature=[1.0] * 6, entropy_temperature=[RULE, None, NONE, RULE, None, RULE])
+    for row, rule in enumerate([RULE, None, NONE, RULE, None, RULE]):
+        alone = token_temperatures(x[row : row + 1], temperature=[1.0], entropy_temperature=[rule])
         assert (together[0][row], together[1][row]) == (alone[0][0], alone[1][0])
 
 
 def test_greedy_stays_greedy() -> None:  # rule 2
-    temperature, _ = heated(logits(), temperature=[0.0] * 6, heat=[HEAT] * 6)
+    temperature, _ = token_temperatures(logits(), temperature=[0.0] * 6, entropy_temperature=[RULE] * 6)
     assert temperature == [0.0] * 6
     found = log_distribution(logits(), temperature=temperature, top_k=[0] * 6, top_p=[1.0] * 6)
     assert bool((found.max(-1).values == 0).all())
-    assert draw(logits(), range(6), temperature=0.0, heat=[HEAT] * 6).logprob.tolist() == [0.0] * 6
+    assert draw(logits(), range(6), temperature=0.0, entropy_temperature=[RULE] * 6).logprob.tolist() == [0.0] * 6
 
 
 # ---- cooling ----------------------------------------------------------------------------------------------

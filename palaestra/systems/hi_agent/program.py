@@ -69,7 +69,7 @@ async def foresight(
     if planner not in episode.names:
         raise RecipeError(
             where="program: foresight",
-            what=f"environment {episode.stage.environment_name} has no agent `{planner}`.",
+            what=f"environment {episode.setup.environment_name} has no agent `{planner}`.",
             options=episode.names,
             remedy="Name the agent that sets subgoals in `planner`.",
         )
@@ -110,13 +110,13 @@ class Attempt:
     def of(cls, episode: Episode, result: StepResult, state: Any, planned: Step | None = None) -> Attempt:
         """How the episode stands now."""
         info, returns = dict(episode.trajectory.info), dict(episode.trajectory.returns)
-        return cls(result, state, info, returns, dict(episode.latest), dict(episode.seen), planned)
+        return cls(result, state, info, returns, dict(episode.latest), dict(episode.pending), planned)
 
     async def put_back(self, episode: Episode) -> None:
         """Let the episode stand so again. Steps, tokens and turns that were spent stay spent."""
         await episode.host.restore(self.state)
         episode.trajectory.info, episode.trajectory.returns = dict(self.info), dict(self.returns)
-        episode.latest, episode.seen = dict(self.latest), dict(self.seen)
+        episode.latest, episode.pending = dict(self.latest), dict(self.seen)
 
 
 async def _attempt(

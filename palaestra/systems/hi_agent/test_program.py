@@ -17,16 +17,15 @@ from typing import Any
 import pytest
 import torch
 
-from palaestra.data import StepTable, Trajectory
+from palaestra.data import Play, RunSetup, StepTable, Trajectory
 from palaestra.data.abilities import without
-from palaestra.data.protocols import Setting
 from palaestra.errors import RecipeError
 from palaestra.policies.network import NetworkPolicy
 from palaestra.recipe import load
 from palaestra.rollout.programs import play
+from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
 from palaestra.rollout.vector import VectorRunner
 from palaestra.systems.hi_agent.advantage import foresight as credit
 from palaestra.systems.hi_agent.errands import PLANNER, Errands
@@ -45,17 +44,17 @@ def played(
 ) -> list[Trajectory]:
     """Four episodes of random networks."""
     env = make()
-    setting = Setting(seed=0, vector_size=env.vector_size, action_count=env.action_count)
-    roles = {name: Role(policy=NetworkPolicy(name, setting, hidden=(8,), body=body)) for name in env.agents}
+    setup = RunSetup(seed=0, vector_size=env.vector_size, action_count=env.action_count)
+    roles = {name: Role(policy=NetworkPolicy(name, setup, hidden=(8,), body=body)) for name in env.agents}
 
     async def chosen(episode: Any) -> None:
         await program(episode, **options)
 
-    stage = Stage(
+    setup = RunSetup(
         environment_name="errands", make_environment=make, roles=roles, program=chosen, environment_options={}
     )
     plays = [Play(task=task, group=f"g{i}", sample=0, seed=i) for i, task in enumerate(env.tasks("train", 4, 0))]
-    made = runner(stage, RolloutSettings(max_turns=1000))
+    made = runner(setup, RolloutSettings(max_turns=1000))
     try:
         return made.collect(plays)
     finally:

@@ -11,19 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.data import StopReason, Trajectory
+from palaestra.data import Play, RunSetup, StopReason, Trajectory
 from palaestra.errors import ContractError
 from palaestra.registry import register
-from palaestra.rollout.field import Field
 from palaestra.rollout.retelling import Opened, opening, retold
-from palaestra.rollout.stage import Play, Stage
+from palaestra.rollout.strategies import RolloutContext
 
 
 @register("strategy", "dual_branch", uses=("tokens",), source="arXiv 2512.01763")
 class DualBranch:
     """Adds to each trajectory its twin: the same actions after prompts with the past observations left in.
 
-    Twins are samples of the same group, marked by the columns `branch` (0: what sampled, 1: a twin) and `twin` (equal
+    Twins are samples of the same group, marked by the columns `branch` (0: what sampled, 1: a twin) and `pair` (equal
     for both). So that a twin is compared with twins only, estimate `by: [group, branch]`. Twins cost no environment
     step and no generated token, but a second pass of the update. A trajectory whose prompts are the same in both
     branches, as one of a single turn, has none; nor has one that does not fit the model's context uncompressed.
@@ -37,11 +36,10 @@ class DualBranch:
     called_per = "group"
     provides = frozenset({"branch", "pair", "foreign"})  # columns that tables have with it
 
-    async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]:
+    async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
         """What was played, then the twins."""
-        assert field.stage is not None
-        played = await field.collect(plays)
-        opened = opening(field.stage, **_uncompressed(field.stage, played))
+        played = await rollout.collect(plays)
+        opened = opening(rollout.setup, **_uncompressed(rollout.setup, played))
         size: dict[str, int] = defaultdict(int)
         for one in played:
             size[one.group] = max(size[one.group], one.sample + 1)
@@ -54,9 +52,9 @@ class DualBranch:
                 twin.sample += size[one.group]
                 twins.append(twin)
                 cost += _attention(one), _attention(twin)
-        field.metrics["branch/twins"] = len(twins) / max(len(played), 1)
+        rollout.metrics["branch/twins"] = len(twins) / max(len(played), 1)
         if twins:
-            field.metrics["branch/read"] = float(cost[0] / cost[1])
+            rollout.metrics["branch/read"] = float(cost[0] / cost[1])
         return [*played, *twins]
 
 
@@ -70,10 +68,10 @@ def _twin(one: Trajectory, opened: Opened) -> Trajectory | None:
     return None if all(np.array_equal(one.prompt_of(a), twin.prompt_of(b)) for a, b in prompts) else twin
 
 
-def _uncompressed(stage: Stage, played: Sequence[Trajectory]) -> Mapping[str, Any]:
+def _uncompressed(setup: RunSetup, played: Sequence[Trajectory]) -> Mapping[str, Any]:
     """Per agent, its context with nothing compressed; agents whose context shows all that already are left out."""
     agents = sorted({step.agent for one in played for step in one.steps})
-    found = {agent: stage.role(agent).context.uncompressed for agent in agents}
+    found = {agent: setup.role(agent).context.uncompressed for agent in agents}
     found = {agent: context for agent, context in found.items() if context is not None}
     if agents and not found:
         raise ContractError(

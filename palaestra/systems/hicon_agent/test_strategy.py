@@ -20,11 +20,11 @@ from tests.rollout.arena import AGENT, Arena, same
 
 def test_twins(tiny: Any) -> None:  # rule 1
     arena = Arena(tiny, context=SampledHistory(most=2, lam=9.0, compress=True), edits=4, lines=2, numbers=2)
-    field = arena.field()
-    found = arena.run(DualBranch(), arena.plays(2, 2), field)
+    rollout = arena.rollout()
+    found = arena.run(DualBranch(), arena.plays(2, 2), rollout)
     played, twins = found[:4], found[4:]
-    assert len(twins) == 4 and field.metrics["branch/twins"] == 1.0 and field.metrics["branch/read"] < 1
-    whole = Arena(tiny, context=SampledHistory(most=2, lam=9.0)).stage.role(AGENT)
+    assert len(twins) == 4 and rollout.metrics["branch/twins"] == 1.0 and rollout.metrics["branch/read"] < 1
+    whole = Arena(tiny, context=SampledHistory(most=2, lam=9.0)).setup.role(AGENT)
     for one, twin in zip(played, twins, strict=True):
         assert (twin.group, twin.sample) == (one.group, one.sample + 2)
         session = whole.policy.session(context=whole.context, sampling=Sampling(), key=(one.group, one.sample, AGENT))
@@ -38,7 +38,7 @@ def test_twins(tiny: Any) -> None:  # rule 1
             past += then.action.tokens.tolist()
             assert (then.marks.branch, now.marks.branch, now.marks.foreign) == (0.0, 1.0, 1.0)
             assert then.marks.pair == now.marks.pair == one.sample
-    assert len(field.played) == 4
+    assert len(rollout.played) == 4
     StepTable.from_trajectories(found)
 
 
@@ -46,11 +46,11 @@ def test_twins(tiny: Any) -> None:  # rule 1
 def test_no_twin_where_branches_agree(tiny: Any, options: dict[str, Any]) -> None:  # rule 2
     context = SampledHistory(most=options.pop("most", 2), compress=True)
     arena, plays = Arena(tiny, context=context, **options), Arena(tiny, **options).plays()
-    assert same(arena.run(DualBranch(), plays, arena.field()), arena.runner.collect(plays))
+    assert same(arena.run(DualBranch(), plays, arena.rollout()), arena.runner.collect(plays))
 
 
 @pytest.mark.parametrize("context", [FullHistory(), SampledHistory()])
 def test_uncompressed_contexts_are_refused(tiny: Any, context: Any) -> None:  # rule 3
     arena = Arena(tiny, context=context)
     with pytest.raises(ContractError, match="no history is compressed: programmer"):
-        arena.run(DualBranch(), arena.plays(1, 1), arena.field())
+        arena.run(DualBranch(), arena.plays(1, 1), arena.rollout())

@@ -23,8 +23,7 @@ import numpy as np
 import pytest
 import torch
 
-from palaestra.data import Action, StepResult, Task
-from palaestra.data.protocols import Setting
+from palaestra.data import Action, RunSetup, StepResult, Task
 from palaestra.errors import ContractError, InvalidData, RecipeError
 from palaestra.policies.drawing import masked
 from palaestra.policies.network import NetworkPolicy
@@ -111,7 +110,7 @@ def test_an_action_is_a_node_and_its_edges() -> None:  # rules 3 and 8
 
 def test_probabilities_of_all_actions_sum_to_one() -> None:  # rule 4
     env, _ = start()
-    policy = NetworkPolicy("main", Setting(seed=3, vector_size=env.vector_size, action_count=env.action_count))
+    policy = NetworkPolicy("main", RunSetup(seed=3, vector_size=env.vector_size, action_count=env.action_count))
 
     result = act(env, "add coder", "add writer", "yes")
     total, count = 0.0, 0

@@ -18,11 +18,10 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import pydantic
 
-from palaestra.data import StopReason, Trajectory, derive
+from palaestra.data import Play, StopReason, Trajectory, derive
 from palaestra.errors import CheckpointError, InvalidData, RecipeError
 from palaestra.registry import Fraction, Positive, PositiveInt, part, register
-from palaestra.rollout.field import Field
-from palaestra.rollout.stage import Play
+from palaestra.rollout.strategies import RolloutContext
 
 WHERE = "strategy: instruction_population"
 Count = Annotated[int, pydantic.Field(ge=0)]
@@ -138,15 +137,15 @@ class InstructionPopulation:
         """Of the members, in their order."""
         return draw_probabilities([member.weight for member in self.members], self._temperature)
 
-    async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]:
+    async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
         """What was played under drawn instructions; candidates' trials are spent and not returned."""
-        chosen = self._draw(plays, field.seed)
-        played = await field.collect([_told(play, chosen[play.group].text) for play in plays])
+        chosen = self._draw(plays, rollout.seed)
+        played = await rollout.collect([_told(play, chosen[play.group].text) for play in plays])
         refuse_mixed(played)
         self._learn(played, chosen)
-        if self._every is not None and (field.step + 1) % self._every == 0:
-            await self._reflect(field)
-        field.metrics |= self._metrics()
+        if self._every is not None and (rollout.step + 1) % self._every == 0:
+            await self._reflect(rollout)
+        rollout.metrics |= self._metrics()
         return played
 
     def _draw(self, plays: Sequence[Play], seed: int) -> dict[str, Member]:
@@ -178,21 +177,21 @@ class InstructionPopulation:
         self.failures = sorted(self.failures, key=lambda failed: failed.reward)[: self._memory]
 
     # ---- reflection ---------------------------------------------------------------------------------------
-    async def _reflect(self, field: Field) -> None:
+    async def _reflect(self, rollout: RolloutContext) -> None:
         """Drop the worst, propose, verify, let the best join."""
         going = min(int(self._drop * len(self.members)), len(self.members) - self._least)
         if going > 0:
             gone = {m.number for m in sorted(self.members, key=lambda m: (m.weight, -m.number))[:going]}
             self.members = [member for member in self.members if member.number not in gone]
-        texts = [text for text in await self._written(field.seed) if text not in {m.text for m in self.members}]
+        texts = [text for text in await self._written(rollout.seed) if text not in {m.text for m in self.members}]
         room = self._most - len(self.members)
         if not texts or room <= 0:
             return
-        scores = await self._tried(texts, field)
+        scores = await self._tried(texts, rollout)
         for place in np.argsort([-score for score in scores], kind="stable")[:room]:
             self.members.append(Member(text=texts[place], weight=scores[place], number=self._given))
             self._given += 1
-        field.metrics["instruction/verified"] = float(len(texts))
+        rollout.metrics["instruction/verified"] = float(len(texts))
 
     async def _written(self, seed: int) -> list[str]:
         """Different candidates, each from an instruction and failures under it."""
@@ -214,16 +213,16 @@ class InstructionPopulation:
             return []
         return [own[i] for i in draw.choice(len(own), count, replace=False, p=priority / priority.sum())]
 
-    async def _tried(self, texts: Sequence[str], field: Field) -> list[float]:
+    async def _tried(self, texts: Sequence[str], rollout: RolloutContext) -> list[float]:
         """Mean outcome of each candidate over the same tasks."""
-        tasks = [play for play in field.more(self._verify) if play.sample == 0]
+        tasks = [play for play in rollout.more(self._verify) if play.sample == 0]
         plays = [
             replace(_told(play, text), group=f"{play.group}-candidate-{i}")
             for i, text in enumerate(texts)
             for play in tasks
         ]
         rewards: list[list[float]] = [[] for _ in texts]
-        for one in await field.collect(plays):
+        for one in await rollout.collect(plays):
             rewards[int(one.group.rpartition("-")[2])].append(_reward(one))
         return [float(np.mean(own)) if own else 0.0 for own in rewards]
 

@@ -24,25 +24,25 @@ def test_numbers_of_populations() -> None:  # rule 1
 def test_one_instruction_a_group(tiny: Any) -> None:  # rules 1, 2
     arena = Arena(tiny, edits=1)
     population = InstructionPopulation(instructions=("look at line 1.", ""), every=None, pace=0.5)
-    field = arena.field()
-    found = arena.run(population, arena.plays(8), field)
+    rollout = arena.rollout()
+    found = arena.run(population, arena.plays(8), rollout)
     told = {t.group: {s.observation.instruction for s in t.steps} for t in found}
     assert all(len(texts) == 1 for texts in told.values())
     assert {texts.pop() for texts in told.values()} == {"look at line 1.", None}
     assert [member.weight for member in population.members] == [0.25, 0.25]  # nobody succeeded
     assert {t.info["instruction"] for t in found} == {"look at line 1.", ""}
-    assert field.metrics["instruction/size"] == 2 and field.metrics["instruction/0/probability"] == 0.5
+    assert rollout.metrics["instruction/size"] == 2 and rollout.metrics["instruction/0/probability"] == 0.5
     again = InstructionPopulation(instructions=("look at line 1.", ""), every=None)
-    assert same(found, arena.run(again, arena.plays(8), arena.field()))
+    assert same(found, arena.run(again, arena.plays(8), arena.rollout()))
     alone = InstructionPopulation(instructions=("a", "b", "c"), every=None, pace=1.0)
-    arena.run(alone, arena.plays(1), arena.field())
+    arena.run(alone, arena.plays(1), arena.rollout())
     assert sorted(member.weight for member in alone.members) == [0.0, 0.5, 0.5]  # who is not drawn keeps its weight
 
 
 def test_one_member_is_plain(tiny: Any) -> None:  # rule 3
     arena, plays = Arena(tiny), Arena(tiny).plays()
     alone = InstructionPopulation(instructions=("",), every=None)
-    assert same(arena.run(alone, plays, arena.field()), arena.runner.collect(plays)) and alone.instruction is None
+    assert same(arena.run(alone, plays, arena.rollout()), arena.runner.collect(plays)) and alone.instruction is None
 
 
 def test_reflection(tiny: Any) -> None:  # rules 4, 5
@@ -52,10 +52,10 @@ def test_reflection(tiny: Any) -> None:  # rules 4, 5
     for member, weight in zip(population.members, (0.9, 0.1, 0.8, 0.2), strict=True):
         member.weight = weight
     population._pace = 0.0
-    first = arena.field(step=0)
+    first = arena.rollout(step=0)
     arena.run(population, arena.plays(), first)
     assert len(first.played) == 4 and "instruction/verified" not in first.metrics
-    second = arena.field(step=1)
+    second = arena.rollout(step=1)
     kept = arena.run(population, arena.plays(), second)
     assert [member.text for member in population.members][:2] == ["a", "c"]
     assert {member.text for member in population.members[2:]} == {"e", "f"}
@@ -79,7 +79,7 @@ def test_a_proposer_of_ones_own(tiny: Any) -> None:  # rule 4
     population = InstructionPopulation(
         instructions=("a",), every=1, least=1, candidates=1, shown=2, proposer=f"{__file__}:written"
     )
-    arena.run(population, arena.plays(), arena.field())
+    arena.run(population, arena.plays(), arena.rollout())
     assert [member.text for member in population.members] == ["a", "a 2 a"]
 
 
@@ -94,7 +94,9 @@ def test_bad_populations(tiny: Any) -> None:  # rule 6
             InstructionPopulation(**{"every": 5, **options})  # type: ignore[arg-type]
     arena = Arena(tiny, edits=1)
     with pytest.raises(InvalidData, match="has an instruction already: 'go'"):
-        arena.run(InstructionPopulation(instructions=("a",), every=None), arena.plays(instruction="go"), arena.field())
+        arena.run(
+            InstructionPopulation(instructions=("a",), every=None), arena.plays(instruction="go"), arena.rollout()
+        )
     mixed = [*arena.runner.collect(arena.plays(1, 1)), *arena.runner.collect(arena.plays(1, 1, instruction="go"))]
     with pytest.raises(InvalidData, match="2 different instructions"):
         refuse_mixed(mixed)

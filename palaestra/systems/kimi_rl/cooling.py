@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from palaestra.data import Trajectory
+from palaestra.data import Play, Trajectory
 from palaestra.registry import Positive, PositiveInt, register
-from palaestra.rollout.field import Field
-from palaestra.rollout.stage import Play
+from palaestra.rollout.strategies import RolloutContext
 
 
 @register("strategy", "cooling", source="arXiv 2507.20534")
@@ -30,9 +29,10 @@ class Cooling:
     def __init__(self, *, end: Positive, iterations: PositiveInt) -> None:
         self.end, self.iterations = end, iterations
 
-    async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]:
+    async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
         """Play all at this iteration's temperature."""
-        start, done = field.sampling.temperature, min(1.0, field.step / self.iterations)
+        start, done = rollout.sampling.temperature, min(1.0, rollout.step / self.iterations)
         temperature = start + (self.end - start) * done
-        field.metrics["sampling/temperature"] = temperature
-        return await field.with_(sampling=dataclasses.replace(field.sampling, temperature=temperature)).collect(plays)
+        rollout.metrics["sampling/temperature"] = temperature
+        sampling = dataclasses.replace(rollout.sampling, temperature=temperature)
+        return await rollout.with_(sampling=sampling).collect(plays)

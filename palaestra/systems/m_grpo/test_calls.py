@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
-from palaestra.data import StepTable
-from palaestra.data.protocols import Setting
+from palaestra.data import Play, RunSetup, StepTable
 from palaestra.envs.probes.relay import MAIN, SUB, Relay
 from palaestra.policies.network import NetworkPolicy
 from palaestra.policies.scripted import expert
 from palaestra.rollout.programs import play
+from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
 from palaestra.rollout.vector import VectorRunner
 from palaestra.systems.m_grpo.advantage import m_grpo
 from palaestra.systems.m_grpo.hierarchical import hierarchical
@@ -25,11 +24,13 @@ from palaestra.systems.m_grpo.hierarchical import hierarchical
 @pytest.mark.parametrize("runner", [EpisodeRunner, VectorRunner])
 def test_calls_reach_the_table(runner: Any) -> None:  # rule 1
     env = Relay()
-    setting = Setting(seed=0, vector_size=env.vector_size, action_count=env.action_count)
-    roles = {MAIN: Role(policy=NetworkPolicy(MAIN, setting)), SUB: Role(policy=expert("rules", setting))}
-    stage = Stage(environment_name="relay", make_environment=Relay, roles=roles, program=play, environment_options={})
+    setup = RunSetup(seed=0, vector_size=env.vector_size, action_count=env.action_count)
+    roles = {MAIN: Role(policy=NetworkPolicy(MAIN, setup)), SUB: Role(policy=expert("rules", setup))}
+    setup = RunSetup(
+        environment_name="relay", make_environment=Relay, roles=roles, program=play, environment_options={}
+    )
     plays = [Play(task=env.tasks("train", 2, 0)[k // 4], group=f"g{k // 4}", sample=k % 4, seed=k) for k in range(8)]
-    played = runner(stage, RolloutSettings(max_turns=16)).collect(plays)
+    played = runner(setup, RolloutSettings(max_turns=16)).collect(plays)
     for trajectory in played:
         calls = 0
         for step in trajectory.steps:

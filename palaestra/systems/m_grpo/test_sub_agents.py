@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 from palaestra.data import Action, Observation, StepTable, Trajectory
-from palaestra.data.protocols import Acted, Policy, Session
+from palaestra.data.protocols import Policy, Response, Session
 from palaestra.envs.probes.sums import Sums
-from palaestra.rollout.stage import Role
+from palaestra.rollout.roles import Role
 from palaestra.systems.m_grpo.advantage import m_grpo
 from palaestra.systems.m_grpo.hierarchical import hierarchical
 from palaestra.systems.m_grpo.sub_agents import columns_of, demonstrate, requests_of, sub_agents
@@ -66,10 +66,10 @@ class _Late(Session):
     policy: Late
     said: list[str] = field(default_factory=list)
 
-    async def act(self, observation: Observation, *, seed: int) -> Acted:
+    async def act(self, observation: Observation, *, seed: int) -> Response:
         await asyncio.sleep(self.policy.seconds(observation))
         self.said.append(self.policy.answers(len(self.said), observation))
-        return Acted(action=Action(text=self.said[-1]))
+        return Response(action=Action(text=self.said[-1]))
 
     def end(self, observation: Observation | None) -> None:
         return None

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from palaestra.algebra import reward_to_go, segment_count, segment_mean, segment_sum, total_return
 from palaestra.algebra.pairs import Pairs, preference_loss, preference_pairs
-from palaestra.data import Key, StepTable
+from palaestra.data import Key, RunSetup, StepTable
 from palaestra.data.iteration import Iteration
-from palaestra.data.protocols import Setting, StatefulPart
+from palaestra.data.protocols import StatefulPart
 from palaestra.errors import CheckpointError, ContractError, InvalidData, MissingColumn
 from palaestra.models.learner import Learner
 from palaestra.registry import Positive, PositiveInt, register
@@ -78,24 +78,24 @@ class ImplicitProcess(StatefulPart):
         self.models: dict[str, Any] = {}
         self._learner: Learner | None = None
 
-    def start(self, setting: Setting, policies: Mapping[str, Any]) -> None:
+    def start(self, setup: RunSetup, policies: Mapping[str, Any]) -> None:
         """Make the second models.
 
         Raises: CheckpointError, if the folder's model reads or writes other tokens than the policy.
         """
-        self.models = {name: self._second(policy, setting) for name, policy in policies.items()}
+        self.models = {name: self._second(policy, setup) for name, policy in policies.items()}
         self._learner = Learner(
             (p for model in self.models.values() for p in model.module.parameters()), lr=self._lr, clip=self._clip
         )
 
-    def _second(self, policy: Any, setting: Setting) -> Any:
+    def _second(self, policy: Any, setup: RunSetup) -> Any:
         if self._folder is None:
-            return policy.twin()
-        twin = type(policy)(policy.name, setting, model=self._folder)
+            return policy.clone()
+        clone = type(policy)(policy.name, setup, model=self._folder)
         refuse_other_tokens(
-            policy.architecture(), twin.architecture(), where=f"reward: implicit_process, {self._folder}"
+            policy.architecture(), clone.architecture(), where=f"reward: implicit_process, {self._folder}"
         )
-        return twin
+        return clone
 
     def __call__(self, table: StepTable, iteration: Iteration) -> dict[str, Tensor]:
         """The column `process`, float32 (rows,).

@@ -22,8 +22,7 @@ import pytest
 import torch
 
 from palaestra.algebra.pairs import preference_loss, preference_pairs
-from palaestra.data import Key, StepTable
-from palaestra.data.protocols import Setting
+from palaestra.data import Key, RunSetup, StepTable
 from palaestra.errors import CheckpointError, ContractError, InvalidData, MissingColumn, RecipeError
 from palaestra.policies.language import LanguagePolicy
 from palaestra.policies.network import NetworkPolicy
@@ -35,7 +34,7 @@ from palaestra.systems.oprl.implicit_process import (
     pairs_of,
     refuse_other_tokens,
 )
-from tests.parts.episodes import LANGUAGE, NETWORK, SETTING, assert_resumes, at, episode, policy, table_of
+from tests.parts.episodes import LANGUAGE, NETWORK, SETUP, assert_resumes, at, episode, policy, table_of
 
 GOOD, BAD = [0, 1, 0], [2, 2, 1, 2]
 
@@ -51,7 +50,7 @@ def batch(acting: Any, groups: int = 2) -> list[Any]:
 
 def started(acting: Any, **options: Any) -> ImplicitProcess:
     part = ImplicitProcess(**{"lr": 1e-2, **options})
-    part.start(SETTING, {"main": acting})
+    part.start(SETUP, {"main": acting})
     return part
 
 
@@ -255,15 +254,15 @@ def test_7_a_model_from_a_folder(tmp_path: Path) -> None:
     part = started(acting, model=str(tmp_path / "same"))
     played = batch(acting)
     assert bool((part(table_of(played), at(acting, played))["process"] != 0).any())
-    larger = Setting(seed=0, vector_size=5, action_count=3)
+    larger = RunSetup(seed=0, vector_size=5, action_count=3)
     NetworkPolicy("main", larger, hidden=(8,)).save(str(tmp_path / "larger"))
     with pytest.raises(CheckpointError, match="reads 5 numbers"):
         started(acting, model=str(tmp_path / "larger"))
 
 
 def speaking(texts: list[str]) -> LanguagePolicy:
-    setting = Setting(seed=0, texts=lambda: texts)
-    return LanguagePolicy("main", setting, hidden=16, layers=1, heads=2, context=64, vocabulary=300)
+    setup = RunSetup(seed=0, texts=lambda: texts)
+    return LanguagePolicy("main", setup, hidden=16, layers=1, heads=2, context=64, vocabulary=300)
 
 
 def test_7_another_tokenizer(tmp_path: Path) -> None:
@@ -271,7 +270,7 @@ def test_7_another_tokenizer(tmp_path: Path) -> None:
     stranger.save(str(tmp_path))
     part = ImplicitProcess(model=str(tmp_path))
     with pytest.raises(CheckpointError, match="does not speak the policy's tokens: tokenizer") as caught:
-        part.start(Setting(seed=0), {"main": acting})
+        part.start(RunSetup(seed=0), {"main": acting})
     assert "leave `model` out" in caught.value.remedy
     with pytest.raises(CheckpointError, match="kind network, the policy has language"):
         refuse_other_tokens({"kind": "language"}, {"kind": "network"}, where="here")

@@ -8,7 +8,7 @@ environments are in `palaestra/envs/adapters`. This file is the sampler `growing
 
 from __future__ import annotations
 
-from palaestra.data import Assignment, derive
+from palaestra.data import Play, derive
 from palaestra.data.abilities import HasTasks
 from palaestra.errors import RecipeError
 from palaestra.registry import PositiveInt, register
@@ -25,7 +25,7 @@ def growing_horizon(
     *,
     rounds: tuple[int, ...] = (6, 13, 20),
     every: PositiveInt = 100,
-) -> list[Assignment]:
+) -> list[Play]:
     """The tasks of `uniform`, played for at most h turns, where h grows every so many iterations.
 
         stage = min(iteration // every, k − 1)        h = rounds[stage]        of k rounds
@@ -47,7 +47,7 @@ def growing_horizon(
     """
     turns = horizon(iteration, rounds, every)
     tasks = source.tasks("train", count, derive(seed, "tasks", iteration))
-    return [Assignment(task=task, turns=turns, info={"horizon": turns}) for task in tasks]
+    return [Play(task=task, turns=turns, info={"horizon": turns}) for task in tasks]
 
 
 def horizon(iteration: int, rounds: tuple[int, ...], every: int) -> int:

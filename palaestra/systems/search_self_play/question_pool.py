@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.data import StopReason, Task, Trajectory, derive
+from palaestra.data import Play, StopReason, Task, Trajectory, derive
 from palaestra.registry import Fraction, PositiveInt, register
-from palaestra.rollout.field import Field
-from palaestra.rollout.stage import Play
+from palaestra.rollout.strategies import RolloutContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,19 +57,19 @@ class QuestionPool:
         self._attempts, self._every, self._keep = attempts, every, keep
         self.pool: list[Asked] = []
 
-    async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]:
+    async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
         """Play, fill up, remember what counted."""
-        if field.step and field.step % self._every == 0:
+        if rollout.step and rollout.step % self._every == 0:
             kept = round(self._keep * len(self.pool))
             self.pool = self.pool[len(self.pool) - kept :]
-        first = await field.collect(plays)
-        again = self._again(_pairs(plays, first), field.seed)
-        second = await field.collect(again) if again else []
+        first = await rollout.collect(plays)
+        again = self._again(_pairs(plays, first), rollout.seed)
+        second = await rollout.collect(again) if again else []
         for one in first:
             asked = _asked(one)
             if asked is not None and asked not in self.pool:
                 self.pool.append(asked)
-        field.metrics |= {"pool/size": float(len(self.pool)), "pool/reused": len(again) / self._attempts}
+        rollout.metrics |= {"pool/size": float(len(self.pool)), "pool/reused": len(again) / self._attempts}
         return [*first, *second]
 
     def _again(self, pairs: Sequence[tuple[Play, Trajectory]], seed: int) -> list[Play]:

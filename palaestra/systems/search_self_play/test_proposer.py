@@ -20,13 +20,13 @@ from typing import Any
 import pytest
 
 from palaestra.chat import LatestOnly
-from palaestra.data import Action, StepTable, Task, Trajectory
+from palaestra.data import Action, Play, RunSetup, StepTable, Task, Trajectory
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.parts.estimators import dr_mas
-from palaestra.rollout.field import Field, play_through
+from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
+from palaestra.rollout.strategies import RolloutContext
 from palaestra.systems.search_self_play.inquiry import Inquiry
 from palaestra.systems.search_self_play.proposer import demonstrate, proposer_solver
 from palaestra.systems.search_self_play.question_difficulty import question_difficulty
@@ -39,7 +39,7 @@ Say = Callable[[int, Any], str]
 
 
 def acting(env: Inquiry, task: Task, *acts: str) -> list[Any]:
-    """What the world answers to these acts, whoever's turn it is."""
+    """What the setup answers to these acts, whoever's turn it is."""
     results = [env.reset(task)]
     for act in acts:
         ((name, _),) = results[-1].observations.items()
@@ -64,8 +64,8 @@ def expert_question(env: Inquiry, task: Task) -> tuple[list[str], str]:
     return acts, acts[-1]
 
 
-def stage_of(say: Say, env: Any) -> Stage:
-    return Stage(
+def setup_of(say: Say, env: Any) -> RunSetup:
+    return RunSetup(
         environment_name="inquiry",
         make_environment=env,
         roles={name: Role(policy=ScriptedPolicy(say, name=name), context=LatestOnly()) for name in env().agents},
@@ -77,7 +77,7 @@ def stage_of(say: Say, env: Any) -> Stage:
 def play(say: Say, *, env: Any = Inquiry, tasks: Sequence[Task] | None = None, program: Any = None) -> list[Trajectory]:
     chosen = tasks or env().tasks("train", 1, 0)
     plays = [Play(task=task, group=f"g{place}", sample=0, seed=place) for place, task in enumerate(chosen)]
-    return EpisodeRunner(stage_of(say, env), SETTINGS).collect(plays, program=program)
+    return EpisodeRunner(setup_of(say, env), SETTINGS).collect(plays, program=program)
 
 
 # ---- the program ------------------------------------------------------------------------------------------
@@ -110,8 +110,8 @@ def test_questions_that_do_not_count() -> None:  # rule 2
     acts, question = expert_question(env, task)
     start, *relations = question.split()[1:]
 
-    def fault(*moves: str, world: Inquiry = env) -> str:
-        return str(acting(world, task, *moves)[-1].info.get("fault"))
+    def fault(*moves: str, setup: Inquiry = env) -> str:
+        return str(acting(setup, task, *moves)[-1].info.get("fault"))
 
     assert fault(*acts) == ""
     assert fault(f"search {answer}", f"ask {answer} home") == "leak"
@@ -119,7 +119,7 @@ def test_questions_that_do_not_count() -> None:  # rule 2
     assert fault(f"search {answer}", f"ask {start} gloves") == "unknown words"
     assert fault(f"search {answer}", f"ask {start} home home home") == "too long"
     assert fault(question) == "few searches"
-    assert fault(*acts[:-1], question, world=Inquiry(least_searches=9, noise_facts=0)) == "few searches"
+    assert fault(*acts[:-1], question, setup=Inquiry(least_searches=9, noise_facts=0)) == "few searches"
     assert fault(*["hm"] * 6) == "unasked"
     wrong = next(
         f"ask {name} {word}"
@@ -128,9 +128,9 @@ def test_questions_that_do_not_count() -> None:  # rule 2
         if name != answer and name in env_names(env, task) and leads(env, task, [name, word]) != answer
     )
     assert fault(f"search {answer}", wrong) == "unanswerable"
-    assert fault(f"search {answer}", wrong, world=Inquiry(check=False)) == ""
+    assert fault(f"search {answer}", wrong, setup=Inquiry(check=False)) == ""
     blind = Inquiry(least_searches=0, noise_facts=0)
-    assert fault(f"ask {start} {' '.join(relations)}", world=blind) == "unanswerable", "no documents"
+    assert fault(f"ask {start} {' '.join(relations)}", setup=blind) == "unanswerable", "no documents"
     assert all(not one.observations for one in acting(env, task, f"search {answer}", f"ask {answer} home")[-1:])
 
 
@@ -196,13 +196,15 @@ def test_peers() -> None:  # rule 5
 
 
 # ---- the pool ---------------------------------------------------------------------------------------------
-def pooled(strategy: QuestionPool, say: Say, *, step: int, tasks: Sequence[Task]) -> tuple[list[Trajectory], Field]:
-    runner = EpisodeRunner(stage_of(say, Inquiry), SETTINGS)
+def pooled(
+    strategy: QuestionPool, say: Say, *, step: int, tasks: Sequence[Task]
+) -> tuple[list[Trajectory], RolloutContext]:
+    runner = EpisodeRunner(setup_of(say, Inquiry), SETTINGS)
     plays = [Play(task=task, group=f"{step}-{i}", sample=0, seed=step * 10 + i) for i, task in enumerate(tasks)]
-    field = Field(
-        supply=lambda groups: plays, settings=SETTINGS, sampling=runner.sampling(), policies={}, step=step, seed=step
+    rollout = RolloutContext(
+        more=lambda groups: plays, settings=SETTINGS, sampling=runner.sampling(), step=step, seed=step
     )
-    return runner.perform(lambda collect: play_through([strategy], collect)(plays, field)), field
+    return runner.perform(plays, [strategy], rollout), rollout
 
 
 def test_the_pool() -> None:  # rule 6
@@ -217,28 +219,28 @@ def test_the_pool() -> None:  # rule 6
         return "ask me" if seen.text.startswith("hide") else "answer elm"
 
     strategy = QuestionPool(attempts=3, every=4)
-    found, field = pooled(strategy, bad, step=0, tasks=tasks)
-    assert len(found) == 2 and field.metrics == {"pool/size": 0.0, "pool/reused": 0.0}
-    found, field = pooled(strategy, good, step=1, tasks=tasks)
+    found, rollout = pooled(strategy, bad, step=0, tasks=tasks)
+    assert len(found) == 2 and rollout.metrics == {"pool/size": 0.0, "pool/reused": 0.0}
+    found, rollout = pooled(strategy, good, step=1, tasks=tasks)
     assert len(found) == 2 and len(strategy.pool) == 2
     state = strategy.state_dict()
-    found, field = pooled(strategy, bad, step=2, tasks=tasks)
-    assert field.metrics == {"pool/size": 2.0, "pool/reused": 2.0}
+    found, rollout = pooled(strategy, bad, step=2, tasks=tasks)
+    assert rollout.metrics == {"pool/size": 2.0, "pool/reused": 2.0}
     again = found[2:]
     assert len(again) == 2 * 3 and all({step.agent for step in one.steps} == {"solver"} for one in again)
     assert {one.steps[0].observation.text for one in again} == {
         f"find {' '.join(own[-1].split()[1:])} ." for own in acts.values()
     }
     StepTable.from_trajectories(found)  # every group is of one task
-    twin = QuestionPool(attempts=3, every=4)
-    twin.load_state_dict(state)
-    assert twin.pool == strategy.pool
-    found, field = pooled(strategy, bad, step=4, tasks=tasks)
-    assert len(found) == 2 and field.metrics["pool/size"] == 0.0
+    again = QuestionPool(attempts=3, every=4)
+    again.load_state_dict(state)
+    assert again.pool == strategy.pool
+    found, rollout = pooled(strategy, bad, step=4, tasks=tasks)
+    assert len(found) == 2 and rollout.metrics["pool/size"] == 0.0
     halved = QuestionPool(attempts=3, every=4, keep=0.5)
     halved.load_state_dict(state)
     pooled(halved, bad, step=4, tasks=tasks)
-    assert halved.pool == twin.pool[1:]
+    assert halved.pool == again.pool[1:]
 
 
 # ---- the expert -------------------------------------------------------------------------------------------

@@ -11,9 +11,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from palaestra.data import Task, Trajectory
-from palaestra.rollout.field import Field
-from palaestra.rollout.stage import Play
+from palaestra.data import Play, Task, Trajectory
+from palaestra.rollout.strategies import RolloutContext
 from palaestra.systems.search_self_play.question_pool import QuestionPool
 
 Inner = Callable[[list[Trajectory]], list[Trajectory]]
@@ -31,14 +30,14 @@ def run(strategy: QuestionPool, asked: Sequence[Play], question: str, inner: Inn
     """The plays that come again, where everybody asks this question; an empty one does not count."""
     rounds: list[list[Play]] = []
 
-    async def collect(wanted: Sequence[Play], field: Any) -> list[Trajectory]:
+    async def collect(wanted: Sequence[Play], rollout: Any) -> list[Trajectory]:
         rounds.append(list(wanted))
         info = {"valid_questions": int(bool(question)), "asked": question, "answer": "elm"}
         return inner([Trajectory(task=one.task, group=one.group, sample=one.sample, info=info) for one in wanted])
 
-    field: Any = Field(supply=lambda groups: [], settings=None, sampling=None, policies={}, step=1, seed=7)  # type: ignore[arg-type]
-    field.inner = collect
-    asyncio.run(strategy(asked, field))
+    rollout: Any = RolloutContext(more=lambda groups: [], settings=None, sampling=None, step=1, seed=7)  # type: ignore[arg-type]
+    rollout.inner = collect
+    asyncio.run(strategy(asked, rollout))
     return rounds[1] if len(rounds) > 1 else []
 
 

@@ -46,8 +46,8 @@ def shapley_credit(
     A role that others did as well without has a small share, one without whom the team failed a large one. Where all
     roles took part in all episodes nothing can be told apart, and all get R / n. Coalitions are compared as they came
     about: if a role is called where the task goes badly, it looks worse than it is. Episodes in which roles were left
-    out at random, or played by guests (rows of weight 0, who are not of the coalition), are free of that; what the
-    environment pays on a guest's act is of nobody's return, so let it pay the team on another's.
+    out at random, or played by stand-ins (rows of weight 0, who are not of the coalition), are free of that; what the
+    environment pays on a stand-in's act is of nobody's return, so let it pay the team on another's.
 
     Args:
         table: columns group, trajectory, agent, turn, reward, each (rows,).

@@ -1,6 +1,6 @@
 """Shapley's shares of a return: (1) an episode's shares sum to its return less the baseline; (2) equal roles have equal
 shares; (3) where all took part in all episodes everybody has an equal share; (4) who did not take part has nothing;
-guests are of no coalition, and random absence finds a pipeline's shares; (5) what is refused.
+stand-ins are of no coalition, and random absence finds a pipeline's shares; (5) what is refused.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def test_absence_at_random_finds_the_shares() -> None:  # rule 4
     worth = {frozenset("ab"): 1.0, frozenset("a"): 0.8, frozenset("b"): 0.5}
     columns: dict[str, list[Any]] = {name: [] for name in ("trajectory", "agent", "turn", "reward", "row_weight")}
     for place, present in enumerate(worth):
-        for turn, name in enumerate("ab"):  # a guest acts in place of who is absent
+        for turn, name in enumerate("ab"):  # a stand-in acts in place of who is absent
             row = (f"t{place}", name, turn, worth[present] if name == max(present) else 0.0, float(name in present))
             for column, value in zip(columns.values(), row, strict=True):
                 column.append(value)

@@ -13,9 +13,9 @@ import pydantic
 import torch
 from torch import Tensor
 
-from palaestra.data import Row, StepTable, derive
+from palaestra.data import Row, RunSetup, StepTable, derive
 from palaestra.data.iteration import Iteration
-from palaestra.data.protocols import Setting, StatefulPart
+from palaestra.data.protocols import StatefulPart
 from palaestra.errors import ContractError, InvalidData, NoSignal, RecipeError
 from palaestra.models.learner import Learner
 from palaestra.registry import NonNegative, Positive, PositiveInt, register
@@ -84,19 +84,19 @@ class Progress(StatefulPart):
         self._gathered: list[tuple[Episode, float]] = []
         self._iterations = 0
 
-    def start(self, setting: Setting, policies: Mapping[str, Any]) -> None:
+    def start(self, setup: RunSetup, policies: Mapping[str, Any]) -> None:
         """Make the estimator.
 
         Raises: RecipeError, if the policies do not all read vectors, or tokens of one tokenizer.
         """
-        self._reader = Reader(setting, policies)
+        self._reader = Reader(setup, policies)
         self._estimator = StepEstimator(
             size=self._reader.size,
             vocabulary=self._reader.vocabulary,
             hidden=self._hidden,
             memory=self._memory,
-            seed=derive(setting.seed, "progress") % 2**31,
-        ).to(setting.device)
+            seed=derive(setup.seed, "progress") % 2**31,
+        ).to(setup.device)
         self._learner = Learner(self._estimator.parameters(), lr=self._lr, clip=self._clip)
 
     def __call__(self, table: StepTable, iteration: Iteration) -> Tensor:
@@ -218,7 +218,7 @@ class Progress(StatefulPart):
 class Reader:
     """Turns episodes into what the estimator reads."""
 
-    def __init__(self, setting: Setting, policies: Mapping[str, Any]) -> None:
+    def __init__(self, setup: RunSetup, policies: Mapping[str, Any]) -> None:
         """Raises: RecipeError, if the policies do not all read vectors, or tokens of one tokenizer."""
         known = [policy.architecture() for policy in policies.values()]
         spoken = {(form["kind"], form.get("tokenizer")) for form in known}
@@ -229,8 +229,8 @@ class Reader:
                 remedy="Give all trainable policies the same kind and tokenizer, or use another reward.",
             )
         self.vocabulary: int | None = known[0]["vocabulary"] if known[0]["kind"] == "language" else None
-        self.actions = int(setting.action_count or 0)
-        self.size = None if self.vocabulary is not None else int(setting.vector_size or 0) + self.actions
+        self.actions = int(setup.action_count or 0)
+        self.size = None if self.vocabulary is not None else int(setup.vector_size or 0) + self.actions
 
     def episode(self, rows: Sequence[Row]) -> Episode:
         """The steps of one episode, in time.

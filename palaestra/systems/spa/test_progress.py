@@ -24,17 +24,16 @@ import torch
 from hypothesis import given
 
 from palaestra.algebra import total_return
-from palaestra.data import StepTable, derive, rows_of
+from palaestra.data import Play, StepTable, derive, rows_of
 from palaestra.data.iteration import Iteration
 from palaestra.errors import ContractError, InvalidData, NoSignal, RecipeError
 from palaestra.recipe import load
-from palaestra.rollout.stage import Play
 from palaestra.systems.spa.encoders import StepEstimator
 from palaestra.systems.spa.equal_split import equal_split
 from palaestra.systems.spa.progress import Progress, progress_loss, progress_rewards, rows_of_episodes
-from palaestra.training.build import build_world
+from palaestra.training.build import build_setup
 from palaestra.training.warm_start import warm_start
-from tests.parts.episodes import LANGUAGE, NETWORK, RUN, SETTING, assert_resumes, at, episode, policy, table_of
+from tests.parts.episodes import LANGUAGE, NETWORK, RUN, SETUP, assert_resumes, at, episode, policy, table_of
 from tests.parts.tables import quick, tables
 
 # An action 1 anywhere wins.
@@ -47,7 +46,7 @@ def batch(acting: Any) -> list[Any]:
 
 def started(**options: Any) -> Progress:
     part = Progress(**{"hidden": 16, "lr": 1e-2, "batch": 4, **options})
-    part.start(SETTING, {"main": policy()})
+    part.start(SETUP, {"main": policy()})
     return part
 
 
@@ -163,27 +162,27 @@ def test_5_all_episodes_end_alike() -> None:
 @pytest.mark.slow
 def test_6_contributions_stand_where_episodes_are_decided() -> None:
     settings = load(["recipes/setups/rooms-tiny.yaml", "palaestra/systems/spa/method.yaml"], []).settings
-    world = build_world(settings)
+    setup = build_setup(settings)
     assert settings.warm_start is not None
-    warm_start(world, settings.warm_start, seed=0, say=lambda *told: None)
+    warm_start(setup, settings.warm_start, seed=0, say=lambda *told: None)
 
     def play(count: int, seed: int) -> tuple[StepTable, Iteration]:
-        tasks = world.source.tasks("train", count, seed)
+        tasks = setup.source.tasks("train", count, seed)
         plays = [Play(task=task, group=f"{i:04d}", sample=0, seed=derive(seed, i)) for i, task in enumerate(tasks)]
-        played = world.runner.collect(plays)
-        seen = Iteration(world.policies, 0, seed, 1.0, 65536)
+        played = setup.runner.collect(plays)
+        seen = Iteration(setup.policies, 0, seed, 1.0, 65536)
         seen.rows = rows_of(played)
         return StepTable.from_trajectories(played), seen
 
     part = Progress(epochs=20, beta=0.0)
-    part.start(world.setting, world.policies)
+    part.start(setup, setup.policies)
     part.learn(*play(480, 1))
     table, seen = play(200, 2)
-    contribution, stage = part(table, seen), table["progress"]
+    contribution, progress = part(table, seen), table["progress"]
     error = part.learn(table, seen)["progress/held_out"]
-    world.runner.close()
+    setup.runner.close()
     order, last = table.timeline("trajectory")
-    before = torch.cat([torch.zeros(1), stage[:-1]])
+    before = torch.cat([torch.zeros(1), progress[:-1]])
     before[torch.cat([torch.ones(1, dtype=torch.bool), last[:-1]])] = 0  # rows stand in time here
     assert torch.equal(order, torch.arange(len(table)))
 
@@ -191,8 +190,8 @@ def test_6_contributions_stand_where_episodes_are_decided() -> None:
         return float(contribution[rows].mean())
 
     impossible = mean(table["executable"] == 0)
-    assert mean((stage == 2) & (before == 1)) > 0.05 + impossible  # the door
-    assert mean((stage == 1) & (before == 0)) > impossible  # the key
+    assert mean((progress == 2) & (before == 1)) > 0.05 + impossible  # the door
+    assert mean((progress == 1) & (before == 0)) > impossible  # the key
     assert mean(table["terminated"]) > 0.1 + impossible  # the goal
     assert error < 0.25 * float(table["outcome"][last].var())
 
@@ -276,7 +275,7 @@ def test_8_missing_outcomes() -> None:
 def test_8_policies_that_read_different_things() -> None:
     speaks = SimpleNamespace(architecture=lambda: {"kind": "language", "tokenizer": "a", "vocabulary": 300})
     with pytest.raises(RecipeError, match="cannot read 2 kinds"):
-        Progress().start(SETTING, {"main": policy(), "other": speaks})
+        Progress().start(SETUP, {"main": policy(), "other": speaks})
 
 
 def test_8_steps_that_cannot_be_read() -> None:

@@ -21,17 +21,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from palaestra.data import Action, StepResult, StepTable, Task
+from palaestra.data import Action, Play, RunSetup, StepResult, StepTable, Task
 from palaestra.data.abilities import has
-from palaestra.data.protocols import Setting
 from palaestra.envs.adapters.openspiel import games as openspiel_games
 from palaestra.envs.adapters.openspiel.world import OpenSpiel
 from palaestra.errors import ContractError, MissingExtra, RecipeError
 from palaestra.policies import scripted
 from palaestra.rollout import programs
+from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
 from palaestra.testing import check_environment
 
 BOARD, CARDS, SIGNAL = "tic_tac_toe", "kuhn_poker", "tiny_hanabi"
@@ -239,16 +238,16 @@ def test_snapshots_keep_chance_and_opponents() -> None:  # rule 3
 
 def test_tables() -> None:  # rule 8
     env = OpenSpiel(game=CARDS)
-    stage = Stage(
+    setup = RunSetup(
         environment_name="openspiel",
         make_environment=lambda: OpenSpiel(game=CARDS),
-        roles={"*": Role(policy=scripted.random("r", Setting(seed=0)))},
+        roles={"*": Role(policy=scripted.random("r", RunSetup(seed=0)))},
         program=programs.play,
         environment_options={},
     )
     tasks = env.tasks("train", 8, 0)
     plays = [Play(task=task, group=str(i), sample=0, seed=i) for i, task in enumerate(tasks)]
-    runner = EpisodeRunner(stage, RolloutSettings())
+    runner = EpisodeRunner(setup, RolloutSettings())
     table = StepTable.from_trajectories(runner.collect(plays))
     runner.close()
     assert table.labels("game") == [CARDS] and set(table.labels("agent")) == {"player_0", "player_1"}

@@ -19,18 +19,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from palaestra.data import Action, StepResult, StepTable, Task
+from palaestra.data import Action, Play, RunSetup, StepResult, StepTable, Task
 from palaestra.data.abilities import has
-from palaestra.data.protocols import Setting
 from palaestra.envs.adapters.openspiel.world import OpenSpiel
 from palaestra.envs.probes.games import Games
 from palaestra.errors import ContractError, RecipeError
 from palaestra.parts.games import mars
 from palaestra.policies import scripted
 from palaestra.rollout import programs
+from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Role, Stage
 from palaestra.testing import check_environment
 
 BOARD, CARDS, SIGNAL, THREE = "tic_tac_toe", "kuhn_poker", "tiny_hanabi", "kuhn_poker(players=3)"
@@ -116,14 +115,14 @@ def test_vectors() -> None:  # rule 5
 
 def test_games_are_a_column() -> None:  # rule 6
     env = Games(text="signs")
-    stage = Stage(
+    setup = RunSetup(
         environment_name="games",
         make_environment=Games,
-        roles={"*": Role(policy=scripted.random("random", Setting(seed=0, action_count=9)))},
+        roles={"*": Role(policy=scripted.random("random", RunSetup(seed=0, action_count=9)))},
         program=programs.play,
         environment_options={},
     )
-    runner = EpisodeRunner(stage, RolloutSettings(max_turns=3, in_flight=8))
+    runner = EpisodeRunner(setup, RolloutSettings(max_turns=3, in_flight=8))
     plays = [Play(task=one, group=f"g{i}", sample=0, seed=i) for i, one in enumerate(env.tasks("train", 60, 0))]
     table = StepTable.from_trajectories(runner.collect(plays))
     games, agents = np.array(table.labels("game"))[table["game"]], np.array(table.labels("agent"))[table["agent"]]

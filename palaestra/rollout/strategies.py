@@ -1,32 +1,20 @@
-"""Field: what a strategy works with to turn an iteration's plays into trajectories.
+"""Strategies: how plays become trajectories, and what a strategy may use of the rollout that it plays in.
 
 Strategies stand one inside the other: `collect` of the outer one runs the inner one, and that of the innermost plays.
-
-Knows plays and trajectories. Knows no method, no runner and no environment.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, cast, get_args
 
-from palaestra.data import Trajectory
+from palaestra.data import Play, RunSetup, Trajectory
 from palaestra.data.protocols import Sampling
 from palaestra.errors import ContractError
 from palaestra.registry import declared
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.stage import Play, Stage
-
-
-class Collect(Protocol):
-    """Plays, and gives trajectories in the order of the plays, failed ones included."""
-
-    def __call__(self, plays: Sequence[Play], sampling: Sampling | None = None) -> Awaitable[list[Trajectory]]: ...
-
-
-Act = Callable[[Collect], Awaitable[list[Trajectory]]]  # what a runner performs
 
 
 class Strategy(Protocol):
@@ -40,7 +28,7 @@ class Strategy(Protocol):
     must get all groups of its iteration, and iterations come one after the other.
     """
 
-    async def __call__(self, plays: Sequence[Play], field: Field) -> list[Trajectory]: ...
+    async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]: ...
 
 
 CalledPer = Literal["group", "iteration"]
@@ -55,33 +43,31 @@ def called_per(strategy: Any) -> CalledPer:
     if said not in get_args(CalledPer):
         raise ContractError(
             where=f"strategy {getattr(strategy, '__name__', type(strategy).__name__)}",
-            what=f"`called_per` is {said!r}.",
+            what=f"`called_per` is {declared!r}.",
             options=get_args(CalledPer),
         )
-    return cast("CalledPer", said)
+    return cast("CalledPer", declared)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Field:
-    """One call of a strategy.
+class RolloutContext:
+    """What a strategy may use of the rollout that it plays in.
 
     Attributes:
-        supply: gives the plays of so many further groups of the same iteration.
+        more: gives the plays of so many further groups of this iteration, others at each call.
         settings: of the rollout. sampling: how actions are drawn.
-        stage: environment, roles and program. source: an environment that is asked about tasks only.
-        policies: that act, by name. step: the iteration; seed: derive from it whatever is random.
+        step: the iteration; seed: derive from it whatever is random.
+        setup: environment, roles, program and the policies that act.
         metrics: written to the log of the iteration.
         played: everything that was played so far, kept or not: it counts as spent.
     """
 
-    supply: Callable[[int], list[Play]]
+    more: Callable[[int], list[Play]]
     settings: RolloutSettings
     sampling: Sampling
-    policies: Mapping[str, Any]
     step: int
     seed: int
-    stage: Stage | None = None
-    source: Any = None
+    setup: RunSetup = field(default_factory=RunSetup)
     metrics: dict[str, float] = field(default_factory=dict)
     played: list[Trajectory] = field(default_factory=list)
     inner: Any = None  # what is inside this strategy; set when it is called
@@ -90,24 +76,24 @@ class Field:
         """Play all, by the next strategy or at last by the runner."""
         return await self.inner(plays, self)  # type: ignore[no-any-return]
 
-    def more(self, groups: int) -> list[Play]:
-        """The plays of so many further groups of this iteration; each call gives others."""
-        return self.supply(groups)
-
-    def with_(self, *, sampling: Sampling) -> Field:
-        """The same field, where actions are drawn otherwise. Metrics and what was played are shared."""
+    def with_(self, *, sampling: Sampling) -> RolloutContext:
+        """The same rollout, where actions are drawn otherwise. Metrics and what was played are shared."""
         return dataclasses.replace(self, sampling=sampling)
 
 
 def play_through(
-    strategies: Sequence[Strategy], collect: Collect
-) -> Callable[[Sequence[Play], Field], Awaitable[list[Trajectory]]]:
-    """Strategies around a runner's `collect`, the first outermost. Without any, plays are collected as they are."""
+    strategies: Sequence[Strategy], collect: Callable[..., Awaitable[list[Trajectory]]]
+) -> Callable[[Sequence[Play], RolloutContext], Awaitable[list[Trajectory]]]:
+    """Strategies around a runner's `collect`, the first outermost. Without any, plays are collected as they are.
 
-    async def play(plays: Sequence[Play], field: Field) -> list[Trajectory]:
-        found = await collect(plays, field.sampling)
-        field.played.extend(found)
-        return found
+    Args:
+        collect: plays all and gives their trajectories, called with (plays, sampling).
+    """
+
+    async def play(plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
+        trajectories = await collect(plays, rollout.sampling)
+        rollout.played.extend(trajectories)
+        return trajectories
 
     inner = play
     for strategy in reversed(strategies):
@@ -116,7 +102,7 @@ def play_through(
 
 
 def _around(strategy: Strategy, inner: Any) -> Any:
-    async def act(plays: Sequence[Play], field: Field) -> list[Trajectory]:
-        return await strategy(plays, dataclasses.replace(field, inner=inner))
+    async def play(plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
+        return await strategy(plays, dataclasses.replace(rollout, inner=inner))
 
-    return act
+    return play

@@ -1,10 +1,8 @@
-"""The asynchronous supply: episodes are played all the time, in a thread of their own, while the policies learn.
+"""The asynchronous collector: episodes are played all the time, in a thread of their own, while the policies learn.
 
 Of batch b of the plan an iteration v may have begun only if b ≤ v + `max_staleness`; so nothing that is learned from
 was drawn by weights older than that, the queue is bounded, and rollouts wait where learning is slow. New weights are
 handed over between two tokens: an episode under way goes on with them.
-
-Knows plans, actors, strategies and the journal. Knows no method.
 """
 
 from __future__ import annotations
@@ -12,28 +10,27 @@ from __future__ import annotations
 import asyncio
 import copy
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
 
-from palaestra.data import Trajectory, derive
+from palaestra.data import Play, RunSetup, Trajectory, derive
 from palaestra.data.protocols import Sampling
 from palaestra.data.table import token_count
 from palaestra.errors import ContractError, RecipeError
 from palaestra.registry import declared, part
-from palaestra.rollout.field import Collect, Field, called_per, play_through
 from palaestra.rollout.journal import Journal, name_of
-from palaestra.rollout.stage import Play
-from palaestra.training.actors import Actors
-from palaestra.training.build import World
+from palaestra.rollout.strategies import RolloutContext, called_per, play_through
+from palaestra.training.batch import Batch
+from palaestra.training.bound import Bound
+from palaestra.training.collector import Collector
 from palaestra.training.settings import RunSettings
-from palaestra.training.supply import Harvest, Plans
 
 Result = TypeVar("Result")
-APART = 10_000  # numbers between the further groups that strategies ask for in one batch
+SPACING = 10_000  # numbers between the further groups that strategies ask for in one batch
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -60,19 +57,19 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Keeper:
+class StrategyState:
     """The state of a strategy as checkpoints keep it: strategies change on one thread, checkpoints are another's."""
 
     held: Any
-    there: Callable[[Callable[[], Any]], Any]
+    on_its_thread: Callable[[Callable[[], Any]], Any]
 
     def state_dict(self) -> dict[str, Any]:
         """A copy, which goes on being what it was."""
-        return self.there(lambda: copy.deepcopy(self.held.state_dict()))  # type: ignore[no-any-return]
+        return self.on_its_thread(lambda: copy.deepcopy(self.held.state_dict()))  # type: ignore[no-any-return]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with what was saved."""
-        self.there(lambda: self.held.load_state_dict(state))
+        self.on_its_thread(lambda: self.held.load_state_dict(state))
 
 
 def refuse_strategies(settings: RunSettings) -> None:
@@ -89,7 +86,7 @@ def refuse_strategies(settings: RunSettings) -> None:
             )
 
 
-class Asynchronous:
+class AsyncCollector:
     """Plays ahead of the updates by at most `training.max_staleness` batches.
 
     `training.stale: wait` gives iteration v the groups of batch v, waiting for the slowest of them while later
@@ -98,12 +95,12 @@ class Asynchronous:
     """
 
     def __init__(
-        self, settings: RunSettings, world: World, plans: Plans, strategies: Sequence[Any], journal: Journal
+        self, settings: RunSettings, setup: RunSetup, sampler: Bound, strategies: Sequence[Any], journal: Journal
     ) -> None:
         """Raises: ContractError, if the runner cannot play in an event loop of its own; RecipeError, if a strategy
         cannot be called group by group."""
         refuse_strategies(settings)
-        self._settings, self._world, self._plans, self._strategies = settings, world, plans, strategies
+        self._settings, self._strategies = settings, strategies
         self._journal = journal
         self._bound, self._drops = settings.training.max_staleness, settings.training.stale == "drop"
         self._groups: dict[str, Group] = {}  # begun and not yet taken, by name
@@ -114,10 +111,10 @@ class Asynchronous:
         self._fault: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._collect: Collect | None = None
+        self._collect: Callable[..., Awaitable[list[Trajectory]]] | None = None
         self._finish: asyncio.Event | None = None
-        self.actors = Actors(settings, world)
-        if not declared(self.actors.runner, "opens"):
+        self._inner = Collector(settings, setup, sampler, strategies, copies=True)
+        if not declared(self._inner.acting.runner, "opens"):
             raise ContractError(
                 where=f"rollout.runner: {settings.rollout.runner}",
                 what="it plays in lock step, and `training.max_staleness` wants episodes that go on by themselves.",
@@ -125,7 +122,7 @@ class Asynchronous:
             )
 
     # ---- what the loop calls --------------------------------------------------------------------------------
-    def take(self, step: int) -> Harvest:
+    def collect(self, step: int) -> Batch:
         """The episodes of iteration `step`, as soon as there are enough; meanwhile others go on.
 
         Raises: whatever a strategy or a runner raised.
@@ -150,17 +147,26 @@ class Asynchronous:
         kept = [t for group in groups for t in group.kept]
         played = [t for group in (*groups, *dropped) for t in group.played]
         metrics = _mean([group.metrics for group in groups]) | queue | self._staleness(kept)
-        return Harvest(kept=kept, played=played, metrics=metrics | {"stale/dropped": float(len(dropped))})
+        return Batch(kept=kept, played=played, metrics=metrics | {"stale/dropped": float(len(dropped))})
 
     def refresh(self) -> None:
-        """Hand the learners' weights over; returns when the actors have them."""
-        self._there(self.actors.follow)
+        """Hand the learners' weights over; returns when the copies have them."""
+        self._on_playing_thread(self._inner.follow)
 
-    def keeper(self, held: Any) -> Keeper:
+    def learn(self, played: Sequence[Trajectory], step: int) -> dict[str, float]:
+        """Let a sampler with state see how its tasks went; its metrics."""
+        return self._inner.learn(played, step)
+
+    @property
+    def holds_state(self) -> bool:
+        """Whether a checkpoint must keep something of it."""
+        return True
+
+    def keeper(self, held: Any) -> StrategyState:
         """The state of a strategy, read and put back on the thread that calls it."""
-        return Keeper(held, self._there)
+        return StrategyState(held, self._on_playing_thread)
 
-    def _there(self, act: Callable[[], Result]) -> Result:
+    def _on_playing_thread(self, act: Callable[[], Result]) -> Result:
         """What `act` returns, called between two steps of the thread that plays; here, where no such thread lives.
 
         Raises: what has ended that thread; what `act` raises.
@@ -191,7 +197,7 @@ class Asynchronous:
         if self._loop is not None and self._thread is not None and self._finish is not None:
             self._loop.call_soon_threadsafe(self._finish.set)
             self._thread.join()
-        self.actors.close()
+        self._inner.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Which groups of the plan are still to be learned from; their episodes stand in the journal.
@@ -220,7 +226,7 @@ class Asynchronous:
         """Begin the groups of a batch; the journal knows those that were planned before the run was stopped."""
         plays = self._journal.plans.get(batch)
         if plays is None:
-            plays = self._plans.plays(batch)
+            plays = self._inner.plays(batch)
             with self._changed:
                 self._journal.plan(batch, plays)
         for name in dict.fromkeys(play.group for play in plays):
@@ -233,14 +239,14 @@ class Asynchronous:
         with self._changed:
             self._groups[group.name] = group
         assert self._loop is not None
-        self._watch(asyncio.run_coroutine_threadsafe(self._play(group), self._loop))
+        self._report(asyncio.run_coroutine_threadsafe(self._play(group), self._loop))
 
     def _chosen(self, step: int) -> list[Group] | None:
         """The groups of this iteration, in the order of the plan, or None if some are still under way."""
         done = [group for group in self._groups.values() if group.ended >= 0]
         if not self._drops:
-            own = [group for group in self._groups.values() if group.batch == step]
-            return None if any(group.ended < 0 for group in own) else sorted(own, key=lambda g: g.place)
+            of_batch = [group for group in self._groups.values() if group.batch == step]
+            return None if any(group.ended < 0 for group in of_batch) else sorted(of_batch, key=lambda g: g.place)
         done = [group for group in done if self._lag(group.kept) <= self._bound]
         if len(done) < self._settings.rollout.tasks:
             return None
@@ -254,7 +260,7 @@ class Asynchronous:
         for group in old:
             self._forget(group)
             self._replaced += 1
-            plays = self._plans.more(step, first=APART * (self._replaced + self._settings.rollout.tasks))(1)
+            plays = self._inner.more(step, first=SPACING * (self._replaced + self._settings.rollout.tasks))(1)
             self._journal.plan(step, [*self._journal.plans.get(step, []), *plays])
             self._submit(step, plays)
         return old
@@ -266,14 +272,14 @@ class Asynchronous:
     # ---- how old --------------------------------------------------------------------------------------------
     def _lags(self, trajectories: Sequence[Trajectory]) -> np.ndarray:
         """How many versions behind the learners each sampled token is: int64 (tokens,)."""
-        found = [np.zeros(0, np.int64)]
+        lags = [np.zeros(0, np.int64)]
         for step in (step for trajectory in trajectories for step in trajectory.steps):
-            policy = self._world.policies.get(step.policy)
+            policy = self._inner.setup.policies.get(step.policy)
             if policy is not None and policy.trainable:
                 drawn = step.action.versions
                 drawn = np.full(token_count(step), step.version) if drawn is None else drawn
-                found.append(policy.version - drawn.astype(np.int64))
-        return np.concatenate(found)
+                lags.append(policy.version - drawn.astype(np.int64))
+        return np.concatenate(lags)
 
     def _lag(self, trajectories: Sequence[Trajectory]) -> int:
         return int(max(self._lags(trajectories), default=0))
@@ -290,12 +296,12 @@ class Asynchronous:
     def _start(self) -> None:
         if self._thread is not None:
             return
-        self.actors.follow()
+        self._inner.follow()
         ready = threading.Event()
 
         async def live() -> None:
             self._loop, self._finish = asyncio.get_running_loop(), asyncio.Event()
-            async with self.actors.runner.open() as collect:
+            async with self._inner.acting.runner.open() as collect:
                 self._collect = collect
                 ready.set()
                 await self._finish.wait()
@@ -320,19 +326,17 @@ class Asynchronous:
 
     async def _play(self, group: Group) -> None:
         """Play one group through the strategies."""
-        field = Field(
-            supply=self._plans.more(group.batch, first=APART * (1 + group.place % self._settings.rollout.tasks)),
+        rollout = RolloutContext(
+            more=self._inner.more(group.batch, first=SPACING * (1 + group.place % self._settings.rollout.tasks)),
             settings=self._settings.rollout,
-            sampling=self.actors.runner.sampling(),
-            policies=self.actors.policies,
+            sampling=self._inner.acting.runner.sampling(),
             step=group.batch,
             seed=derive(self._settings.seed, "strategy", group.batch, group.place),
-            stage=self.actors.stage,
-            source=self._world.source,
+            setup=self._inner.acting,
         )
-        kept = await play_through(self._strategies, self._recorded)(group.plays, field)
+        kept = await play_through(self._strategies, self._recorded)(group.plays, rollout)
         with self._changed:
-            group.kept, group.played, group.metrics = kept, field.played, field.metrics
+            group.kept, group.played, group.metrics = kept, rollout.played, rollout.metrics
             group.ended, self._done = self._done, self._done + 1
             self._changed.notify_all()
 
@@ -340,8 +344,9 @@ class Asynchronous:
         """Play, but what was finished before; every finished episode goes to the journal at once."""
 
         async def one(play: Play) -> Trajectory:
+            leaves_another = play.branch is not None and play.branch.start is not None  # in a tree that has grown anew
             known = self._journal.finished.get(name_of(play))
-            if known is not None and play.origin is None:  # a branch is of a tree that has grown anew
+            if known is not None and not leaves_another:
                 return known
             assert self._collect is not None
             (played,) = await self._collect([play], sampling)
@@ -351,12 +356,14 @@ class Asynchronous:
 
         return list(await asyncio.gather(*(one(play) for play in plays)))
 
-    def _watch(self, future: Future[None]) -> None:
-        def look(done: Future[None]) -> None:
+    def _report(self, future: Future[None]) -> None:
+        """Note what ends a group other than its end."""
+
+        def check(done: Future[None]) -> None:
             if not done.cancelled() and (error := done.exception()) is not None:
                 self._fail(error)
 
-        future.add_done_callback(look)
+        future.add_done_callback(check)
 
     def _fail(self, error: BaseException) -> None:
         with self._changed:
@@ -364,6 +371,6 @@ class Asynchronous:
             self._changed.notify_all()
 
 
-def _mean(found: Sequence[dict[str, float]]) -> dict[str, float]:
-    names = sorted({name for metrics in found for name in metrics})
-    return {name: float(np.mean([metrics[name] for metrics in found if name in metrics])) for name in names}
+def _mean(of_groups: Sequence[dict[str, float]]) -> dict[str, float]:
+    names = sorted({name for metrics in of_groups for name in metrics})
+    return {name: float(np.mean([metrics[name] for metrics in of_groups if name in metrics])) for name in names}

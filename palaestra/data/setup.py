@@ -1,0 +1,73 @@
+"""What a run is set up with: environment, policies, roles, program and runner, as one object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from palaestra.data.task import Task
+from palaestra.data.trajectory import Trajectory
+from palaestra.errors import ContractError, nearest
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class RunSetup:
+    """What a run is set up with.
+
+    A run fills it in steps. When a policy is made there are the environment and its sizes, the seed, the device, the
+    texts and the policies made before it. Then come roles, program and runner; strategies and parts with state get the
+    whole.
+
+    Attributes:
+        seed: for initial weights.
+        device: name of the torch device that modules are moved to.
+        environment_name, environment_options: as in the recipe.
+        make_environment: gives a fresh environment; picklable if workers are processes.
+        source: an environment that is asked about tasks only.
+        vector_size, action_count: of the environment, None where it has none.
+        texts: gives transcripts of the environment (for a tokenizer); may be slow.
+        demonstrate: lets the environment's expert solve tasks, each act recorded as the run's policies would have
+            it, without log-probabilities; None, if there is no expert.
+        policies: by name; one may stand on another.
+        roles: per role name; "*" is anybody else. Roles may be added while a run goes on: opponents from a pool.
+        program: who acts when.
+        runner: plays episodes; `close` it at the end.
+        temperatures: per policy, that of its roles.
+        team: roles that ought to act, where the program or the recipe names several.
+    """
+
+    seed: int = 0
+    device: str = "cpu"
+    environment_name: str = ""
+    environment_options: Mapping[str, Any] = field(default_factory=dict)
+    make_environment: Callable[[], Any] = lambda: None
+    source: Any = None
+    vector_size: int | None = None
+    action_count: int | None = None
+    texts: Callable[[], Sequence[str]] = tuple
+    demonstrate: Callable[[Sequence[Task]], list[Trajectory]] | None = None
+    policies: dict[str, Any] = field(default_factory=dict)
+    roles: Mapping[str, Any] = field(default_factory=dict)
+    program: Any = None
+    runner: Any = None
+    temperatures: dict[str, float] = field(default_factory=dict)
+    team: tuple[str, ...] = ()
+
+    def role(self, agent: str) -> Any:
+        """The role of this agent's name, else the role `*`.
+
+        Raises: ContractError, if there is neither.
+        """
+        if agent not in self.roles and "*" not in self.roles:
+            raise ContractError(
+                where=f"role {agent}",
+                what=f"nobody plays a role `{agent}`.",
+                options=nearest(agent, self.roles),
+                remedy=f"Write `agents: {{{agent}: {{policy: …}}}}`, or ask another role in the program.",
+            )
+        return self.roles[agent] if agent in self.roles else self.roles["*"]
+
+    def frozen(self, agent: str) -> bool:
+        """Whether this agent's acts are kept out of the updates."""
+        return bool(self.role(agent).frozen)

@@ -1,0 +1,197 @@
+"""The collector: gives each iteration its episodes, which are played when they are asked for."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from palaestra.data import Play, RunSetup, Trajectory, derive
+from palaestra.registry import part
+from palaestra.rollout.strategies import RolloutContext
+from palaestra.training.batch import Batch
+from palaestra.training.bound import Bound
+from palaestra.training.build import connect_engine
+from palaestra.training.settings import RunSettings
+
+Weights = Mapping[str, tuple[int, Mapping[str, Tensor]]]  # policy → version and state of its module
+
+
+class Collector:
+    """Plays an iteration's episodes when it comes, all with the weights it begins with.
+
+    With `training.lag` or `training.actor_noise` copies of the policies act: their weights are so many updates old, or
+    off by noise, as an engine of low precision has it. What age and mismatch do to learning can so be studied without a
+    clock, with numbers that repeat exactly.
+
+    Attributes:
+        setup: of the run, with the policies that learn.
+        acting: what plays: the same, or one with copies of the policies, an engine and a runner of their own.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        setup: RunSetup,
+        sampler: Bound,
+        strategies: Sequence[Any],
+        *,
+        copies: bool = False,
+    ) -> None:
+        """
+        Args:
+            copies: let copies act whatever the settings say.
+        """
+        self._settings, self._sampler, self._strategies = settings, sampler, strategies
+        self._lock = threading.Lock()  # plays may be asked for from a thread of its own
+        self._past: deque[Weights] = deque(maxlen=settings.training.lag + 1)
+        self.setup = setup
+        copies = copies or bool(settings.training.lag or settings.training.actor_noise)
+        self.acting = _with_copies(setup, settings) if copies else setup
+
+    def collect(self, step: int) -> Batch:
+        """The episodes of iteration `step`."""
+        if self.acting is not self.setup:
+            self._prepare_copies(step)
+        plays, runner = self.plays(step), self.acting.runner
+        if not self._strategies:
+            played = runner.collect(plays)
+            return Batch(kept=played, played=played)
+        rollout = RolloutContext(
+            more=self.more(step),
+            settings=self._settings.rollout,
+            sampling=runner.sampling(),
+            step=step,
+            seed=derive(self._settings.seed, "strategy", step),
+            setup=self.acting,
+        )
+        kept = runner.perform(plays, self._strategies, rollout)
+        played = sorted(rollout.played, key=lambda t: (t.group, t.sample))  # whoever ended first
+        return Batch(kept=kept, played=played, metrics=rollout.metrics)
+
+    def refresh(self) -> None:
+        """The policies have learned. Where copies act, note the weights for later iterations."""
+        if self.acting is not self.setup:
+            self._past.append({n: (p.version, copy.deepcopy(p.module.state_dict())) for n, p in self._learners.items()})
+
+    def close(self) -> None:
+        """End the workers of a runner that is its own; that of the run is closed with the run."""
+        if self.acting is not self.setup:
+            self.acting.runner.close()
+
+    # ---- which plays an iteration has -----------------------------------------------------------------------
+    def plays(self, step: int) -> list[Play]:
+        """Of iteration `step`: the sampler's tasks, each as a group."""
+        return self._drawn(step, self._settings.rollout.tasks, self._settings.seed, first=0)
+
+    def more(self, step: int, *, first: int | None = None) -> Callable[[int], list[Play]]:
+        """Gives further groups of iteration `step`, others at each call.
+
+        Args:
+            first: number of the first of them; None: they follow those of the iteration itself.
+        """
+        given = self._settings.rollout.tasks if first is None else first
+
+        def further(groups: int) -> list[Play]:
+            nonlocal given
+            plays = self._drawn(step, groups, derive(self._settings.seed, "more", given), first=given)
+            given += groups
+            return plays
+
+        return further
+
+    def learn(self, played: Sequence[Trajectory], step: int) -> dict[str, float]:
+        """Let a sampler with state see how its tasks went; its metrics."""
+        learn = self._sampler.can("learn")
+        with self._lock:
+            return dict(learn(played, step)) if learn is not None else {}
+
+    def _drawn(self, step: int, count: int, drawn_by: int, *, first: int) -> list[Play]:
+        with self._lock:
+            chosen = self._sampler(self.setup.source, step, count, drawn_by)
+        seed, size = self._settings.seed, self._settings.rollout.group
+        return [
+            dataclasses.replace(
+                play, group=f"{step:06d}-{i:05d}", sample=sample, seed=derive(seed, "play", step, i, sample)
+            )
+            for i, play in enumerate(map(Play.of, chosen), start=first)
+            for sample in range(size if play.samples is None else play.samples)
+        ]
+
+    # ---- copies that act --------------------------------------------------------------------------------------
+    @property
+    def _learners(self) -> dict[str, Any]:
+        """The policies with weights."""
+        return {name: policy for name, policy in self.setup.policies.items() if policy.module is not None}
+
+    def follow(self) -> None:
+        """Let the copies act with the learners' present weights."""
+        for name, policy in self._learners.items():
+            self._hand_over(name, policy.version, policy.module.state_dict())
+
+    def _prepare_copies(self, step: int) -> None:
+        """Give the copies their weights for this iteration; the first ones act with those of the start."""
+        if not self._past:
+            self.refresh()
+        noise = self._settings.training.actor_noise
+        for name, (version, state) in self._past[0].items():
+            self._hand_over(name, version, state, again=noise > 0)
+        if noise:
+            self._disturb(noise, seed=derive(self._settings.seed, "actors", step))
+
+    def _hand_over(self, name: str, version: int, state: Mapping[str, Tensor], *, again: bool = False) -> None:
+        """Let a copy act with these weights.
+
+        Args:
+            again: even if they are of the version that acts already.
+        """
+        acting = self.acting.policies[name]
+        if again or acting.version != version:
+            acting.module.load_state_dict(state)
+            acting.weights_changed(version)
+
+    def _disturb(self, share: float, *, seed: int) -> None:
+        """Add noise to every tensor of the acting weights: normal, with this share of the tensor's own deviation."""
+        draw = torch.Generator().manual_seed(seed % 2**63)
+        for name in self._learners:
+            acting = self.acting.policies[name]
+            with torch.no_grad():
+                for p in acting.module.parameters():
+                    if p.numel() > 1:
+                        p += share * p.std() * torch.randn(p.shape, generator=draw).to(p.device)
+            acting.weights_changed(acting.version)
+
+    # ---- checkpoints ------------------------------------------------------------------------------------------
+    @property
+    def holds_state(self) -> bool:
+        """Whether a checkpoint must keep something of it."""
+        return self.acting is not self.setup
+
+    def keeper(self, held: Any) -> Any:
+        """What a checkpoint reads the state of a strategy from."""
+        return held
+
+    def state_dict(self) -> dict[str, Any]:
+        """The weights of the last updates."""
+        return {"past": [{n: [version, dict(state)] for n, (version, state) in w.items()} for w in self._past]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with them."""
+        self._past.clear()
+        self._past.extend({n: (int(kept[0]), kept[1]) for n, kept in w.items()} for w in state["past"])
+
+
+def _with_copies(setup: RunSetup, settings: RunSettings) -> RunSetup:
+    """The setup with copies of the policies that have weights, and with an engine and a runner of their own."""
+    policies = {name: p.clone() if p.module is not None else p for name, p in setup.policies.items()}
+    connect_engine(policies, setup.device)
+    roles = {name: dataclasses.replace(role, policy=policies[role.policy.name]) for name, role in setup.roles.items()}
+    acting = dataclasses.replace(setup, policies=policies, roles=roles)
+    acting.runner = part("rollout", settings.rollout.runner).target(acting, settings.rollout)
+    return acting

@@ -4,7 +4,7 @@ Names are found in the source text, so listing parts imports neither torch nor a
 imports just its module.
 
 A *part* is a function or a class. Its positional parameters are data; its keyword-only parameters are
-the schema that recipes are checked against, and direct calls too.
+the schema that recipes are checked against, and direct calls too (`palaestra.options`).
 """
 
 from __future__ import annotations
@@ -17,31 +17,66 @@ import importlib.util
 import inspect
 import re
 import sys
-import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import pydantic
 
-from palaestra.errors import ContractError, MissingExtra, RecipeError, UnknownName, missing_extra, nearest
+from palaestra.errors import ContractError, MissingExtra, UnknownName, missing_extra, nearest
 from palaestra.index import add, known_parts
+from palaestra.options import (
+    Columns,
+    Degrees,
+    Discount,
+    Fraction,
+    NonNegative,
+    OptionGroup,
+    Positive,
+    PositiveInt,
+    Scale,
+    Section,
+    Singleton,
+    Unit,
+    ZeroVariance,
+    check_options,
+    groups_of,
+    parameters,
+    parameters_of_call,
+    put_together,
+    schema,
+    show_fields,
+    take_apart,
+    taking_fields,
+)
 
-# ---- kinds of options that many parts share ---------------------------------------------------------------
-Discount = Annotated[float, pydantic.Field(gt=0, le=1)]
-Fraction = Annotated[float, pydantic.Field(ge=0, le=1)]
-NonNegative = Annotated[float, pydantic.Field(ge=0)]
-Positive = Annotated[float, pydantic.Field(gt=0)]
-PositiveInt = Annotated[int, pydantic.Field(gt=0)]
-Columns = tuple[str, ...]
-Unit = str  # "trajectory", "row", "token" or the name of a column
-Scale = Literal["none", "std"]
-Singleton = Literal["zero", "raw", "error"]
-ZeroVariance = Literal["zero", "keep"]
-Degrees = Annotated[int, pydantic.Field(ge=0, le=1)]
+__all__ = [  # beside constants; what stands in `palaestra.options` too is imported from here
+    "Columns",
+    "Degrees",
+    "Discount",
+    "Fraction",
+    "NonNegative",
+    "OptionGroup",
+    "Part",
+    "Positive",
+    "PositiveInt",
+    "Scale",
+    "Section",
+    "Singleton",
+    "Unit",
+    "ZeroVariance",
+    "check_options",
+    "holds",
+    "index",
+    "know_files",
+    "names",
+    "part",
+    "register",
+    "user_files",
+]
 
 SLOTS: dict[str, str] = {
     "environment": "where agents act: tasks, observations, rewards",
@@ -109,11 +144,12 @@ class Part:
     source: str = ""
     extra: str = ""
     modules: tuple[str, ...] = ()
+    first: tuple[str, ...] = ()
 
     @property
     def options(self) -> type[pydantic.BaseModel]:
-        """The keyword-only parameters as a pydantic model."""
-        return _schema(self.target, f"{self.slot}:{self.name}")
+        """The keyword-only parameters as a pydantic model, the fields of a group of options among them."""
+        return schema(self.target, f"{self.slot}:{self.name}", self.first)
 
     @property
     def data(self) -> tuple[str, ...]:
@@ -128,8 +164,8 @@ class Part:
     @property
     def _positional(self) -> list[str]:
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        parameters = _called(self.target) if self.holds_state else _parameters(self.target)
-        return [p.name for p in parameters if p.kind in kinds]
+        taken = parameters_of_call(self.target) if self.holds_state else parameters(self.target)
+        return [p.name for p in taken if p.kind in kinds]
 
     @property
     def holds_state(self) -> bool:
@@ -182,6 +218,7 @@ def register(
     source: str = "",
     extra: str = "",
     modules: tuple[str, ...] = (),
+    first: tuple[str, ...] = (),
 ) -> Callable[[P], P]:
     """Make a function or class a part of `slot`, known in recipes as `name`.
 
@@ -207,6 +244,7 @@ def register(
         source: "arXiv 2505.10978", or where the formula comes from.
         extra: the optional dependencies that it needs, as in `pip install 'palaestra[extra]'`.
         modules: of the extra, those that it imports whatever its options are; a recipe is refused where one is absent.
+        first: options that stand first where options are listed; the others follow in the order of the signature.
 
     The signature says the rest. Positional parameters are *data*: whoever calls the part hands them over, by position
     or by name (an estimator gets the table, a loss the batch, a policy its name and setting). Keyword-only parameters
@@ -228,7 +266,7 @@ def register(
         made.part = Part(
             slot=slot,
             name=name,
-            target=target,
+            target=target if inspect.isclass(target) else taking_fields(target),
             reads=reads,
             reads_if=reads_if,
             writes=writes,
@@ -239,6 +277,7 @@ def register(
             source=source,
             extra=extra,
             modules=modules,
+            first=first,
         )
         return made  # type: ignore[no-any-return]
 
@@ -254,130 +293,59 @@ def holds(condition: str, options: Mapping[str, Any]) -> bool:
 
 def _checked_function(function: Callable[..., Any]) -> Callable[..., Any]:
     where, owner = f"{function.__name__}(…)", f"`{function.__name__}`"
-    by_name = _given_by_name(function)
+    by_name, groups = _given_by_name(function), groups_of(function)
 
     @functools.wraps(function)
     def call(*data: Any, **given: Any) -> Any:
         if given:
-            given = _checked(schema(), given, by_name, where=where, owner=owner)
+            given = _checked(model(), given, by_name, groups, where=where, owner=owner)
         return function(*data, **given)
 
     @functools.cache
-    def schema() -> type[pydantic.BaseModel]:
-        return _schema(function, function.__name__)
+    def model() -> type[pydantic.BaseModel]:
+        return schema(function, function.__name__)
 
-    return call
+    return show_fields(call, groups)
 
 
 def _checked_class(cls: Any) -> Any:
-    plain, by_name = cls.__init__, _given_by_name(cls)
+    plain, by_name, groups = cls.__init__, _given_by_name(cls), groups_of(cls)
 
     @functools.wraps(plain)
     def __init__(self: Any, *data: Any, **given: Any) -> None:
         if type(self) is cls and given:
-            given = _checked(schema(), given, by_name, where=f"{cls.__name__}(…)", owner=cls.__name__)
-        plain(self, *data, **given)
+            given = _checked(model(), given, by_name, groups, where=f"{cls.__name__}(…)", owner=cls.__name__)
+        plain(self, *data, **put_together(groups, given))
 
     @functools.cache
-    def schema() -> type[pydantic.BaseModel]:
-        return _schema(cls, cls.__name__)
+    def model() -> type[pydantic.BaseModel]:
+        return schema(cls, cls.__name__)
 
-    cls.__init__ = __init__
+    cls.__init__ = show_fields(__init__, groups)
     return cls
 
 
 def _given_by_name(target: Callable[..., Any]) -> frozenset[str]:
     """Data parameters that a call may name."""
-    return frozenset(p.name for p in _parameters(target) if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return frozenset(p.name for p in parameters(target) if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def _checked(
-    model: type[pydantic.BaseModel], given: Mapping[str, Any], by_name: frozenset[str], *, where: str, owner: str
+    model: type[pydantic.BaseModel],
+    given: Mapping[str, Any],
+    by_name: frozenset[str],
+    groups: Mapping[str, OptionGroup],
+    *,
+    where: str,
+    owner: str,
 ) -> dict[str, Any]:
-    """What a direct call gives by name: data as they are, options checked."""
+    """What a direct call gives by name: data as they are, options checked, groups put together."""
     data = {name: value for name, value in given.items() if name in by_name}
     options = {name: value for name, value in given.items() if name not in by_name}
-    return data | (check_options(model, options, where=where, owner=owner) if options else {})
-
-
-class Section(pydantic.BaseModel):
-    """A section of a recipe: refuses keys that it does not know."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
-
-
-# ---- schemas ----------------------------------------------------------------------------------------------
-def _parameters(target: Callable[..., Any]) -> list[inspect.Parameter]:
-    function = target.__init__ if inspect.isclass(target) else target
-    parameters = list(inspect.signature(inspect.unwrap(function)).parameters.values())
-    return parameters[1:] if inspect.isclass(target) else parameters
-
-
-def _called(cls: Any) -> list[inspect.Parameter]:
-    return list(inspect.signature(cls.__call__).parameters.values())[1:]
-
-
-@functools.cache
-def _schema(target: Callable[..., Any], title: str) -> type[pydantic.BaseModel]:
-    try:
-        options = [p for p in _parameters(target) if p.kind is inspect.Parameter.KEYWORD_ONLY]
-        made = inspect.unwrap(target.__init__ if inspect.isclass(target) else target)
-        hints = _hints(made, [p.name for p in options])
-    except Exception as error:  # an annotation can be any text
-        raise ContractError(
-            where=title,
-            what=f"its options cannot be read from its signature: {type(error).__name__}: {error}.",
-            remedy="Annotate keyword-only parameters with kinds that can be found in the module of the part.",
-        ) from error
-    fields: dict[str, Any] = {}
-    for p in options:
-        default = ... if p.default is inspect.Parameter.empty else p.default
-        fields[p.name] = (hints.get(p.name, Any), default)
-    config = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
-    return pydantic.create_model(title, __config__=config, **fields)
-
-
-def _hints(function: Callable[..., Any], wanted: list[str]) -> dict[str, Any]:
-    """Resolved annotations of some parameters: those of data may name what only a type checker imports."""
-
-    def bare() -> None: ...
-
-    written = getattr(function, "__annotations__", {})
-    bare.__annotations__ = {name: hint for name, hint in written.items() if name in wanted}
-    return typing.get_type_hints(bare, globalns=getattr(function, "__globals__", {}), include_extras=True)
-
-
-def check_options(
-    model: type[pydantic.BaseModel], options: Mapping[str, Any], *, where: str, owner: str
-) -> dict[str, Any]:
-    """`options` after validation by `model`, defaults filled in, values unchanged in type of container."""
-    try:
-        checked = model.model_validate(dict(options))
-    except pydantic.ValidationError as error:
-        raise _readable(error, model, where=where, owner=owner) from None
-    return {name: getattr(checked, name) for name in model.model_fields}
-
-
-def _readable(
-    error: pydantic.ValidationError, model: type[pydantic.BaseModel], *, where: str, owner: str
-) -> RecipeError:
-    first = error.errors()[0]
-    key = ".".join(str(piece) for piece in first["loc"])
-    names = list(model.model_fields)
-    if first["type"] == "extra_forbidden":
-        return RecipeError(
-            where=where,
-            what=f"{owner} has no option `{key}`.",
-            options=nearest(key, names),
-            remedy=f"Its options are: {', '.join(names) or 'none'}.",
-        )
-    if first["type"] == "missing":
-        return RecipeError(where=where, what=f"{owner} needs the option `{key}`.", remedy=f"Set `{key}: …`.")
-    return RecipeError(
-        where=where,
-        what=f"{owner} cannot take `{key}: {first['input']!r}`: {first['msg'].lower()}.",
-        remedy=f"Give `{key}` a value of the right kind.",
-    )
+    if not options:
+        return data
+    flat = take_apart(groups, options, where=where, owner=owner)
+    return data | put_together(groups, check_options(model, flat, where=where, owner=owner))
 
 
 # ---- names ------------------------------------------------------------------------------------------------
@@ -449,7 +417,7 @@ def part(slot: str, name: str, *, where: str = "") -> Part:
             where=where, what=f"`{name}` is neither a function nor a class, but a {type(found).__name__}."
         )
     if declared is None:
-        return Part(slot=slot, name=name, target=found)
+        return Part(slot=slot, name=name, target=taking_fields(found) if inspect.isfunction(found) else found)
     if declared.slot != slot:
         raise UnknownName(where=where, what=f"`{name}` is a part of slot `{declared.slot}`, not of `{slot}`.")
     return declared  # type: ignore[no-any-return]

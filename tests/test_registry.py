@@ -1,23 +1,28 @@
 """Parts called directly: (1) data may be given by position or by name, and gives the same; (2) options are checked
 beside it, as in a recipe; (3) so it is for classes. What parts say of themselves: (4) functions, classes, objects and
-what is bound to options are asked alike, and a class before its parent; (5) what was registered is found.
+what is bound to options are asked alike, and a class before its parent; (5) what was registered is found. (6) A group
+of options is one parameter, whose fields are options of the part: a recipe writes them by name, a call gives them by
+name or as the group.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 
 import pytest
 import torch
 
+from palaestra.algebra import Peers
 from palaestra.data import StepTable
-from palaestra.errors import RecipeError
-from palaestra.parts.estimators import grpo
-from palaestra.registry import PositiveInt, declared, names, part, register, registration
+from palaestra.errors import ContractError, RecipeError
+from palaestra.parts.estimators import dr_mas, grpo, grpo_process
+from palaestra.registry import OptionGroup, Part, PositiveInt, declared, names, part, register, registration
 from palaestra.systems.gigpo import gigpo
 from palaestra.training.bound import bind
 from palaestra.training.settings import Use
 
+GROUP = ["ddof", "singleton", "zero_variance"]
 TABLE = StepTable(
     group=["g", "g"], trajectory=[0, 1], agent=["x", "x"], turn=[0, 0], reward=[1.0, 0.0], state_key=["a", "b"]
 )
@@ -80,3 +85,92 @@ def test_4_what_parts_say_of_themselves() -> None:
 def test_5_registrations() -> None:
     assert registration(grpo) is registration(functools.partial(grpo, scale="none")) is part("advantage", "grpo")
     assert registration(len) is None
+
+
+# ---- groups of options ------------------------------------------------------------------------------------
+def test_6_the_schema_has_the_fields() -> None:
+    fields = part("advantage", "dr_mas").options.model_fields
+    assert [*fields] == ["scale", "by", "unit", "returns", "penalty", *GROUP], "`first`, then the signature"
+    assert fields["by"].default == ("group", "agent") and part("advantage", "grpo").options().by == ("group",)
+    assert "unit" not in part("advantage", "grpo_process").options.model_fields
+    checked = part("advantage", "dr_mas").check({"by": ["group"], "scale": "none"}, where="here")
+    assert checked["by"] == ("group",) and checked["unit"] == "row"
+
+
+def test_6_calls_and_recipes_agree() -> None:
+    twice = StepTable(group=["g"] * 3, trajectory=[0, 0, 1], agent=["x"] * 3, turn=[0, 1, 0], reward=[1.0, 1.0, 0.0])
+    expected = dr_mas(twice, unit="trajectory")
+    assert not torch.equal(expected, dr_mas(twice))
+    assert torch.equal(dr_mas(twice, peers=Peers(by=("group", "agent"))), expected)
+    assert torch.equal(part("advantage", "dr_mas").target(twice, unit="trajectory", scale="std"), expected)
+    assert torch.equal(dr_mas(twice, peers=Peers()), dr_mas(twice, by=("group",), unit="trajectory"))
+
+
+def test_6_signatures_show_the_fields() -> None:
+    shown = inspect.signature(functools.partial(dr_mas, by=("group",))).parameters
+    assert [*shown] == ["table", "scale", "returns", "penalty", "peers", "by", "unit", *GROUP]
+    assert shown["by"].default == ("group",) and shown["unit"].default == "row"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"peers": Peers(), "by": ("group",)}, "not both: `peers` and `by` are given"),
+        ({"peers": {"by": ("group",)}}, "it is no Peers"),
+        ({"peers": Peers(ddof=7)}, "cannot take `ddof: 7"),
+        ({"peers": Peers(), "sale": "none"}, "has no option `sale`"),
+    ],
+)
+def test_6_wrong_calls(options: dict[str, object], said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        grpo(TABLE, **options)
+
+
+def test_6_what_a_part_does_not_offer() -> None:
+    assert torch.equal(grpo_process(TABLE, peers=Peers(ddof=0)), grpo_process(TABLE, ddof=0))
+    for given in ({"unit": "token"}, {"peers": Peers(unit="token")}):
+        with pytest.raises(RecipeError, match="`grpo_process` has no option `unit`"):
+            grpo_process(TABLE, **given)
+    with pytest.raises(RecipeError, match="`grpo` has no option `peers`"):
+        part("advantage", "grpo").check({"peers": {"by": ["group"]}}, where="here")
+
+
+def test_6_classes() -> None:
+    class Plain:
+        def __init__(self, name: str, *, wide: bool = False, peers: Peers = Peers(unit="row")) -> None:
+            self.all = name, wide, peers
+
+    with pytest.raises(ContractError, match="takes a group of options and is not registered"):
+        _ = Part(slot="policy", name="plain", target=Plain).options
+    Grouped = register("policy", "grouped_of_this_test")(Plain)
+    assert Grouped("a").all == ("a", False, Peers(unit="row"))
+    assert Grouped("a", by=["agent"]).all == ("a", False, Peers(by=("agent",), unit="row"))
+    assert Grouped("a", wide=True, peers=Peers(ddof=0)).all == ("a", True, Peers(ddof=0))
+
+
+def test_6_functions_without_registration() -> None:
+    found = part("advantage", f"{__file__}:plain_estimator")
+    assert [*found.options.model_fields] == ["by", "unit", "ddof", "singleton", "zero_variance"]
+    assert found.target(TABLE, **found.check({"unit": "row"}, where="here")) == Peers(unit="row", ddof=0)
+
+
+def plain_estimator(table: StepTable, *, peers: Peers = Peers(ddof=0)) -> Peers:
+    """A part of one's own that gives its options back."""
+    return peers
+
+
+def no_default(table: StepTable, *, peers: Peers) -> None:
+    """A group needs a default."""
+
+
+def twice_the_same(table: StepTable, *, ddof: int = 1, peers: Peers = Peers()) -> None:
+    """An option of its own is called like one of the group."""
+
+
+@pytest.mark.parametrize(
+    ("function", "said"), [(no_default, "without a default"), (twice_the_same, "`ddof` is an option twice")]
+)
+def test_6_wrong_signatures(function: object, said: str) -> None:
+    with pytest.raises(ContractError, match=said):
+        _ = Part(slot="advantage", name="wrong", target=function).options
+    assert issubclass(Peers, OptionGroup)

@@ -3,7 +3,7 @@
 from palaestra.algebra.aggregation import Aggregation, aggregate, coefficients
 from palaestra.algebra.divergence import kl_estimate
 from palaestra.algebra.draws import row_draws, uniform_per_unit
-from palaestra.algebra.peers import pool, standardize, whiten, whitened
+from palaestra.algebra.peers import Peers, pool, standardize, whiten, whitened
 from palaestra.algebra.returns import Credit, lambda_return, reward_to_go, token_rewards, total_return
 from palaestra.algebra.segments import (
     reverse_scan,
@@ -19,6 +19,7 @@ from palaestra.algebra.segments import (
 __all__ = [
     "Aggregation",
     "Credit",
+    "Peers",
     "aggregate",
     "coefficients",
     "kl_estimate",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -11,9 +12,94 @@ from torch import Tensor
 from palaestra.algebra.returns import Credit
 from palaestra.algebra.segments import segment_count, segment_equal, segment_mean, segment_std
 from palaestra.data.keys import Key
+from palaestra.data.table import StepTable
 from palaestra.errors import InvalidData
+from palaestra.options import Columns, Degrees, OptionGroup, Scale, Singleton, Unit, ZeroVariance
 
 EPS = 1e-6  # added to a deviation, never to a mean
+
+
+# ---- options ----------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peers(OptionGroup):
+    """Who is compared with whom, and what a row gets that cannot be compared: the options of group estimators.
+
+    Args:
+        by: columns that peers agree in. More columns: fairer comparisons, fewer peers, noisier baselines. Usual:
+            ("group",), the trajectories of one task; ("group", "agent") in teams.
+        unit: what counts once in mean and deviation. "trajectory": each trajectory once. "row": long trajectories weigh
+            more, as in several public trainers. "token": more still. Or the name of a column. Usual: "trajectory".
+        ddof: degrees taken off the deviation: 1 is the sample deviation of public code, 0 the population's. Higher:
+            smaller advantages, most of all in small groups. Usual: 1.
+        singleton: what a member without peers gets. "zero": 0, it teaches nothing. "raw": its own value, as in several
+            public trainers. "error": the run stops. Usual: "zero".
+        zero_variance: what members get that are all equal. "zero": exactly 0. "keep": what rounding leaves, which a
+            division by a tiny deviation enlarges. Usual: "zero".
+        fixed: as in `OptionGroup`.
+    """
+
+    by: Columns = ("group",)
+    unit: Unit = "trajectory"
+    ddof: Degrees = 1
+    singleton: Singleton = "zero"
+    zero_variance: ZeroVariance = "zero"
+
+    def standardize(
+        self,
+        values: Float[Tensor, " rows"],
+        table: StepTable,
+        *,
+        center: Literal["mean", "leave_one_out"] = "mean",
+        scale: Scale = "none",
+        by: Key | None = None,
+        unit: Key | None = None,
+    ) -> Float[Tensor, " rows"]:
+        """(values − baseline) / scale among the peers, as `standardize` computes it.
+
+        Args:
+            center, scale: as in `standardize`.
+            by, unit: keys in place of those that the options name.
+
+        Raises: InvalidData, if no set of peers has two members, or for a lone member with singleton="error".
+        """
+        return standardize(
+            values,
+            by=table.key(*self.by) if by is None else by,
+            unit=table.unit(self.unit) if unit is None else unit,
+            center=center,
+            scale=scale,
+            ddof=self.ddof,
+            singleton=self.singleton,
+            zero_variance=self.zero_variance,
+            need_peers=True,
+        )
+
+    def inside(
+        self,
+        values: Float[Tensor, " rows"],
+        sets: Key,
+        *,
+        scale: Scale = "none",
+        unit: Key | None = None,
+        singleton: Singleton = "zero",
+    ) -> Float[Tensor, " rows"]:
+        """The same in other sets, such as rows of one state: some, or all, may have one member.
+
+        Args:
+            unit: what counts once; None: each row.
+            singleton: what a lone member gets; `self.singleton` is what a member without peers gets.
+
+        Raises: InvalidData, for a lone member with singleton="error".
+        """
+        return standardize(
+            values,
+            by=sets,
+            unit=unit,
+            scale=scale,
+            ddof=self.ddof,
+            singleton=singleton,
+            zero_variance=self.zero_variance,
+        )
 
 
 # ---- baseline and scale -----------------------------------------------------------------------------------
@@ -130,8 +216,7 @@ def whiten(
 
 def whitened(estimate: Credit, *, floor: Literal["variance", "deviation"] = "variance") -> Credit:
     """The same estimate, its advantages whitened over the units that a critic judges; targets stay as they are."""
-    judged = estimate.target.isfinite()
-    return Credit(whiten(estimate.advantage, weight=judged, floor=floor), estimate.target)
+    return estimate._replace(advantage=whiten(estimate.advantage, weight=estimate.judged, floor=floor))
 
 
 # ---- pool and modulate ------------------------------------------------------------------------------------

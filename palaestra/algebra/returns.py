@@ -32,6 +32,11 @@ class Credit(NamedTuple):
     target: Tensor | None = None
     columns: Mapping[str, Tensor] = MappingProxyType({})
 
+    @property
+    def judged(self) -> Tensor:
+        """Which rows or tokens have a target, bool; none without a critic."""
+        return torch.zeros(len(self.advantage), dtype=torch.bool) if self.target is None else self.target.isfinite()
+
 
 # ---- temporal kernels -------------------------------------------------------------------------------------
 def total_return(table: StepTable, *, by: tuple[str, ...] = ("trajectory",)) -> Float[Tensor, " rows"]:

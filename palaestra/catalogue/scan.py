@@ -6,9 +6,10 @@ Nothing of what is read is imported, so that a part whose optional packages are 
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,12 +22,13 @@ SECTIONS = re.compile(r"^(Args|Returns|Raises|Yields|Differs from the authors' c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One keyword-only parameter: what a recipe may set."""
+    """What a recipe may set: a keyword-only parameter, or a field of the group of options that `parameter` is."""
 
     name: str
     kind: str
     default: str | None
     text: str
+    parameter: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,8 @@ def declarations(package: Path = PACKAGE, *, only: str = "") -> list[Declaration
         for path in files
         if module_of(path, package) == (only.partition(":")[0] or module_of(path, package))
     }
-    return _sorted(part for path, text in texts.items() for part in _parts_of(text, module_of(path, package)))
+    source = SourceText(package)
+    return _sorted(part for path, text in texts.items() for part in _parts_of(text, module_of(path, package), source))
 
 
 def heads(*slots: str, package: Path = PACKAGE) -> list[Declaration]:
@@ -90,12 +93,13 @@ def _head(match: re.Match[str]) -> str:
     return text[match.start() : closing + 3] + "\n"
 
 
-def _parts_of(text: str, module: str) -> Iterator[Declaration]:
+def _parts_of(text: str, module: str, source: SourceText | None = None) -> Iterator[Declaration]:
+    """The parts of a text. `source` is where groups of options are found; without it parts have no options."""
     for node in ast.parse(text).body:
         if isinstance(node, Definition):
             for decorator in node.decorator_list:
                 if is_registration(decorator):
-                    yield _declaration(node, decorator, module)
+                    yield _declaration(node, decorator, module, source)
 
 
 def is_registration(node: ast.AST) -> bool:
@@ -108,15 +112,20 @@ def is_registration(node: ast.AST) -> bool:
     )
 
 
-def _declaration(node: Definition, decorator: ast.expr, module: str) -> Declaration:
+def _declaration(node: Definition, decorator: ast.expr, module: str, source: SourceText | None) -> Declaration:
     assert isinstance(decorator, ast.Call)
-    shown = ("reads", "uses", "source", "extra")
-    declared = {keyword.arg: _plain(keyword.value) for keyword in decorator.keywords if keyword.arg in shown}
+    wanted = ("reads", "uses", "source", "extra", "first")
+    declared = {keyword.arg: _plain(keyword.value) for keyword in decorator.keywords if keyword.arg in wanted}
     summary, body, notes, texts = read_docstring(ast.get_docstring(node) or "")
     constructor = _constructor(node)
     if constructor is not None:
         texts = read_docstring(ast.get_docstring(constructor) or "")[3] | texts
     slot, name = (ast.literal_eval(argument) for argument in decorator.args)
+    options = (
+        [] if source is None else _options(node, constructor, texts, functools.partial(source.group, module=module))
+    )
+    first = declared.get("first", ())
+    options.sort(key=lambda option: first.index(option.name) if option.name in first else len(first))
     return Declaration(
         slot=slot,
         name=name,
@@ -129,7 +138,7 @@ def _declaration(node: Definition, decorator: ast.expr, module: str) -> Declarat
         summary=summary,
         body=body,
         notes=notes,
-        options=tuple(_options(node, constructor, texts)),
+        options=tuple(options),
     )
 
 
@@ -157,7 +166,14 @@ def _abilities(node: Definition) -> tuple[str, ...]:
     return ()
 
 
-def _options(node: Definition, constructor: ast.FunctionDef | None, texts: dict[str, str]) -> Iterator[Option]:
+def _options(
+    node: Definition,
+    constructor: ast.FunctionDef | None,
+    texts: dict[str, str],
+    group_of: Callable[[ast.expr | None], ast.ClassDef | None],
+) -> list[Option]:
+    """The options of a part; the fields of a group of options stand in its place."""
+    found: list[Option] = []
     if isinstance(node, ast.ClassDef) and constructor is None:
         fields = [n for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)]
         triples = [(ast.unparse(n.target), n.annotation, n.value) for n in fields]  # a keyword-only dataclass
@@ -165,12 +181,74 @@ def _options(node: Definition, constructor: ast.FunctionDef | None, texts: dict[
         arguments = (constructor or node).args  # type: ignore[union-attr]
         triples = [(a.arg, a.annotation, d) for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
     for name, kind, default in triples:
-        yield Option(
-            name=name,
-            kind=ast.unparse(kind) if kind else "",
-            default=ast.unparse(default) if default else None,
-            text=texts.get(name, ""),
-        )
+        group = group_of(default)
+        if group is None:
+            found.append(_option(name, kind, default, parameter=name, texts=texts))
+        else:
+            found += _fields(group, default, parameter=name, texts=texts)
+    return found
+
+
+def _option(
+    name: str, kind: ast.expr | None, default: ast.expr | None, *, parameter: str, texts: dict[str, str]
+) -> Option:
+    return Option(
+        name=name,
+        kind=ast.unparse(kind) if kind else "",
+        default=ast.unparse(default) if default else None,
+        text=texts.get(name, ""),
+        parameter=parameter,
+    )
+
+
+def _fields(
+    group: ast.ClassDef, default: ast.expr | None, *, parameter: str, texts: dict[str, str]
+) -> Iterator[Option]:
+    """The fields of a group that a part offers, with the defaults that `default` gives them."""
+    given = {keyword.arg: keyword.value for keyword in getattr(default, "keywords", ())}
+    fixed = ast.literal_eval(given["fixed"]) if "fixed" in given else ()
+    texts = read_docstring(ast.get_docstring(group) or "")[3] | texts
+    for node in group.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id not in fixed:
+            name = node.target.id
+            yield _option(name, node.annotation, given.get(name, node.value), parameter=parameter, texts=texts)
+
+
+class SourceText:
+    """The source text of a package, in which definitions are found through imports."""
+
+    def __init__(self, package: Path) -> None:
+        self._package = package
+        self._trees: dict[str, ast.Module | None] = {}
+
+    def group(self, default: ast.expr | None, module: str) -> ast.ClassDef | None:
+        """The class of a default such as `Peers(by=("group",))` in a module, if it is a group of options."""
+        if not isinstance(default, ast.Call) or not isinstance(default.func, ast.Name):
+            return None
+        found = self._definition(default.func.id, module)
+        is_group = found is not None and any(ast.unparse(parent) == "OptionGroup" for parent in found.bases)
+        return found if is_group else None
+
+    def _definition(self, name: str, module: str) -> ast.ClassDef | None:
+        """The class that a module defines or imports under this name."""
+        tree = self._tree(module)
+        for node in tree.body if tree is not None else ():
+            if isinstance(node, ast.ClassDef) and node.name == name:
+                return node
+            if isinstance(node, ast.ImportFrom) and node.module:
+                for alias in node.names:
+                    if (alias.asname or alias.name) == name:
+                        return self._definition(alias.name, node.module)
+        return None
+
+    def _tree(self, module: str) -> ast.Module | None:
+        if module not in self._trees:
+            root, *pieces = module.split(".")
+            place = self._package.joinpath(*pieces)
+            files = [path for path in (place / "__init__.py", place.with_suffix(".py")) if path.is_file()]
+            known = root == self._package.name and bool(files)
+            self._trees[module] = ast.parse(files[0].read_text(encoding="utf-8")) if known else None
+        return self._trees[module]
 
 
 def read_docstring(docstring: str) -> tuple[str, str, dict[str, str], dict[str, str]]:

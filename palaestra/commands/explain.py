@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from palaestra.commands.train import resolve
 from palaestra.models.devices import run_device
+from palaestra.recipe.passes import lines, planned_passes
 
 
 def run(*, recipe: Sequence[str]) -> None:
@@ -13,3 +14,4 @@ def run(*, recipe: Sequence[str]) -> None:
     found = resolve(recipe)
     run_device(found.settings.device)
     print(found.explain())
+    print("\n" + "\n".join(lines(planned_passes(found.settings, found.parts))))

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from palaestra.columns import (
@@ -321,7 +321,7 @@ class StepTable:
             self._cache["token_row"] = torch.repeat_interleave(torch.arange(self.rows), self["token_count"])
         return self._cache["token_row"]  # type: ignore[no-any-return]
 
-    def per_token(self, values: Tensor) -> Float[Tensor, " tokens"]:
+    def per_token(self, values: Tensor) -> Shaped[Tensor, " tokens *trailing"]:
         """Row values broadcast to their tokens; token values as they are."""
         if len(values) == self.tokens:  # where rows are as many as tokens, each row has one
             return values

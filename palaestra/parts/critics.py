@@ -8,14 +8,21 @@ import torch
 from torch import Tensor
 
 from palaestra.algebra import Credit, lambda_return, token_rewards, whitened
-from palaestra.algebra import whiten as whiten_units
 from palaestra.data import StepTable
 from palaestra.data.iteration import Iteration
 from palaestra.data.protocols import StatefulPart
 from palaestra.registry import Columns, Fraction, NonNegative, Positive, PositiveInt, register
 
 
-@register("advantage", "ppo", uses=("critic",), source="arXiv 1707.06347, arXiv 1506.02438")
+@register(
+    "advantage",
+    "ppo",
+    reads=("terminated?", "truncated?", "bootstrap_value?"),
+    reads_if={"level=row": ("row_value",), "level=token": ("value_old",)},
+    writes=("advantage", "value_target", "value_weight"),
+    uses=("critic",),
+    source="arXiv 1707.06347, arXiv 1506.02438",
+)
 def ppo(
     table: StepTable,
     *,
@@ -48,13 +55,18 @@ def ppo(
         trajectory whose last row is neither terminated nor truncated.
     """
     estimate = lambda_return(table, gamma=gamma, lam=lam, level=level, gamma_in=gamma_in, by=chain)
-    if not whiten:
-        return estimate
-    judged = estimate.target.isfinite()
-    return Credit(whiten_units(estimate.advantage, weight=judged), estimate.target)
+    return whitened(estimate) if whiten else estimate
 
 
-@register("advantage", "ppo_max", uses=("critic", "reference"), source="arXiv 2307.04964")
+@register(
+    "advantage",
+    "ppo_max",
+    reads=("value_old", "terminated?", "truncated?", "bootstrap_value?"),
+    reads_if={"kl_coefficient": ("logprob_reference", "logprob_old?", "logprob_behavior?")},
+    writes=("advantage", "value_target", "value_weight"),
+    uses=("critic", "reference"),
+    source="arXiv 2307.04964",
+)
 def ppo_max(
     table: StepTable,
     *,
@@ -91,10 +103,17 @@ def ppo_max(
     estimate = whitened(estimate) if whiten else estimate
     if clip is None:
         return estimate
-    return Credit(estimate.advantage.clamp(-clip, clip), estimate.target)
+    return estimate._replace(advantage=estimate.advantage.clamp(-clip, clip))
 
 
-@register("advantage", "critic_warmup", uses=("critic",), source="arXiv 2508.04280; arXiv 2510.12693, public code")
+@register(
+    "advantage",
+    "critic_warmup",
+    reads=(),
+    writes=("advantage",),
+    uses=("critic",),
+    source="arXiv 2508.04280; arXiv 2510.12693, public code",
+)
 class CriticWarmup(StatefulPart):
     """Advantages of 0 before iteration `iterations`, and as they are from then on.
 

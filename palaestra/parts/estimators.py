@@ -7,53 +7,44 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor
 
-from palaestra.algebra import reward_to_go, segment_mean, standardize, token_rewards, total_return, whiten
+from palaestra.algebra import Peers, reward_to_go, segment_mean, standardize, token_rewards, total_return, whiten
 from palaestra.data import Key, StepTable
-from palaestra.registry import Columns, Degrees, Discount, NonNegative, Scale, Singleton, Unit, ZeroVariance, register
+from palaestra.registry import Columns, Discount, NonNegative, Scale, register
 
 
-@register("advantage", "dr_grpo", uses=("group",), source="arXiv 2503.20783")
-def dr_grpo(
-    table: StepTable,
-    *,
-    by: Columns = ("group",),
-    unit: Unit = "trajectory",
-    singleton: Singleton = "zero",
-    zero_variance: ZeroVariance = "zero",
-) -> Float[Tensor, " rows"]:
+@register("advantage", "dr_grpo", reads=(), writes=("advantage",), uses=("group",), source="arXiv 2503.20783")
+def dr_grpo(table: StepTable, *, peers: Peers = Peers(fixed=("ddof",))) -> Float[Tensor, " rows"]:
     """Subtract the group's mean return; very easy and very hard tasks are not blown up.
 
         A_i = R_i − mean of R over the group
 
     Args:
         table: columns group, trajectory, reward, each (rows,).
-        by, unit, singleton, zero_variance: as in `grpo`.
+        peers: by, unit, singleton and zero_variance of `Peers`.
 
     Returns: float32 (rows,).
     Raises: InvalidData, if no group has two trajectories.
     """
-    return standardize(
-        total_return(table),
-        by=table.key(*by),
-        unit=table.unit(unit),
-        singleton=singleton,
-        zero_variance=zero_variance,
-        need_peers=True,
-    )
+    return peers.standardize(total_return(table), table)
 
 
-@register("advantage", "dr_mas", uses=("group",), source="arXiv 2602.08847")
+@register(
+    "advantage",
+    "dr_mas",
+    reads=(),
+    reads_if={"penalty": ("invalid?",)},
+    writes=("advantage",),
+    uses=("group",),
+    first=("scale", "by", "unit"),
+    source="arXiv 2602.08847",
+)
 def dr_mas(
     table: StepTable,
     *,
     scale: Scale = "std",
-    by: Columns = ("group", "agent"),
-    unit: Unit = "row",
     returns: Columns = ("trajectory",),
     penalty: NonNegative = 0.0,
-    ddof: Degrees = 1,
-    singleton: Singleton = "zero",
-    zero_variance: ZeroVariance = "zero",
+    peers: Peers = Peers(by=("group", "agent"), unit="row"),
 ) -> Float[Tensor, " rows"]:
     """Standardize the return over the rows of the same group and agent.
 
@@ -67,36 +58,27 @@ def dr_mas(
         table: columns group, trajectory, agent, reward, each (rows,); with a penalty also invalid, 1 where a
             response could not be read; absent, if none was.
         scale: "std" divides by the deviation; "none" only centers.
+        returns: whose rewards a return sums; ("trajectory", "agent") gives each agent its own.
+        penalty: ≥ 0, what an unreadable response costs its own row and no other. Higher: formats are learned sooner.
+            Usual: 0.01 for searches, 0.1 for mathematics.
+        peers: the options of `Peers`, of which two mean more here:
         by: ("group",) is the same estimator without the agents' own statistics: the missing ablation.
             ("group", "agent", "turn") compares calls of one turn only, as AT-GRPO does (arXiv 2510.11062).
         unit: "row": an agent that acts twice in a trajectory counts twice; "trajectory": once, and the price of an
             unreadable response is spread over its rows. Where `returns` tell agents apart, each agent's return counts
             once a trajectory.
-        returns: whose rewards a return sums; ("trajectory", "agent") gives each agent its own.
-        penalty: ≥ 0, what an unreadable response costs its own row and no other. Higher: formats are learned sooner.
-            Usual: 0.01 for searches, 0.1 for mathematics.
-        ddof, singleton, zero_variance: as in `grpo`.
 
     Returns: float32 (rows,).
     Raises: InvalidData, if no agent has two rows in any group.
     Differs from the authors' code: a lone row gets 0, not its raw return (`singleton="raw"`); padding
         has weight 0, where theirs repeats rows at random.
     """
-    key, own = table.key(*by), table.unit(unit) if unit != "trajectory" else table.key("trajectory", *returns)
+    own = table.key("trajectory", *returns) if peers.unit == "trajectory" else table.unit(peers.unit)
     score = total_return(table, by=returns)
     if penalty > 0 and "invalid" in table:
-        once = None if own is None or unit == "token" else key & own
+        once = None if own is None or peers.unit == "token" else table.key(*peers.by) & own
         score = (score.double() - penalty * _shared(table["invalid"].double(), once)).float()
-    return standardize(
-        score,
-        by=key,
-        unit=own,
-        scale=scale,
-        ddof=ddof,
-        singleton=singleton,
-        zero_variance=zero_variance,
-        need_peers=True,
-    )
+    return peers.standardize(score, table, unit=own, scale=scale)
 
 
 def _shared(values: Float[Tensor, " rows"], once: Key | None) -> Float[Tensor, " rows"]:
@@ -104,16 +86,12 @@ def _shared(values: Float[Tensor, " rows"], once: Key | None) -> Float[Tensor, "
     return values if once is None else segment_mean(values, by=once)[once.codes]
 
 
-@register("advantage", "grpo", uses=("group",), source="arXiv 2402.03300")
+@register("advantage", "grpo", reads=(), writes=("advantage",), uses=("group",), source="arXiv 2402.03300")
 def grpo(
     table: StepTable,
     *,
     scale: Scale = "std",
-    by: Columns = ("group",),
-    unit: Unit = "trajectory",
-    ddof: Degrees = 1,
-    singleton: Singleton = "zero",
-    zero_variance: ZeroVariance = "zero",
+    peers: Peers = Peers(),
 ) -> Float[Tensor, " rows"]:
     """Standardize the return inside the group; every row of a trajectory gets the same number.
 
@@ -122,12 +100,7 @@ def grpo(
     Args:
         table: columns group, trajectory, reward, each (rows,).
         scale: "std" divides by the deviation; "none" is Dr. GRPO.
-        by: columns that peers agree in.
-        unit: what counts once in mean and deviation. "trajectory": each trajectory once. "row": long
-            trajectories weigh more, as in several public trainers. "token": more still.
-        ddof: 1 is the sample deviation of public code, 0 the population's.
-        singleton: what a trajectory without peers gets: 0, its raw return, or an error.
-        zero_variance: "zero" gives exactly 0 in groups of equal returns; "keep" what rounding leaves.
+        peers: the options of `Peers`.
 
     Returns: float32 (rows,).
     Raises: InvalidData, if no group has two members.
@@ -138,27 +111,22 @@ def grpo(
     >>> grpo(table, scale="none").tolist()
     [-1.0, 0.0, 1.0]
     """
-    return standardize(
-        total_return(table),
-        by=table.key(*by),
-        unit=table.unit(unit),
-        scale=scale,
-        ddof=ddof,
-        singleton=singleton,
-        zero_variance=zero_variance,
-        need_peers=True,
-    )
+    return peers.standardize(total_return(table), table, scale=scale)
 
 
-@register("advantage", "grpo_process", uses=("group",), source="arXiv 2402.03300, process supervision")
+@register(
+    "advantage",
+    "grpo_process",
+    reads=(),
+    writes=("advantage",),
+    uses=("group",),
+    source="arXiv 2402.03300, process supervision",
+)
 def grpo_process(
     table: StepTable,
     *,
     scale: Scale = "std",
-    by: Columns = ("group",),
-    ddof: Degrees = 1,
-    singleton: Singleton = "zero",
-    zero_variance: ZeroVariance = "zero",
+    peers: Peers = Peers(unit="row", fixed=("unit",)),
 ) -> Float[Tensor, " rows"]:
     """Credit a step with the standardized step rewards from it to the end of its trajectory.
 
@@ -171,24 +139,16 @@ def grpo_process(
     Args:
         table: columns group, trajectory, turn, reward, each (rows,).
         scale: "std" divides by the deviation; "none" only centers.
-        by, ddof, singleton, zero_variance: as in `grpo`; here each row counts once.
+        peers: by, ddof, singleton and zero_variance of `Peers`; each row counts once.
 
     Returns: float32 (rows,).
     Raises: InvalidData, if no group has two rows.
     """
-    standard = standardize(
-        table["reward"],
-        by=table.key(*by),
-        scale=scale,
-        ddof=ddof,
-        singleton=singleton,
-        zero_variance=zero_variance,
-        need_peers=True,
-    )
+    standard = peers.standardize(table["reward"], table, scale=scale)
     return reward_to_go(table, gamma=1.0, reward=standard)
 
 
-@register("advantage", "reinforce", source="Williams 1992")
+@register("advantage", "reinforce", reads=(), writes=("advantage",), source="Williams 1992")
 def reinforce(
     table: StepTable,
     *,
@@ -222,7 +182,14 @@ def reinforce(
     )
 
 
-@register("advantage", "reinforce_plus_plus", source="arXiv 2501.03262")
+@register(
+    "advantage",
+    "reinforce_plus_plus",
+    reads=(),
+    reads_if={"beta": ("logprob_reference", "logprob_old?", "logprob_behavior?")},
+    writes=("advantage",),
+    source="arXiv 2501.03262",
+)
 def reinforce_plus_plus(
     table: StepTable,
     *,
@@ -254,13 +221,16 @@ def reinforce_plus_plus(
     return whiten(returns, weight=counts)
 
 
-@register("advantage", "reinforce_plus_plus_baseline", uses=("group",), source="arXiv 2501.03262")
+@register(
+    "advantage",
+    "reinforce_plus_plus_baseline",
+    reads=(),
+    writes=("advantage",),
+    uses=("group",),
+    source="arXiv 2501.03262",
+)
 def reinforce_plus_plus_baseline(
-    table: StepTable,
-    *,
-    by: Columns = ("group",),
-    unit: Unit = "trajectory",
-    singleton: Singleton = "zero",
+    table: StepTable, *, peers: Peers = Peers(fixed=("ddof", "zero_variance"))
 ) -> Float[Tensor, " tokens"]:
     """Subtract the group's mean return, then whiten over the response tokens of the batch.
 
@@ -270,43 +240,26 @@ def reinforce_plus_plus_baseline(
 
     Args:
         table: columns group, trajectory, reward (rows,), token_count.
-        by, unit, singleton: as in `grpo`.
+        peers: by, unit and singleton of `Peers`.
 
     Returns: float32 (tokens,).
     Raises: InvalidData, if no group has two trajectories.
     """
-    centered = standardize(
-        total_return(table), by=table.key(*by), unit=table.unit(unit), singleton=singleton, need_peers=True
-    )
+    centered = peers.standardize(total_return(table), table)
     return whiten(table.per_token(centered), weight=table.per_token(table.row_weight))
 
 
-@register("advantage", "rloo", uses=("group",), source="arXiv 2402.14740")
-def rloo(
-    table: StepTable,
-    *,
-    by: Columns = ("group",),
-    unit: Unit = "trajectory",
-    singleton: Singleton = "zero",
-    zero_variance: ZeroVariance = "zero",
-) -> Float[Tensor, " rows"]:
+@register("advantage", "rloo", reads=(), writes=("advantage",), uses=("group",), source="arXiv 2402.14740")
+def rloo(table: StepTable, *, peers: Peers = Peers(fixed=("ddof",))) -> Float[Tensor, " rows"]:
     """Leave the own return out of the baseline: unbiased, and no scale.
 
         A_i = R_i − mean of R over the other trajectories of the group = n/(n−1) · (R_i − mean of R)
 
     Args:
         table: columns group, trajectory, reward, each (rows,).
-        by, unit, singleton, zero_variance: as in `grpo`.
+        peers: by, unit, singleton and zero_variance of `Peers`.
 
     Returns: float32 (rows,).
     Raises: InvalidData, if no group has two trajectories; a raw return would be no advantage.
     """
-    return standardize(
-        total_return(table),
-        by=table.key(*by),
-        unit=table.unit(unit),
-        center="leave_one_out",
-        singleton=singleton,
-        zero_variance=zero_variance,
-        need_peers=True,
-    )
+    return peers.standardize(total_return(table), table, center="leave_one_out")

@@ -11,7 +11,7 @@ from palaestra.data import StepTable
 from palaestra.registry import Positive, register
 
 
-@register("advantage", "center", source="common practice")
+@register("advantage", "center", reads=(), writes=("advantage",), source="common practice")
 def center(table: StepTable, advantage: Float[Tensor, " units"]) -> Float[Tensor, " units"]:
     """A − mean of A over the units that weigh; a unit is a row, or a token if the estimator gave tokens.
 
@@ -27,7 +27,7 @@ def center(table: StepTable, advantage: Float[Tensor, " units"]) -> Float[Tensor
     return torch.where(counts, advantage - mean, 0.0).float()
 
 
-@register("advantage", "clip_advantage", source="common practice")
+@register("advantage", "clip_advantage", reads=(), writes=("advantage",), source="common practice")
 def clip_advantage(
     table: StepTable, advantage: Float[Tensor, " units"], *, bound: Positive = 5.0
 ) -> Float[Tensor, " units"]:
@@ -42,7 +42,7 @@ def clip_advantage(
     return advantage.clamp(-bound, bound)
 
 
-@register("advantage", "whiten", source="common practice")
+@register("advantage", "whiten", reads=(), writes=("advantage",), source="common practice")
 def whiten(table: StepTable, advantage: Float[Tensor, " units"]) -> Float[Tensor, " tokens"]:
     """(A − mean of A) / sqrt(variance of A + 1e-8) over the tokens of rows that weigh.
 

@@ -17,7 +17,7 @@ from palaestra.registry import Columns, NonNegative, PositiveInt, Singleton, reg
 DIGITS = 6  # values that agree to so many decimals are one value
 
 
-@register("advantage", "mars", source="arXiv 2510.15414")
+@register("advantage", "mars", reads=("game?",), writes=("advantage",), source="arXiv 2510.15414")
 def mars(
     table: StepTable,
     *,

@@ -174,7 +174,7 @@ def _check_need(
             raise _refusal(used, need, fault, f"give `{environment.name}` the ability `{need}`")
     elif need in used.part.uses or need == "critic":
         _check_ability(need, used, settings, parts)
-    elif _is_output(need, used):
+    elif _is_output(need, used, parts):
         _check_output(need, used, settings, parts)
     else:
         _check_column(need, used, settings, parts)
@@ -204,22 +204,27 @@ def _check_ability(need: str, used: UsedPart, settings: RunSettings, parts: Sequ
             raise _refusal(used, need, fault, way)
 
 
-def _is_output(need: str, used: UsedPart) -> bool:
+def _is_output(need: str, used: UsedPart, parts: Sequence[UsedPart]) -> bool:
     """Whether a policy ought to give this column: what a table or a loss reads as `x_old`, or a known output."""
     output, of = output_of(need)
-    return of != "policy" or (used.part.slot in ("loss", "regularizer") and output in _OUTPUTS)
+    if of != "policy" or used.part.slot not in ("loss", "regularizer"):
+        return of != "policy"
+    policies = [part for part in parts if slot_at(tuple(part.path.split("."))) == "policy"]
+    return output in ("logprob", *FROM_OUTPUTS.values()) or any(output in _outputs(policy) for policy in policies)
 
 
-_OUTPUTS = ("logprob", *FROM_OUTPUTS.values())
+def _outputs(policy: UsedPart) -> frozenset[str]:
+    """The outputs of a policy, as far as it says which."""
+    outputs_with = declared(policy.part.target, "outputs_with")
+    return frozenset() if outputs_with is None else frozenset(outputs_with(policy.values))
 
 
 def _check_output(need: str, used: UsedPart, settings: RunSettings, parts: Sequence[UsedPart]) -> None:
     """Each trained policy that the part works with must have the output; a policy that does not say is not refused."""
     output = output_of(need)[0]
     for policy in (other for other in parts if slot_at(tuple(other.path.split("."))) == "policy"):
-        outputs_with = declared(policy.part.target, "outputs_with")
-        if policy.owner in _policies_of(used, settings) and outputs_with is not None:
-            outputs = outputs_with(policy.values)
+        outputs = _outputs(policy)
+        if policy.owner in _policies_of(used, settings) and outputs:
             if output not in outputs:
                 fault = f"the column `{need}`, and policy `{policy.owner}` (`{policy.name}`) has no output `{output}`"
                 way = f"use a policy that gives it; `{policy.name}` gives {', '.join(sorted(outputs))}"

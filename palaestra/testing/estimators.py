@@ -1,7 +1,4 @@
-"""check_estimator: what every advantage estimator must hold, as code that users run on their own.
-
-Knows tables and numbers. Knows no estimator.
-"""
+"""check_estimator: what every advantage estimator must hold, as code that users run on their own."""
 
 from __future__ import annotations
 
@@ -24,7 +21,8 @@ def check_estimator(
 ) -> None:
     """Refuse an estimator that breaks a rule on this table.
 
-    1. It gives float32 of shape (rows,) or (tokens,), or an Credit of two such tensors.
+    1. It gives float32 of shape (rows,) or (tokens,), or a Credit of one or two such tensors. Further columns of a
+       Credit have one value for each row or token.
     2. Advantages are finite; so are targets, or NaN where no critic speaks.
     3. The same table gives the same numbers, and the table stays as it was.
     4. The order of rows does not matter: only the column `turn` says what came first.
@@ -78,7 +76,11 @@ class _Check:
     def run(self, table: StepTable) -> list[Tensor]:
         """Advantage, and target if there is one."""
         found = self.estimator(table)
-        parts = [found] if not isinstance(found, Credit) else [one for one in found[:2] if one is not None]
+        credit = found if isinstance(found, Credit) else Credit(found)
+        parts = [credit.advantage] if credit.target is None else [credit.advantage, credit.target]
+        for name, column in credit.columns.items():
+            if not isinstance(column, Tensor) or len(column) not in (len(table), table.tokens):
+                self.broken("1", f"its column `{name}` fits neither {len(table)} rows nor {table.tokens} tokens")
         for part in parts:
             if not isinstance(part, Tensor) or part.dtype != torch.float32:
                 self.broken("1", f"it gave {getattr(part, 'dtype', type(part).__name__)}, not a float32 tensor")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from palaestra.algebra import Credit, standardize, total_return
+from palaestra.columns import is_computed
 from palaestra.data import StepTable
 from palaestra.errors import ContractError, RecipeError
 from palaestra.registry import registration
@@ -22,21 +23,24 @@ def assign_credit(parts: Sequence[Estimator], table: StepTable) -> StepTable:
     """Run one estimator and then filters, as `advantage: [gigpo, whiten]` says.
 
     Args:
-        parts: callables; the first takes the table, each later one the table and the advantage so far.
+        parts: callables; the first takes the table, each later one the table, with the estimator's further columns,
+            and the advantage so far.
 
     Returns: the table with the column `advantage` (tokens,), the further columns of the estimator and, from a critic,
         `value_target` and `value_weight` (tokens,): 1 where a target counts, which is on all tokens at token level, on
         the first token of each row at row level, and nowhere where an agent has no critic.
     Raises: RecipeError, for no estimator at the head or a second one behind it; ContractError, for a result
-        of the wrong shape or one that is not finite.
+        of the wrong shape or one that is not finite, and for a column that is there already or that training computes.
     """
     first, *filters = _checked(parts)
     given = first(table)
     credit = given if isinstance(given, Credit) else Credit(given)
     advantage = _sound(credit.advantage, table, first)
+    _check_columns(credit.columns, table, first)
+    table = table.replace(**credit.columns)
     for part in filters:
         advantage = _sound(part(table, advantage), table, part)
-    columns = {**credit.columns, "advantage": table.per_token(advantage).float()}
+    columns = {"advantage": table.per_token(advantage).float()}
     if credit.target is not None:
         columns["value_target"], columns["value_weight"] = _targets(credit.target, table)
     return table.replace(**columns)
@@ -155,3 +159,23 @@ def _sound(advantage: Any, table: StepTable, part: Estimator) -> Tensor:
             where=f"advantage: {_name(part)}", what=f"{bad} of {len(advantage)} advantages are not finite."
         )
     return advantage
+
+
+def _check_columns(columns: Mapping[str, Any], table: StepTable, part: Estimator) -> None:
+    for name, column in columns.items():
+        where = f"advantage: {_name(part)}, column `{name}`"
+        if name in table or is_computed(name):
+            raise ContractError(
+                where=where,
+                what="the table has it already." if name in table else "it is the name of what training computes.",
+                remedy="Give the column another name, and name it in `writes`.",
+            )
+        if not isinstance(column, Tensor) or column.ndim == 0 or len(column) not in (len(table), table.tokens):
+            found = tuple(column.shape) if isinstance(column, Tensor) else type(column).__name__
+            raise ContractError(
+                where=where,
+                what=f"it is {found} for {len(table)} rows and {table.tokens} tokens.",
+                remedy="Give a tensor of one value for each row or each response token.",
+            )
+        if column.is_floating_point() and not bool(column.isfinite().all()):
+            raise ContractError(where=where, what="a value of it is not finite.")

@@ -91,12 +91,9 @@ class Trainer:
         iteration = Iteration(policies, self.step, seed, rollout.temperature, training.token_budget)
         iteration.temperatures = self.world.temperatures
         strict, references = self.settings.strict, self.state.references
-        return prepare(whole, self.parts, iteration, references, several_updates=self.several_updates, strict=strict)
-
-    @property
-    def several_updates(self) -> bool:
-        """Whether an iteration makes several updates, or learns from episodes of older weights."""
-        return any(updater.several for updater in self.state.updaters.values())
+        return prepare(
+            whole, self.parts, iteration, references, several_updates=self.settings.several_updates, strict=strict
+        )
 
     def update(self, experience: Experience) -> dict[str, float]:
         """Every trainable policy improves; with several, their metrics carry the policy's name."""

@@ -106,7 +106,7 @@ def plan_passes(
             readers.append(reader)
 
     for part in table_parts:
-        for column in UNSAID if part.reads is None else part.reads:
+        for column in UNSAID if part.reads is None else _required(part.reads):
             output, of = output_of(column)
             if of == "old":
                 table_reads = True
@@ -114,7 +114,7 @@ def plan_passes(
             elif of == "reference":
                 note(reference, output, part.name)
     for part in update_parts:
-        for column in part.reads or ():
+        for column in _required(part.reads or ()):
             output, of = output_of(column)
             if of == "old" and (several_updates or part.frozen_minibatch):
                 note(start, output, part.name)
@@ -130,6 +130,11 @@ def plan_passes(
         update={output: tuple(readers) for output, readers in update.items()},
         table_reads=table_reads,
     )
+
+
+def _required(columns: Iterable[str]) -> list[str]:
+    """Without those that may be absent, "logprob_old?": they are read where another part asked for them."""
+    return [column for column in columns if not column.endswith("?")]
 
 
 # ---- columns ----------------------------------------------------------------------------------------------

@@ -165,6 +165,15 @@ class RunSettings(Section):
         """The settings of one role: its own, else those of `*`."""
         return self.agents.get(agent) or self.agents.get("*") or RoleSettings()
 
+    @property
+    def several_updates(self) -> bool:
+        """Whether an iteration makes several updates, or learns from episodes of older weights."""
+        training = self.training
+        older = training.max_staleness + training.lag + training.actor_noise > 0
+        trained = [policy for policy in self.policies.values() if policy.trainable]
+        updates = [(own.epochs or training.epochs) * (own.minibatches or training.minibatches) for own in trained]
+        return older or any(number > 1 for number in updates)
+
     def due(self, step: int, policies: Iterable[str]) -> list[str]:
         """Those of these policies that improve in iteration `step`, counted from 0; some wait several."""
         return [name for name in policies if (step + 1) % self.policies[name].every == 0]

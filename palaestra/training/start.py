@@ -129,10 +129,6 @@ def _trainer(
     keepers |= {f"strategy.{place}": keeper(held) for place, held in stateful.items()}
     keepers["supply"] = supply  # comes back last: with its state an asynchronous one begins to play, by the others
     parts.updates = {name: updater.parts for name, updater in updaters.items()}
-    older = settings.training.max_staleness + settings.training.lag + settings.training.actor_noise > 0
-    several = older or any(updater.epochs * updater.minibatches > 1 for updater in updaters.values())
-    for updater in updaters.values():
-        updater.several = several
     others = parts.stateful | {name: held for name, held in keepers.items() if hasattr(held, "state_dict")}
     state = RunState(policies=world.policies, references={}, updaters=updaters, others=others)
     for name, updater in updaters.items():
@@ -184,6 +180,7 @@ def _updater(settings: RunSettings, own: PolicySettings, policy: Any) -> Updater
         epochs=own.epochs or training.epochs,
         minibatches=own.minibatches or training.minibatches,
         token_budget=training.token_budget,
+        several=settings.several_updates,
         stop_kl=training.stop_kl,
         agent_gradients=training.agent_gradients,
     )

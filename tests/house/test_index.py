@@ -1,6 +1,7 @@
 """The index: (1) the search of the source text finds every registration, which stands above a function or class of a
 module, with literal slot and name; (2) two parts of one name in a slot are refused; (3) a wheel's index is what the
-search finds; (4) the heads of parts say the same as their whole declarations.
+search finds; (4) the heads of parts say the same as their whole declarations; (5) the options that the text shows are
+those of the schema, in one order and with one default, groups of options among them.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from palaestra import index
-from palaestra.catalogue import declarations, heads
+from palaestra.catalogue import Declaration, declarations, heads
 from palaestra.catalogue.scan import is_registration
 from palaestra.errors import ContractError
+from palaestra.registry import part
 from tests.house.source_text import PACKAGE, ROOT, package_files, tree
 
 
@@ -62,3 +64,33 @@ def test_3_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_4_heads() -> None:
     whole = [(p.slot, p.name, p.target, p.reads, p.uses, p.source, p.extra, p.summary) for p in declarations()]
     assert [(p.slot, p.name, p.target, p.reads, p.uses, p.source, p.extra, p.summary) for p in heads()] == whole
+
+
+def _value(text: str | None) -> object:
+    """The value of a default, if it is a literal."""
+    try:
+        return ast.literal_eval(text or "")
+    except (ValueError, SyntaxError):
+        return None
+
+
+@pytest.mark.parametrize("declared", declarations(), ids=lambda part: f"{part.slot}-{part.name}")
+def test_5_options_of_the_text(declared: Declaration) -> None:
+    try:
+        fields = part(declared.slot, declared.name).options.model_fields
+    except ImportError:
+        pytest.skip("an extra that is not installed")
+    assert [option.name for option in declared.options] == [*fields]
+    for option in declared.options:
+        assert (option.default is None) == fields[option.name].is_required()
+        assert _value(option.default) in (None, fields[option.name].default), option.name
+
+
+def test_5_a_group_of_options() -> None:
+    found = {part.name: part for part in declarations() if part.slot == "advantage"}
+    options = {option.name: option for option in found["dr_mas"].options}
+    assert options["by"].kind == "Columns" and options["by"].default == "('group', 'agent')"
+    assert options["ddof"].parameter == "peers" and options["penalty"].parameter == "penalty"
+    assert options["ddof"].text.startswith("degrees taken off"), "the group's own text"
+    assert "AT-GRPO" in options["by"].text, "the part's text"
+    assert "unit" not in {option.name for option in found["grpo_process"].options}, "each row counts once"

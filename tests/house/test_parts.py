@@ -190,5 +190,5 @@ def test_every_option_is_read(part: Declaration) -> None:  # rule 6
     owner = next(node for node in tree(path).body if getattr(node, "name", None) == attribute)
     names = {node.id for node in ast.walk(owner) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     names |= {node.attr for node in ast.walk(owner) if isinstance(node, ast.Attribute)}
-    unread = [option.name for option in part.options if option.name not in names]
+    unread = [option.name for option in part.options if option.parameter not in names]
     assert not unread, f"{part.target} takes {unread} and does nothing with them"

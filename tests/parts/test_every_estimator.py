@@ -46,11 +46,10 @@ class Bound:
 
 def variants(target: Any) -> list[Bound]:
     """The part as it is, and once for every value of every option that is a choice or a switch."""
-    hints = typing.get_type_hints(inspect.unwrap(target))
     always = NEEDED.get(target.part.name, {})
     found = [Bound(target, **always)]
-    for name in (p.name for p in inspect.signature(target).parameters.values() if p.kind is p.KEYWORD_ONLY):
-        choices = typing.get_args(hints[name]) if typing.get_origin(hints[name]) is typing.Literal else ()
+    for name, option in target.part.options.model_fields.items():
+        choices = typing.get_args(option.annotation) if typing.get_origin(option.annotation) is typing.Literal else ()
         found += [Bound(target, **always, **{name: choice}) for choice in choices if choice != "error"]
         if name == "unit":
             found += [Bound(target, **always, unit=unit) for unit in ("row", "token")]

@@ -1,11 +1,13 @@
 """The pipeline: (1) one estimator, then filters; (2) everything comes out per token; (3) targets of turns stand on the
 first token of each row; (4) the report says whether there is a signal, for whom, and how far agents are apart;
-(5) wrong results are refused by name.
+(5) wrong results are refused by name; (6) further columns of an estimator, of rows and of tokens, reach filters and the
+loss.
 """
 
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,14 +15,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palaestra.algebra import total_return
+from palaestra.algebra import Credit, total_return
 from palaestra.data import StepTable
 from palaestra.errors import ContractError, RecipeError
 from palaestra.parts.critics import ppo
 from palaestra.parts.estimators import dr_mas, grpo, reinforce_plus_plus
 from palaestra.parts.filters import center, clip_advantage, whiten
+from palaestra.recipe import load
+from palaestra.store.metrics import MetricsLog
 from palaestra.systems.gigpo import gigpo
 from palaestra.training.credit import assign_credit, signal_metrics
+from palaestra.training.start import train
 from tests.parts.tables import close, quick, tables
 
 
@@ -138,3 +143,85 @@ def test_wrong_shape_is_refused(golden: Any) -> None:  # rule 5
 def test_not_finite_is_refused(golden: Any) -> None:  # rule 5
     with pytest.raises(ContractError, match="11 of 11 advantages are not finite"):
         assign_credit([lambda table: total_return(table) / 0 - torch.inf], golden.t1)
+
+
+# ---- further columns --------------------------------------------------------------------------------------
+COLUMNS = """
+import torch
+
+from palaestra.algebra import Credit
+from palaestra.registry import register
+
+
+@register("advantage", "noted", reads=(), writes=("advantage", "place", "depth"))
+def noted(table):
+    place = torch.arange(len(table)).float() + 1
+    depth = torch.stack([10 * place[table.token_row], 20 * place[table.token_row]], 1)
+    return Credit(torch.ones(len(table)), columns={"place": place, "depth": depth})
+
+
+@register("advantage", "halved", reads=("place", "depth"), writes=("advantage",))
+def halved(table, advantage):
+    assert table["depth"].shape == (table.tokens, 2)
+    return advantage * table["place"] / 2
+
+
+@register("loss", "noticed", reads=("advantage", "logprob", "weight", "place", "depth"))
+def noticed(batch):
+    fits = (batch["depth"][:, 0] == 10 * batch["place"]) & (batch["advantage"] == batch["place"] / 2)
+    return -batch["advantage"] * batch["logprob"], {"fits": fits.float(), "place": batch["place"]}
+"""
+TINY: dict[str, Any] = {
+    "environment": {"echo": {"turns": 2}},
+    "policies": {"main": {"policy": {"language": {"hidden": 16, "layers": 1, "heads": 2, "context": 64}}}},
+    "rollout": {"tasks": 2, "group": 2, "response_tokens": 3},
+    "advantage": ["columns.py:noted", "columns.py:halved"],
+    "loss": "columns.py:noticed",
+    "training": {"iterations": 1, "minibatches": 2, "token_budget": 32, "threads": 1},
+    "evaluation": {"tasks": 2},
+}
+
+
+def noted(table: StepTable, **columns: torch.Tensor) -> Credit:
+    """No advantage, and these columns."""
+    return Credit(torch.zeros(len(table)), columns=columns)
+
+
+def test_columns_reach_a_filter(golden: Any) -> None:  # rule 6
+    t1 = golden.t1
+    rows, tokens = torch.arange(11).float(), torch.arange(21).float()
+    seen = []
+
+    def looks(table: StepTable, advantage: torch.Tensor) -> torch.Tensor:
+        seen.append((table["place"], table["depth"]))
+        return advantage + table["place"]
+
+    table = assign_credit([lambda t: noted(t, place=rows, depth=tokens), looks], t1)
+    assert torch.equal(seen[0][0], rows) and torch.equal(seen[0][1], tokens)
+    assert torch.equal(table["advantage"], rows[t1.token_row])
+    assert torch.equal(table["place"], rows) and torch.equal(table["depth"], tokens)
+    assert "place" not in t1
+
+
+def test_columns_reach_the_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # rule 6
+    (tmp_path / "columns.py").write_text(COLUMNS)
+    monkeypatch.chdir(tmp_path)
+    recipe = load([TINY], [f"run={tmp_path / 'run'}"])
+    train(recipe.settings, recipe=recipe.to_json(), quiet=True)
+    (line,) = MetricsLog(tmp_path / "run").metrics.read()
+    assert line["fits"] == pytest.approx(1.0, abs=1e-5) and line["place"] > 1.0
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"place": torch.zeros(3)}, r"column `place`.*it is \(3,\) for 11 rows and 21 tokens"),
+        ({"place": torch.full((11,), torch.nan)}, "not finite"),
+        ({"reward": torch.zeros(11)}, "the table has it already"),
+        ({"value_target": torch.zeros(21)}, "what training computes"),
+        ({"logprob_old": torch.zeros(21)}, "what training computes"),
+    ],
+)
+def test_wrong_columns_are_refused(columns: dict[str, torch.Tensor], said: str, golden: Any) -> None:  # rule 6
+    with pytest.raises(ContractError, match=f"(?s){said}"):
+        assign_credit([lambda table: noted(table, **columns)], golden.t1)

@@ -10,7 +10,6 @@ which acts arrive, and the order among acts of one moment, move no advantage.
 from __future__ import annotations
 
 import functools
-import inspect
 import random
 import re
 from collections.abc import Callable, Mapping
@@ -38,7 +37,7 @@ from tests.registered import targets
 
 few = settings(max_examples=6, deadline=None, derandomize=True)  # of each estimator
 ESTIMATORS = [o for o in targets("advantage") if not o.part.takes_iteration and len(o.part.data) == 1]
-KEYED = [o for o in ESTIMATORS if "by" in inspect.signature(o).parameters and "by" not in NEEDED.get(o.part.name, {})]
+KEYED = [o for o in ESTIMATORS if "by" in o.part.options.model_fields and "by" not in NEEDED.get(o.part.name, {})]
 UNDRAWN = {"srgpo": {"block_size": None}}  # its blocks are drawn by who acted: other names, another draw
 NAMES = {"M": "zoe", "S": "abel"}
 NETWORK = {"network": {"hidden": [8]}}
@@ -108,7 +107,7 @@ def same(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
 @given(table=tables(agents=("M",)))
 def test_1_one_role(estimator: Any, table: StepTable) -> None:
     options = dict(NEEDED.get(estimator.part.name, {}))
-    by = [name for name in inspect.signature(estimator).parameters["by"].default if name != "agent"]
+    by = [name for name in estimator.part.options.model_fields["by"].default if name != "agent"]
     single = numbers(estimator(table, **options, by=tuple(by)))
     assert torch.equal(numbers(estimator(table, **options, by=(*by, "agent"))), single)
 

@@ -25,6 +25,7 @@ SMALL = 1e-8  # added to the variance of step scores
     "adca_grpo",
     reads=("good",),
     reads_if={"decay": ("version",)},
+    writes=("advantage",),
     uses=("group",),
     source="arXiv 2511.10395",
 )

@@ -21,7 +21,7 @@ PLACE = "advantage: public_baseline"
 Teams = dict[str, tuple[str, ...]]
 
 
-@register("advantage", "public_baseline", source="arXiv 2510.01586")
+@register("advantage", "public_baseline", reads=("team?",), writes=("advantage",), source="arXiv 2510.01586")
 def public_baseline(
     table: StepTable,
     *,

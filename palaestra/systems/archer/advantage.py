@@ -30,7 +30,14 @@ CLIP = 1.0  # norm of the critic's gradient
 JUDGED_TOGETHER = 512  # rows
 
 
-@register("advantage", "archer", source="arXiv 2402.19446")
+@register(
+    "advantage",
+    "archer",
+    reads=(),
+    reads_if={"token_baseline": ("value_old",)},
+    writes=("advantage", "value_target", "value_weight"),
+    source="arXiv 2402.19446",
+)
 class Archer(StatefulPart):
     """Credit an utterance with how much better it is than what the policy says there on average, by learned Q and V.
 

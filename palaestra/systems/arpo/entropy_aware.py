@@ -14,7 +14,9 @@ from palaestra.errors import InvalidData
 from palaestra.registry import NonNegative, register
 
 
-@register("advantage", "entropy_aware", reads=("entropy_old",), source="arXiv 2510.14545, public code")
+@register(
+    "advantage", "entropy_aware", reads=("entropy_old",), writes=("advantage",), source="arXiv 2510.14545, public code"
+)
 def entropy_aware(
     table: StepTable, advantage: Float[Tensor, " units"], *, gain: NonNegative = 0.2
 ) -> Float[Tensor, " tokens"]:

@@ -18,7 +18,7 @@ from palaestra.errors import InvalidData
 from palaestra.registry import register
 
 
-@register("advantage", "shared_prefix", reads=("node",), source="arXiv 2507.19849")
+@register("advantage", "shared_prefix", reads=("node",), writes=("advantage",), source="arXiv 2507.19849")
 def shared_prefix(
     table: StepTable, advantage: Float[Tensor, " units"], *, mode: Literal["soft", "hard"] = "soft"
 ) -> Float[Tensor, " units"]:

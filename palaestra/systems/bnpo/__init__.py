@@ -21,7 +21,7 @@ Shape = tuple[Positive, Positive]
 SLACK = 1e-6  # what float32 sums of rewards may leave outside of their range
 
 
-@register("advantage", "bnpo", uses=("group",), source="arXiv 2506.02864")
+@register("advantage", "bnpo", reads=("outcome?",), writes=("advantage",), uses=("group",), source="arXiv 2506.02864")
 def bnpo(
     table: StepTable,
     *,

@@ -9,21 +9,25 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from palaestra.algebra import standardize, total_return
+from palaestra.algebra import Peers, total_return
 from palaestra.data import StepTable
 from palaestra.errors import InvalidData
-from palaestra.registry import Columns, Degrees, Scale, Singleton, ZeroVariance, register
+from palaestra.registry import Scale, register
 
 
-@register("advantage", "dcpo", uses=("group",), source="arXiv 2510.12635")
+@register(
+    "advantage",
+    "dcpo",
+    reads=("segment?", "pruned?"),
+    writes=("advantage",),
+    uses=("group",),
+    source="arXiv 2510.12635",
+)
 def dcpo(
     table: StepTable,
     *,
     scale: Scale = "std",
-    by: Columns = ("group",),
-    ddof: Degrees = 1,
-    singleton: Singleton = "zero",
-    zero_variance: ZeroVariance = "zero",
+    peers: Peers = Peers(fixed=("unit",)),
 ) -> Float[Tensor, " rows"]:
     """Standardize the return inside the group; every segment of a trajectory gets the trajectory's number.
 
@@ -36,23 +40,15 @@ def dcpo(
     Args:
         table: columns group, trajectory, agent, turn, reward, segment, each (rows,); pruned (rows,), outputs
             that the row's memory action removed, where there was one.
-        scale, by, ddof, singleton, zero_variance: as in `grpo`.
+        scale: "std" divides by the deviation; "none" only centers.
+        peers: by, ddof, singleton and zero_variance of `Peers`; each trajectory counts once.
 
     Returns: float32 (rows,).
     Raises: InvalidData, if no group has two trajectories, or a segment starts that follows no memory action: a
         prompt that neither extends the previous one nor was edited by the agent.
     """
     _refuse_unedited(table)
-    return standardize(
-        total_return(table),
-        by=table.key(*by),
-        unit=table.unit("trajectory"),
-        scale=scale,
-        ddof=ddof,
-        singleton=singleton,
-        zero_variance=zero_variance,
-        need_peers=True,
-    )
+    return peers.standardize(total_return(table), table, scale=scale)
 
 
 def _refuse_unedited(table: StepTable) -> None:

@@ -13,25 +13,29 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor
 
-from palaestra.algebra import standardize
+from palaestra.algebra import Peers
 from palaestra.data import StepTable
-from palaestra.registry import Columns, Degrees, Fraction, Scale, Singleton, Unit, ZeroVariance, register
+from palaestra.registry import Fraction, Scale, register
 from palaestra.systems.descendants.messages import descendant_return, readings_of
 
 
-@register("advantage", "descendants", uses=("group",), source="common practice")
+@register(
+    "advantage",
+    "descendants",
+    reads=("reads?", "parent?", "invocation?"),
+    writes=("advantage",),
+    uses=("group",),
+    first=("gamma", "own", "replies", "by", "unit"),
+    source="common practice",
+)
 def descendants(
     table: StepTable,
     *,
     gamma: Fraction = 1.0,
     own: bool = True,
     replies: bool = True,
-    by: Columns = ("group", "agent"),
-    unit: Unit = "row",
     scale: Scale = "std",
-    ddof: Degrees = 1,
-    singleton: Singleton = "zero",
-    zero_variance: ZeroVariance = "zero",
+    peers: Peers = Peers(by=("group", "agent"), unit="row"),
 ) -> Float[Tensor, " rows"]:
     """Sum the rewards of all acts that were shown an act's message, directly or through others; then compare.
 
@@ -49,8 +53,9 @@ def descendants(
         own: an act was also shown the act before it in its own conversation; False where contexts forget.
         replies: the next act of who called was also shown the last act of the call. A program that tells everything
             in `reads` sets both to False.
+        scale: "std" divides by the deviation; "none" only centers.
+        peers: the options of `Peers`.
         by: columns that peers agree in; ("group", "agent", "act") compares first acts with first acts.
-        unit, scale, ddof, singleton, zero_variance: as in `dr_mas`.
 
     Returns: float32 (rows,).
     Raises: InvalidData, if no peer set has two members, or if an act was shown what is no earlier act.
@@ -61,13 +66,4 @@ def descendants(
     [0.7071, 0.0, 0.0, -0.7071]
     """
     readings = readings_of(table, own=own, replies=replies, where="advantage: descendants")
-    return standardize(
-        descendant_return(table, readings, gamma=gamma),
-        by=table.key(*by),
-        unit=table.unit(unit),
-        scale=scale,
-        ddof=ddof,
-        singleton=singleton,
-        zero_variance=zero_variance,
-        need_peers=True,
-    )
+    return peers.standardize(descendant_return(table, readings, gamma=gamma), table, scale=scale)

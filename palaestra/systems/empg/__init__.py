@@ -20,7 +20,7 @@ from palaestra.registry import Columns, NonNegative, register
 SMALL = 1e-8  # added to the range of entropies
 
 
-@register("advantage", "empg", reads=("row_entropy",), source="arXiv 2509.09265")
+@register("advantage", "empg", reads=("row_entropy",), writes=("advantage",), source="arXiv 2509.09265")
 def empg(
     table: StepTable,
     advantage: Float[Tensor, " units"],

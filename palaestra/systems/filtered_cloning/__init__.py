@@ -17,7 +17,9 @@ from palaestra.errors import InvalidData
 from palaestra.registry import register
 
 
-@register("advantage", "filtered", reads=("outcome",), source="maximum likelihood on chosen episodes")
+@register(
+    "advantage", "filtered", reads=("outcome",), writes=("advantage",), source="maximum likelihood on chosen episodes"
+)
 def filtered(table: StepTable, *, threshold: float = 0.5) -> Float[Tensor, " rows"]:
     """Credit every step of an episode alike: 1 if its outcome is above a threshold, else 0.
 

@@ -9,22 +9,21 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from palaestra.algebra import segment_count, standardize, total_return
+from palaestra.algebra import Peers, segment_count, total_return
 from palaestra.data import Key, StepTable
 from palaestra.errors import InvalidData
-from palaestra.registry import Degrees, Scale, Singleton, Unit, ZeroVariance, register
+from palaestra.registry import Scale, register
 
 
-@register("advantage", "flow_grpo", uses=("group",), source="arXiv 2510.05592")
+@register(
+    "advantage", "flow_grpo", reads=("outcome?",), writes=("advantage",), uses=("group",), source="arXiv 2510.05592"
+)
 def flow_grpo(
     table: StepTable,
     *,
     planner: str | None = None,
     scale: Scale = "std",
-    unit: Unit = "trajectory",
-    ddof: Degrees = 1,
-    singleton: Singleton = "zero",
-    zero_variance: ZeroVariance = "zero",
+    peers: Peers = Peers(fixed=("by",)),
 ) -> Float[Tensor, " rows"]:
     """Standardize the return inside the group; every planner turn gets it, every other module's row gets 0.
 
@@ -36,9 +35,9 @@ def flow_grpo(
         table: columns group, trajectory, agent, reward, each (rows,).
         planner: name of the trained module; None: every agent is one.
         scale: "std" divides by the deviation; "none" only centers.
+        peers: unit, ddof, singleton and zero_variance of `Peers`, inside the group.
         unit: what counts once in mean and deviation. "trajectory": each trajectory. "row": each planner turn, so
             that long trajectories weigh more, as in the public code.
-        ddof, singleton, zero_variance: as in `grpo`.
 
     Returns: float32 (rows,).
     Raises: InvalidData, if no group has two members, if a trajectory has no planner turn, or if it has no outcome
@@ -52,17 +51,9 @@ def flow_grpo(
     """
     own = _planned(table, planner)
     _refuse_unjudged(table)
-    group = table.key("group")
-    return standardize(
-        total_return(table),
-        by=Key(group.codes, group.size, group.names, group.weights * own),
-        unit=table.unit(unit),
-        scale=scale,
-        ddof=ddof,
-        singleton=singleton,
-        zero_variance=zero_variance,
-        need_peers=True,
-    )
+    group = table.key(*peers.by)
+    planned = Key(group.codes, group.size, group.names, group.weights * own)
+    return peers.standardize(total_return(table), table, by=planned, scale=scale)
 
 
 def _planned(table: StepTable, planner: str | None) -> Bool[Tensor, " rows"]:

@@ -16,15 +16,23 @@ import pydantic
 from jaxtyping import Float
 from torch import Tensor
 
-from palaestra.algebra import reward_to_go, standardize, total_return
+from palaestra.algebra import Peers, reward_to_go, total_return
 from palaestra.data import StepTable
-from palaestra.registry import Columns, Degrees, Discount, NonNegative, Scale, Singleton, Unit, ZeroVariance, register
+from palaestra.registry import Discount, NonNegative, Scale, register
 from palaestra.systems.gigpo.similarity import similar_texts
 
 Similarity = Annotated[float, pydantic.Field(gt=0, lt=1)]
 
 
-@register("advantage", "gigpo", reads=("state_key",), uses=("group",), source="arXiv 2505.10978")
+@register(
+    "advantage",
+    "gigpo",
+    reads=("state_key",),
+    reads_if={"similarity": ("state_text?",)},
+    writes=("advantage",),
+    uses=("group",),
+    source="arXiv 2505.10978",
+)
 def gigpo(
     table: StepTable,
     *,
@@ -33,11 +41,7 @@ def gigpo(
     scale: Scale = "none",
     clock: Literal["row", "turn"] = "row",
     similarity: Similarity | None = None,
-    by: Columns = ("group",),
-    unit: Unit = "trajectory",
-    ddof: Degrees = 1,
-    singleton: Singleton = "zero",
-    zero_variance: ZeroVariance = "zero",
+    peers: Peers = Peers(),
 ) -> Float[Tensor, " rows"]:
     """Credit a step with its episode's result and with its result among steps from the same state.
 
@@ -56,9 +60,8 @@ def gigpo(
         similarity: in (0, 1). States are then observations whose texts (column `state_text`) are alike by at least
             this difflib ratio, in the order of turns (`similar_texts`); the state key is not read. Higher: only
             trifles may differ. Usual: 0.9–0.95; None: states are equal keys.
+        peers: the options of `Peers`; unit and singleton are for E, a state seen once always gives S = 0.
         by: columns that peers agree in; the state key joins them for S. ("group", "agent") for teams.
-        unit: what counts once in E. ddof, zero_variance: as in `grpo`, for both parts.
-        singleton: what a trajectory without peers gets as E; a state seen once always gives S = 0.
 
     Returns: float32 (rows,); multiply by the row's tokens yourself or let `aggregate` do it.
     Raises: MissingColumn, if no row has a state key (or text); InvalidData, if no group has two trajectories, or
@@ -70,21 +73,10 @@ def gigpo(
     >>> gigpo(table, gamma=0.5).tolist()      # a: .5 + .25, .5 + 0;  b: −.5 − .25, −.5 + 0
     [0.75, 0.5, -0.75, -0.5]
     """
-    episode = standardize(
-        total_return(table),
-        by=table.key(*by),
-        unit=table.unit(unit),
-        scale=scale,
-        ddof=ddof,
-        singleton=singleton,
-        zero_variance=zero_variance,
-        need_peers=True,
-    )
-    step = standardize(
-        reward_to_go(table, gamma=gamma, clock=clock),
-        by=table.key(*by, "state_key") if similarity is None else similar_texts(table, by=by, threshold=similarity),
-        scale=scale,
-        ddof=ddof,
-        zero_variance=zero_variance,
-    )
+    episode = peers.standardize(total_return(table), table, scale=scale)
+    if similarity is None:
+        states = table.key(*peers.by, "state_key")
+    else:
+        states = similar_texts(table, by=peers.by, threshold=similarity)
+    step = peers.inside(reward_to_go(table, gamma=gamma, clock=clock), states, scale=scale)
     return episode + step_weight * step

@@ -5,28 +5,34 @@ Knows rewards, groups and numbers of tokens. Knows nothing of entropies or losse
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from palaestra.algebra import segment_range, standardize, total_return
+from palaestra.algebra import Peers, segment_range, total_return
 from palaestra.data import StepTable
-from palaestra.registry import Columns, Degrees, Positive, Singleton, ZeroVariance, register
+from palaestra.registry import Degrees, Positive, register
 
 
-@register("advantage", "hapo", uses=("group",), source="arXiv 2509.16591")
+@register(
+    "advantage",
+    "hapo",
+    reads=(),
+    writes=("advantage",),
+    uses=("group",),
+    first=("average", "largest", "by", "ddof"),
+    source="arXiv 2509.16591",
+)
 def hapo(
     table: StepTable,
     *,
     average: Literal["token", "trajectory"] = "token",
     largest: Positive | None = 5.0,
-    by: Columns = ("group",),
-    ddof: Degrees = 0,
     fallback_ddof: Degrees = 0,
-    singleton: Singleton = "zero",
-    zero_variance: ZeroVariance = "zero",
+    peers: Peers = Peers(ddof=0, fixed=("unit",)),
 ) -> Float[Tensor, " rows"]:
     """Standardize the return inside the group, mean and deviation over its tokens.
 
@@ -40,9 +46,8 @@ def hapo(
         average: "trajectory" counts each trajectory once and is GRPO.
         largest: > 0, the size of an advantage that a short answer among long ones may reach. Higher: less often
             GRPO's numbers. Usual: 5; None: no bound.
-        by: columns that peers agree in.
-        ddof: degrees taken off the deviation. fallback_ddof: of the deviation over trajectories.
-        singleton, zero_variance: as in `grpo`.
+        fallback_ddof: degrees taken off the deviation over trajectories.
+        peers: by, ddof, singleton and zero_variance of `Peers`.
 
     Returns: float32 (rows,).
     Raises: InvalidData, if no group has two trajectories.
@@ -54,29 +59,12 @@ def hapo(
     >>> [round(a, 3) for a in hapo(table).tolist()]
     [1.732, -0.577]
     """
-    returns, peers = total_return(table), table.key(*by)
-    plain = standardize(
-        returns,
-        by=peers,
-        unit=table.unit("trajectory"),
-        scale="std",
-        ddof=ddof if average == "trajectory" else fallback_ddof,
-        singleton=singleton,
-        zero_variance=zero_variance,
-        need_peers=True,
-    )
+    returns, key = total_return(table), table.key(*peers.by)
     if average == "trajectory":
-        return plain
-    over_tokens = standardize(
-        returns,
-        by=peers,
-        unit=table.unit("token"),
-        scale="std",
-        ddof=ddof,
-        singleton=singleton,
-        zero_variance=zero_variance,
-    )
-    alone = segment_range(table["trajectory"], by=peers) == 0  # several rows of one trajectory are no peers
+        return peers.standardize(returns, table, scale="std")
+    plain = replace(peers, ddof=fallback_ddof).standardize(returns, table, scale="std")
+    over_tokens = peers.standardize(returns, table, unit=table.unit("token"), scale="std")
+    alone = segment_range(table["trajectory"], by=key) == 0  # several rows of one trajectory are no peers
     too_large = over_tokens.abs() >= (torch.inf if largest is None else largest)
-    spoiled = alone | (torch.zeros(peers.size).index_add(0, peers.codes, too_large.float()) > 0)
-    return torch.where(spoiled[peers.codes], plain, over_tokens)
+    spoiled = alone | (torch.zeros(key.size).index_add(0, key.codes, too_large.float()) > 0)
+    return torch.where(spoiled[key.codes], plain, over_tokens)

@@ -18,7 +18,13 @@ from palaestra.registry import Columns, Degrees, NonNegative, Scale, ZeroVarianc
 WORTH = ("format", "executed", "judged")
 
 
-@register("advantage", "foresight", reads=("node", *WORTH, "invocation?", "state_key?"), source="arXiv 2510.14388")
+@register(
+    "advantage",
+    "foresight",
+    reads=("node", "format", "executed", "judged", "invocation?", "state_key?"),
+    writes=("advantage",),
+    source="arXiv 2510.14388",
+)
 def foresight(
     table: StepTable,
     *,

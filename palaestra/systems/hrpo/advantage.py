@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from palaestra.algebra import segment_sum, standardize, total_return
+from palaestra.algebra import Peers, segment_sum, total_return
 from palaestra.data import Key, StepTable
 from palaestra.errors import MissingColumn
-from palaestra.registry import Columns, Degrees, NonNegative, Scale, Singleton, Unit, ZeroVariance, register
+from palaestra.registry import Columns, NonNegative, Scale, register
 
 
-@register("advantage", "hrpo", reads=("process",), uses=("group",), source="arXiv 2506.08507")
+@register("advantage", "hrpo", reads=("process",), writes=("advantage",), uses=("group",), source="arXiv 2506.08507")
 def hrpo(
     table: StepTable,
     *,
@@ -23,11 +23,7 @@ def hrpo(
     group_weight: NonNegative = 1.0,
     action: Columns = (),
     scale: Scale = "std",
-    by: Columns = ("group",),
-    unit: Unit = "trajectory",
-    ddof: Degrees = 1,
-    singleton: Singleton = "zero",
-    zero_variance: ZeroVariance = "zero",
+    peers: Peers = Peers(),
 ) -> Float[Tensor, " rows"]:
     """Add to the group-relative advantage of the whole what was said of the single action, uncompared.
 
@@ -39,7 +35,8 @@ def hrpo(
         group_weight: ≥ 0; 0 learns from action scores only.
         action: columns whose rows are one action, such as ("trajectory", "agent", "invocation"): they share the sum
             of their scores, so that the probability of the whole action is moved. Empty: every row is an action.
-        scale, by, unit, ddof, singleton, zero_variance: as in `grpo`.
+        scale: "std" divides by the deviation; "none" only centers.
+        peers: the options of `Peers`.
 
     Returns: float32 (rows,).
     Raises: MissingColumn, if no row has a score; InvalidData, if no group has two members.
@@ -56,16 +53,7 @@ def hrpo(
             what="no row has a score of its action (column `process`).",
             remedy="Use an environment that gives `process` in its info, or grpo, which needs none.",
         )
-    whole = standardize(
-        total_return(table),
-        by=table.key(*by),
-        unit=table.unit(unit),
-        scale=scale,
-        ddof=ddof,
-        singleton=singleton,
-        zero_variance=zero_variance,
-        need_peers=True,
-    )
+    whole = peers.standardize(total_return(table), table, scale=scale)
     counts, score = table.row_weight > 0, table["process"].nan_to_num()
     if action:
         one = table.key(*action)

@@ -12,24 +12,30 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from palaestra.algebra import segment_count, segment_std, standardize, total_return
+from palaestra.algebra import Peers, segment_count, segment_std, total_return
 from palaestra.data import Key, StepTable
 from palaestra.errors import InvalidData
-from palaestra.registry import Columns, NonNegative, Positive, Scale, Singleton, ZeroVariance, register
+from palaestra.registry import NonNegative, Positive, Scale, register
 
 FLOOR = 1e-7  # of a deviation, instead of a number added to it
 
 
-@register("advantage", "loop", uses=("group",), source="arXiv 2502.01600")
+@register(
+    "advantage",
+    "loop",
+    reads=("logprob_behavior?", "logprob_old?"),
+    writes=("advantage",),
+    uses=("group",),
+    first=("threshold", "scale", "by", "singleton", "zero_variance"),
+    source="arXiv 2502.01600",
+)
 def loop(
     table: StepTable,
     *,
     threshold: NonNegative = 0.01,
     scale: Scale = "none",
-    by: Columns = ("group",),
-    singleton: Singleton = "zero",
-    zero_variance: ZeroVariance = "zero",
     largest_gap: Positive = 2.0,
+    peers: Peers = Peers(fixed=("unit", "ddof")),
 ) -> Float[Tensor, " rows"]:
     """RLOO's advantage; trajectories near their baseline are left out.
 
@@ -41,27 +47,19 @@ def loop(
         table: columns group, trajectory, reward, each (rows,).
         threshold: ≥ 0. Higher: fewer trajectories in the update. Usual: 0.01.
         scale: "std" divides by the group's population deviation, at least 1e-7: the paper's ablation, which loses.
-        by, singleton, zero_variance: as in `grpo`; each trajectory counts once.
         largest_gap: > 0, in nats. The mean difference per token between the log-probabilities that the sampler
             recorded and the trainer's own before the update, where both are there. Beyond it, the ratios of the
             loss would mean nothing. Exact engines: 0.1.
+        peers: by, singleton and zero_variance of `Peers`; each trajectory counts once.
 
     Returns: float32 (rows,).
     Raises: InvalidData, if no group has two trajectories or if sampler and trainer disagree.
     """
     _refuse_mismatch(table, largest_gap)
-    key, returns = table.key(*by), total_return(table)
-    advantage = standardize(
-        returns,
-        by=key,
-        unit=table.key("trajectory"),
-        center="leave_one_out",
-        singleton=singleton,
-        zero_variance=zero_variance,
-        need_peers=True,
-    )
+    key, returns = table.key(*peers.by), total_return(table)
+    advantage = peers.standardize(returns, table, center="leave_one_out")
     if scale == "std":
-        own = table.key(*by, "trajectory")
+        own = table.key(*peers.by, "trajectory")
         counts = (table.row_weight > 0).double()
         once = counts / segment_count(by=Key(own.codes, own.size, (), counts))[own.codes].clamp_min(1.0)
         deviation = segment_std(returns, by=Key(key.codes, key.size, (), once), ddof=0)[key.codes]

@@ -13,15 +13,22 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from palaestra.algebra import segment_count, segment_rank, segment_sum, standardize
+from palaestra.algebra import Peers, segment_count, segment_rank, segment_sum
 from palaestra.data import Key, StepTable
-from palaestra.registry import Degrees, PositiveInt, Singleton, ZeroVariance, register
+from palaestra.registry import PositiveInt, register
 from palaestra.systems.m_grpo.calls import calls_of
 
 Align = Literal["weight", "duplicate"]
 
 
-@register("advantage", "m_grpo", uses=("group",), source="arXiv 2511.13288")
+@register(
+    "advantage",
+    "m_grpo",
+    reads=("parent?", "invocation?"),
+    writes=("advantage",),
+    uses=("group",),
+    source="arXiv 2511.13288",
+)
 def m_grpo(
     table: StepTable,
     *,
@@ -29,9 +36,7 @@ def m_grpo(
     align: Align = "weight",
     calls: PositiveInt = 8,
     seed: int = 0,
-    ddof: Degrees = 0,
-    singleton: Singleton = "zero",
-    zero_variance: ZeroVariance = "zero",
+    peers: Peers = Peers(ddof=0, fixed=("by", "unit")),
 ) -> Float[Tensor, " rows"]:
     """Standardize the main agent's return over rollouts, and a call's reward over all calls of the group.
 
@@ -50,8 +55,8 @@ def m_grpo(
             ones once more. What is not taken gets advantage 0. Higher: fewer calls are dropped. Usual: 8, such that
             99 % of the rollouts call at most d times.
         seed: of these random ones; they depend on the names of trajectory, agent and call, not on the order of rows.
-        ddof: 0 is the population deviation of the paper.
-        singleton, zero_variance: as in `grpo`, for both lines.
+        peers: ddof, singleton and zero_variance of `Peers`, for both lines.
+        ddof: degrees taken off the deviation: 0 is the population deviation of the paper, 1 the sample's.
 
     Returns: float32 (rows,); all rows of a call share one number.
     Raises: InvalidData, if no group has two rollouts, or if a call has no parent in its trajectory.
@@ -67,16 +72,7 @@ def m_grpo(
     counts = table.row_weight > 0
     own = (counts & found.main).double()
     returns = segment_sum(table["reward"], by=_weighed(table.key("trajectory"), own))[table["trajectory"]]
-    rollouts = standardize(
-        returns,
-        by=_weighed(table.key("group"), own),
-        unit=table.unit("trajectory"),
-        scale="std",
-        ddof=ddof,
-        singleton=singleton,
-        zero_variance=zero_variance,
-        need_peers=True,
-    )
+    rollouts = peers.standardize(returns, table, by=_weighed(table.key(*peers.by), own), scale="std")
     called = counts & ~found.main
     if not bool(called.any()):
         return rollouts
@@ -84,16 +80,9 @@ def m_grpo(
     rows = torch.zeros(one.size, dtype=torch.int64)
     rows[one.codes[called]] = called.nonzero()[:, 0]  # any row of the call: trajectory, agent and group are the same
     share = _shares(table, one, rows, align=align, calls=calls, seed=seed)
-    peers = table.key("group", "agent")
-    reward = segment_sum(table["reward"], by=one)
-    each = standardize(
-        reward,
-        by=Key(peers.codes[rows], peers.size, peers.names, share),
-        scale="std",
-        ddof=ddof,
-        singleton=singleton,
-        zero_variance=zero_variance,
-    )
+    agents = table.key(*peers.by, "agent")
+    others = Key(agents.codes[rows], agents.size, agents.names, share)
+    each = peers.inside(segment_sum(table["reward"], by=one), others, scale="std", singleton=peers.singleton)
     return torch.where(found.main, rollouts, torch.where(called, each[one.codes], 0.0))
 
 

@@ -11,14 +11,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from palaestra.algebra import segment_count, segment_equal, segment_mean, segment_std, standardize, total_return
+from palaestra.algebra import Peers, segment_count, segment_equal, segment_mean, segment_std, standardize, total_return
 from palaestra.algebra.peers import EPS
 from palaestra.data import Key, StepTable
 from palaestra.errors import MissingColumn
-from palaestra.registry import Columns, Degrees, NonNegative, Singleton, Unit, ZeroVariance, register
+from palaestra.registry import NonNegative, register
 
 
-@register("advantage", "oprl", reads=("process",), uses=("group",), source="arXiv 2509.19199")
+@register("advantage", "oprl", reads=("process",), writes=("advantage",), uses=("group",), source="arXiv 2509.19199")
 def oprl(
     table: StepTable,
     *,
@@ -26,11 +26,7 @@ def oprl(
     episode_weight: NonNegative = 1.0,
     style: Literal["rloo", "grpo"] = "rloo",
     baseline_rows: Literal["all", "first"] = "all",
-    by: Columns = ("group",),
-    unit: Unit = "trajectory",
-    ddof: Degrees = 1,
-    singleton: Singleton = "zero",
-    zero_variance: ZeroVariance = "zero",
+    peers: Peers = Peers(),
 ) -> Float[Tensor, " rows"]:
     """Credit a step with its episode's result and with its own step reward, each compared inside the group.
 
@@ -48,9 +44,8 @@ def oprl(
         style: of both comparisons.
         baseline_rows: "first" takes the mean of p over the first row of each trajectory only, and n is the number
             of trajectories: as in the public code, for reproduction.
-        by: columns that peers agree in.
-        unit: what counts once in E. ddof: of deviations. singleton, zero_variance: as in `grpo`, for E; a lone
-            step reward, and one like all others, always gives S = 0.
+        peers: the options of `Peers`; by and ddof are for both comparisons, the others for E. A lone step reward, and
+            one like all others, always gives S = 0.
 
     Returns: float32 (rows,).
     Raises: MissingColumn, if no row has a step reward; InvalidData, if no group has two trajectories.
@@ -61,9 +56,9 @@ def oprl(
     >>> oprl(table, alpha=2.0).tolist()      # E = ±1;  S = 4/3 · (p − 3/16)
     [2.5, 0.5, -1.5, -1.5]
     """
-    peers, process = table.key(*by), table["process"]
+    key, process = table.key(*peers.by), table["process"]
     known = process.isfinite()
-    if not bool((known & (peers.weights > 0)).any()):
+    if not bool((known & (key.weights > 0)).any()):
         raise MissingColumn(
             where="oprl(…)",
             what="no row has a step reward in the column `process`.",
@@ -71,23 +66,13 @@ def oprl(
         )
     center: Literal["mean", "leave_one_out"] = "leave_one_out" if style == "rloo" else "mean"
     scale: Literal["none", "std"] = "none" if style == "rloo" else "std"
-    episode = standardize(
-        total_return(table),
-        by=peers,
-        unit=table.unit(unit),
-        center=center,
-        scale=scale,
-        ddof=ddof,
-        singleton=singleton,
-        zero_variance=zero_variance,
-        need_peers=True,
-    )
-    scored = Key(peers.codes, peers.size, peers.names, peers.weights * known)
+    episode = peers.standardize(total_return(table), table, center=center, scale=scale)
+    scored = Key(key.codes, key.size, key.names, key.weights * known)
     process = process.nan_to_num()
     if baseline_rows == "first":
-        step = _against_first_rows(process, table, scored, style=style, ddof=ddof)
+        step = _against_first_rows(process, table, scored, style=style, ddof=peers.ddof)
     else:
-        step = standardize(process, by=scored, center=center, scale=scale, ddof=ddof)
+        step = standardize(process, by=scored, center=center, scale=scale, ddof=peers.ddof)
     return episode_weight * episode + alpha * step
 
 

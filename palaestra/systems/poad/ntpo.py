@@ -10,7 +10,14 @@ from palaestra.data import StepTable
 from palaestra.registry import Columns, Fraction, register
 
 
-@register("advantage", "ntpo", uses=("critic",), source="arXiv 2405.15821, the comparator in its public code")
+@register(
+    "advantage",
+    "ntpo",
+    reads=("value_old", "terminated?", "truncated?", "bootstrap_value?"),
+    writes=("advantage", "value_target", "value_weight"),
+    uses=("critic",),
+    source="arXiv 2405.15821, the comparator in its public code",
+)
 def ntpo(
     table: StepTable,
     *,

@@ -10,7 +10,14 @@ from palaestra.data import StepTable
 from palaestra.registry import Columns, Fraction, register
 
 
-@register("advantage", "ppr", uses=("critic",), source="arXiv 2509.25598")
+@register(
+    "advantage",
+    "ppr",
+    reads=("value_old", "terminated?", "truncated?", "bootstrap_value?"),
+    writes=("advantage", "value_target", "value_weight"),
+    uses=("critic",),
+    source="arXiv 2509.25598",
+)
 def ppr(
     table: StepTable,
     *,

@@ -26,7 +26,7 @@ from palaestra.registry import Columns, register
 Decay = Annotated[float, pydantic.Field(ge=0, lt=1)]
 
 
-@register("advantage", "rae", source="arXiv 2506.24119")
+@register("advantage", "rae", reads=("game?",), writes=("advantage",), source="arXiv 2506.24119")
 class RoleAdvantage(StatefulPart):
     """Return of a role in an episode, minus the moving mean of its returns so far.
 

@@ -25,7 +25,13 @@ Steps = Annotated[int, pydantic.Field(ge=0)]
 EDGE = ("state_key", "action_key", "next_key")
 
 
-@register("advantage", "salt", reads=(*EDGE, "terminated?"), source="arXiv 2510.20022")
+@register(
+    "advantage",
+    "salt",
+    reads=("state_key", "action_key", "next_key", "terminated?"),
+    writes=("advantage",),
+    source="arXiv 2510.20022",
+)
 def salt(
     table: StepTable,
     advantage: Float[Tensor, " units"],

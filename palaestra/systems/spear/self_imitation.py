@@ -37,7 +37,13 @@ class Kept:
     step: int
 
 
-@register("advantage", "self_imitation", source="arXiv 2509.22601, public code")
+@register(
+    "advantage",
+    "self_imitation",
+    reads=("anchored?", "imitated?"),
+    writes=("advantage",),
+    source="arXiv 2509.22601, public code",
+)
 class SelfImitation(StatefulPart):
     """Replay episodes of positive advantage as a second batch, their advantage measured anew.
 

@@ -16,16 +16,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from palaestra.algebra import row_draws, segment_rank, standardize, total_return
+from palaestra.algebra import Peers, row_draws, segment_rank, total_return
 from palaestra.data import Key, StepTable
 from palaestra.data.keys import compact
 from palaestra.errors import InvalidData
-from palaestra.registry import Columns, Degrees, NonNegative, Scale, Singleton, Unit, ZeroVariance, register
+from palaestra.registry import NonNegative, Scale, register
 
 BlockSize = Annotated[int, pydantic.Field(ge=2)]
 
 
-@register("advantage", "srgpo", reads=("process",), uses=("group",), source="arXiv 2512.02631")
+@register("advantage", "srgpo", reads=("process",), writes=("advantage",), uses=("group",), source="arXiv 2512.02631")
 def srgpo(
     table: StepTable,
     *,
@@ -34,11 +34,7 @@ def srgpo(
     block_scope: Literal["batch", "group", "trajectory"] = "batch",
     seed: int = 0,
     scale: Scale = "std",
-    by: Columns = ("group",),
-    unit: Unit = "trajectory",
-    ddof: Degrees = 1,
-    singleton: Singleton = "zero",
-    zero_variance: ZeroVariance = "zero",
+    peers: Peers = Peers(),
 ) -> Float[Tensor, " rows"]:
     """Credit a step with its episode's result and with its own score among a random block of steps.
 
@@ -58,8 +54,7 @@ def srgpo(
         seed: of the blocks. A row's block depends on the seed and on which act it is (trajectory, agent, turn),
             not on the order of rows. Names of trajectories carry the iteration, so blocks differ from one to the next.
         scale: "none" only centers E and S.
-        by, unit, singleton: for E, as in `grpo`; a row alone in its block always gives S = 0.
-        ddof, zero_variance: for both parts.
+        peers: the options of `Peers`; by, unit and singleton are for E, a row alone in its block always gives S = 0.
 
     Returns: float32 (rows,).
     Raises: MissingColumn, without scores; InvalidData, if a row has none, for fewer than 2 rows, or if no group
@@ -69,19 +64,10 @@ def srgpo(
     """
     counts = table.row_weight > 0
     score = torch.where(counts, _scores(table, counts), 0.0)
-    episode = standardize(
-        total_return(table),
-        by=table.key(*by),
-        unit=table.unit(unit),
-        scale=scale,
-        ddof=ddof,
-        singleton=singleton,
-        zero_variance=zero_variance,
-        need_peers=True,
-    )
+    episode = peers.standardize(total_return(table), table, scale=scale)
     scope = table.key(*(() if block_scope == "batch" else (block_scope,)))
     blocks = _blocks(table, scope, counts, size=block_size, seed=seed)
-    step = standardize(score, by=blocks, scale=scale, ddof=ddof, zero_variance=zero_variance)
+    step = peers.inside(score, blocks, scale=scale)
     return episode + step_weight * step
 
 

@@ -11,27 +11,30 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor
 
-from palaestra.algebra import segment_range, standardize, total_return
+from palaestra.algebra import Peers, segment_range, total_return
 from palaestra.data import StepTable
 from palaestra.data.keys import Key
 from palaestra.errors import InvalidData, RecipeError
-from palaestra.registry import Columns, Degrees, Fraction, Scale, Singleton, Unit, ZeroVariance, register
+from palaestra.registry import Columns, Fraction, Scale, register
 
 RESULTS = ("reward", "outcome", "process", "value")  # what a stratum must not be made of
 
 
-@register("advantage", "stratified_grpo", reads=("stratum",), uses=("group",), source="arXiv 2510.06214")
+@register(
+    "advantage",
+    "stratified_grpo",
+    reads=("stratum",),
+    writes=("advantage",),
+    uses=("group",),
+    source="arXiv 2510.06214",
+)
 def stratified_grpo(
     table: StepTable,
     *,
     blend: Fraction = 0.8,
     strata: Columns = ("stratum",),
     scale: Scale = "std",
-    by: Columns = ("group",),
-    unit: Unit = "trajectory",
-    ddof: Degrees = 1,
-    singleton: Singleton = "zero",
-    zero_variance: ZeroVariance = "zero",
+    peers: Peers = Peers(),
 ) -> Float[Tensor, " rows"]:
     """Compare a trajectory with its stratum, and a little with its whole group.
 
@@ -48,8 +51,8 @@ def stratified_grpo(
         blend: in [0, 1]. Higher: fairer to long trajectories. 1: nothing tells a good stratum from a bad one.
             0: GRPO. Usual: 0.8 (ours: the paper's value is not known to us).
         strata: columns that make the stratum.
-        by, unit, scale, ddof, zero_variance: as in `grpo`, for both parts.
-        singleton: what a trajectory alone in its group gets as G; alone in its stratum it always has S = 0.
+        scale: "std" divides by the deviation, in both parts; "none" only centers.
+        peers: the options of `Peers`, for both parts; singleton is for G, a trajectory alone in its stratum has S = 0.
 
     Returns: float32 (rows,).
     Raises: MissingColumn, without strata; InvalidData, if a row has none, if a trajectory has several, or if no
@@ -57,24 +60,8 @@ def stratified_grpo(
     """
     _check_strata(table, strata)
     returns = total_return(table)
-    overall = standardize(
-        returns,
-        by=table.key(*by),
-        unit=table.unit(unit),
-        scale=scale,
-        ddof=ddof,
-        singleton=singleton,
-        zero_variance=zero_variance,
-        need_peers=True,
-    )
-    inside = standardize(
-        returns,
-        by=table.key(*by, *strata),
-        unit=table.unit(unit),
-        scale=scale,
-        ddof=ddof,
-        zero_variance=zero_variance,
-    )
+    overall = peers.standardize(returns, table, scale=scale)
+    inside = peers.inside(returns, table.key(*peers.by, *strata), scale=scale, unit=table.unit(peers.unit))
     return blend * inside + (1 - blend) * overall
 
 

@@ -17,7 +17,15 @@ from palaestra.data import StepTable
 from palaestra.registry import Columns, Fraction, register
 
 
-@register("advantage", "egae", uses=("critic",), source="arXiv 2506.15050")
+@register(
+    "advantage",
+    "egae",
+    reads=("terminated?", "truncated?", "bootstrap_value?"),
+    reads_if={"level=row": ("row_value",), "level=token": ("value_old",), "whiten": ("fresh?",)},
+    writes=("advantage", "value_target", "value_weight"),
+    uses=("critic",),
+    source="arXiv 2506.15050",
+)
 def egae(
     table: StepTable,
     *,
@@ -63,10 +71,11 @@ def egae(
         target_lam=1.0,
     )
     row = table.token_row if level == "token" else torch.arange(len(table))
+    assert estimate.target is not None  # `lambda_return` gives one
     target = torch.where(_finished(table, chain)[row], estimate.target, torch.nan)
     if not whiten:
         return Credit(estimate.advantage, target)
-    learns = estimate.target.isfinite()  # who has a critic
+    learns = estimate.judged  # who has a critic
     if "fresh" in table:
         learns = learns & (table["fresh"][row] > 0)
     return Credit(whiten_units(estimate.advantage, weight=learns), target)

@@ -15,7 +15,14 @@ from palaestra.errors import InvalidData
 from palaestra.registry import Columns, Fraction, register
 
 
-@register("advantage", "turn_gae", uses=("critic",), source="arXiv 2510.12693")
+@register(
+    "advantage",
+    "turn_gae",
+    reads=("row_value", "terminated?", "truncated?", "bootstrap_value?"),
+    writes=("advantage", "value_target", "value_weight"),
+    uses=("critic",),
+    source="arXiv 2510.12693",
+)
 def turn_gae(
     table: StepTable,
     *,
@@ -45,10 +52,9 @@ def turn_gae(
     estimate = lambda_return(table, gamma=gamma, lam=lam, level="row", by=chain)
     if not whiten:
         return estimate
-    judged = estimate.target.isfinite().float()
-    tokens = whiten_units(table.per_token(estimate.advantage), weight=table.per_token(judged))
+    tokens = whiten_units(table.per_token(estimate.advantage), weight=table.per_token(estimate.judged.float()))
     first = table["token_count"].cumsum(0) - table["token_count"]
-    return Credit(tokens[first], estimate.target)
+    return estimate._replace(advantage=tokens[first])
 
 
 def _refuse_broken_turns(table: StepTable, chain: tuple[str, ...]) -> None:

@@ -10,7 +10,14 @@ from palaestra.data import StepTable
 from palaestra.registry import Columns, Fraction, register
 
 
-@register("advantage", "vl_dac", uses=("critic",), source="arXiv 2508.04280")
+@register(
+    "advantage",
+    "vl_dac",
+    reads=("row_value", "terminated?", "truncated?", "bootstrap_value?"),
+    writes=("advantage", "value_target", "value_weight"),
+    uses=("critic",),
+    source="arXiv 2508.04280",
+)
 def vl_dac(
     table: StepTable,
     *,

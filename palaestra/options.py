@@ -1,0 +1,269 @@
+"""Options of parts: the kinds that many parts share, groups of options, and the schema of a signature.
+
+The keyword-only parameters of a part are its options. A recipe writes them by name, and a direct call may.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import pydantic
+
+from palaestra.errors import ContractError, RecipeError, nearest
+
+# ---- kinds ------------------------------------------------------------------------------------------------
+Discount = Annotated[float, pydantic.Field(gt=0, le=1)]
+Fraction = Annotated[float, pydantic.Field(ge=0, le=1)]
+NonNegative = Annotated[float, pydantic.Field(ge=0)]
+Positive = Annotated[float, pydantic.Field(gt=0)]
+PositiveInt = Annotated[int, pydantic.Field(gt=0)]
+Columns = tuple[str, ...]
+Unit = str  # "trajectory", "row", "token" or the name of a column
+Scale = Literal["none", "std"]
+Singleton = Literal["zero", "raw", "error"]
+ZeroVariance = Literal["zero", "keep"]
+Degrees = Annotated[int, pydantic.Field(ge=0, le=1)]
+
+
+class Section(pydantic.BaseModel):
+    """A section of a recipe: refuses keys that it does not know."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+# ---- groups -----------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionGroup:
+    """Options that many parts share: one keyword-only parameter of a part, whose default is an object of a subclass.
+
+        def grpo(table: StepTable, *, scale: Scale = "std", peers: Peers = Peers()) -> …
+
+    A subclass is a frozen, keyword-only dataclass whose fields have defaults. In the schema of the part its fields are
+    options beside the part's own, with the values of the parameter's default as their defaults:
+    `advantage: {grpo: {scale: none, by: [group]}}`. A direct call gives the group (`peers=Peers(by=("group",))`) or
+    its fields by name (`by=("group",)`).
+
+    Args:
+        fixed: fields that are no options of the part whose default this is; they keep the default's values.
+    """
+
+    fixed: tuple[str, ...] = ()
+
+    def offered(self) -> list[str]:
+        """The fields that are options of the part whose default this is."""
+        return [name for name in _fields(type(self)) if name not in self.fixed]
+
+
+def groups_of(target: Callable[..., Any]) -> dict[str, OptionGroup]:
+    """Keyword-only parameter → its default, of those whose default is a group."""
+    return {
+        p.name: p.default
+        for p in parameters(target)
+        if p.kind is inspect.Parameter.KEYWORD_ONLY and isinstance(p.default, OptionGroup)
+    }
+
+
+def take_apart(
+    groups: Mapping[str, OptionGroup], options: Mapping[str, Any], *, where: str, owner: str
+) -> dict[str, Any]:
+    """`options` with the fields of each given group in place of the group.
+
+    Raises: RecipeError, for another type, a field of the group beside it, or a value of a field that is fixed.
+    """
+    flat = {name: value for name, value in options.items() if name not in groups}
+    for name in groups.keys() & options.keys():
+        default, given = groups[name], options[name]
+        kind = type(default)
+        if not isinstance(given, kind):
+            raise RecipeError(
+                where=where,
+                what=f"{owner} cannot take `{name}: {given!r}`: it is no {kind.__name__}.",
+                remedy=f"Give `{name}={kind.__name__}(…)`, or by name: {', '.join(default.offered())}.",
+            )
+        twice = [field for field in default.offered() if field in options]
+        if twice:
+            raise RecipeError(
+                where=where,
+                what=f"{owner} takes `{name}` or its options by name, not both: `{name}` and `{twice[0]}` are given.",
+                remedy=f"Write `{name}={kind.__name__}({twice[0]}=…)`.",
+            )
+        usual = kind()
+        for field in _fields(kind):
+            value = getattr(given, field)
+            if field not in default.fixed:
+                flat[field] = value
+            elif value not in (getattr(usual, field), getattr(default, field)):
+                raise RecipeError(
+                    where=where,
+                    what=f"{owner} has no option `{field}`.",
+                    remedy=f"Leave `{field}` out of `{name}`; it may set: {', '.join(default.offered())}.",
+                )
+    return flat
+
+
+def put_together(groups: Mapping[str, OptionGroup], flat: Mapping[str, Any]) -> dict[str, Any]:
+    """`flat` with each group in place of its fields; fields that are not given have the values of its default."""
+    options = dict(flat)
+    for name, default in groups.items():
+        given = {field: options.pop(field) for field in default.offered() if field in options}
+        if given:
+            options[name] = dataclasses.replace(default, **given)
+    return options
+
+
+def taking_fields(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, called with the fields of its groups by name, as a recipe gives them; nothing is checked."""
+    groups = groups_of(function)
+    if not groups:
+        return function
+
+    @functools.wraps(function)
+    def call(*data: Any, **flat: Any) -> Any:
+        return function(*data, **put_together(groups, flat))
+
+    return show_fields(call, groups)
+
+
+def show_fields(call: Callable[..., Any], groups: Mapping[str, OptionGroup]) -> Callable[..., Any]:
+    """`call`, whose signature then also has the fields of its groups, for `help` and `functools.partial`."""
+    if groups:
+        fields = [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=getattr(group, field.name),
+                annotation=field.type,
+            )
+            for group in groups.values()
+            for field in dataclasses.fields(group)
+            if field.name in group.offered()
+        ]
+        signature = inspect.signature(call)
+        shown = signature.replace(parameters=[*signature.parameters.values(), *fields])
+        call.__signature__ = shown  # type: ignore[attr-defined]
+    return call
+
+
+def _fields(group: type[OptionGroup]) -> list[str]:
+    return [field.name for field in dataclasses.fields(group) if field.name != "fixed"]
+
+
+# ---- schemas ----------------------------------------------------------------------------------------------
+def parameters(target: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The parameters of a function, or of a class's constructor without `self`."""
+    function = target.__init__ if inspect.isclass(target) else target
+    found = list(inspect.signature(inspect.unwrap(function)).parameters.values())
+    return found[1:] if inspect.isclass(target) else found
+
+
+def parameters_of_call(cls: Any) -> list[inspect.Parameter]:
+    """The parameters of `cls.__call__` without `self`."""
+    return list(inspect.signature(cls.__call__).parameters.values())[1:]
+
+
+@functools.cache
+def schema(target: Callable[..., Any], title: str, first: tuple[str, ...] = ()) -> type[pydantic.BaseModel]:
+    """The keyword-only parameters of a function or class as a pydantic model, the fields of groups among them.
+
+    Args:
+        first: options that stand first; the others follow as in the signature.
+
+    Raises: ContractError, if an annotation cannot be found, a group has no default, or two options share a name.
+    """
+    try:
+        options = [p for p in parameters(target) if p.kind is inspect.Parameter.KEYWORD_ONLY]
+        made = inspect.unwrap(target.__init__ if inspect.isclass(target) else target)
+        hints = _hints(made, [p.name for p in options])
+    except Exception as error:  # an annotation can be any text
+        raise ContractError(
+            where=title,
+            what=f"its options cannot be read from its signature: {type(error).__name__}: {error}.",
+            remedy="Annotate keyword-only parameters with kinds that can be found in the module of the part.",
+        ) from error
+    if inspect.isclass(target) and groups_of(target) and not hasattr(target, "part"):
+        raise ContractError(
+            where=title,
+            what=f"`{target.__name__}` takes a group of options and is not registered.",
+            remedy="Write `@register(slot, name)` above the class.",
+        )
+    fields: dict[str, Any] = {}
+    for p in options:
+        kind, default = hints.get(p.name, Any), ... if p.default is inspect.Parameter.empty else p.default
+        own = _fields_of_group(default) if isinstance(default, OptionGroup) else {p.name: (kind, default)}
+        _refuse_bare_group(kind, default, name=p.name, title=title)
+        for name in own.keys() & fields.keys():
+            raise ContractError(where=title, what=f"`{name}` is an option twice.", remedy=f"Rename one of `{name}`.")
+        fields |= own
+    unknown = [name for name in first if name not in fields]
+    if unknown:
+        raise ContractError(where=title, what=f"`first` names `{unknown[0]}`, which is none of its options.")
+    fields = {name: fields[name] for name in (*first, *(name for name in fields if name not in first))}
+    config = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
+    return pydantic.create_model(title, __config__=config, **fields)
+
+
+def _fields_of_group(default: OptionGroup) -> dict[str, Any]:
+    """Field → kind and default, of those that are options."""
+    hints = typing.get_type_hints(type(default), include_extras=True)
+    return {name: (hints[name], getattr(default, name)) for name in default.offered()}
+
+
+def _refuse_bare_group(kind: Any, default: Any, *, name: str, title: str) -> None:
+    if inspect.isclass(kind) and issubclass(kind, OptionGroup) and not isinstance(default, kind):
+        raise ContractError(
+            where=title,
+            what=f"`{name}` is a group of options without a default, so the options have none.",
+            remedy=f"Write `{name}: {kind.__name__} = {kind.__name__}()`.",
+        )
+
+
+def _hints(function: Callable[..., Any], wanted: list[str]) -> dict[str, Any]:
+    """Resolved annotations of some parameters: those of data may name what only a type checker imports."""
+
+    def bare() -> None: ...
+
+    written = getattr(function, "__annotations__", {})
+    bare.__annotations__ = {name: hint for name, hint in written.items() if name in wanted}
+    return typing.get_type_hints(bare, globalns=getattr(function, "__globals__", {}), include_extras=True)
+
+
+def check_options(
+    model: type[pydantic.BaseModel], options: Mapping[str, Any], *, where: str, owner: str
+) -> dict[str, Any]:
+    """`options` after validation by `model`, defaults filled in, values unchanged in type of container.
+
+    Raises: RecipeError, for an unknown key or a value of the wrong kind.
+    """
+    try:
+        checked = model.model_validate(dict(options))
+    except pydantic.ValidationError as error:
+        raise _readable(error, model, where=where, owner=owner) from None
+    return {name: getattr(checked, name) for name in model.model_fields}
+
+
+def _readable(
+    error: pydantic.ValidationError, model: type[pydantic.BaseModel], *, where: str, owner: str
+) -> RecipeError:
+    first = error.errors()[0]
+    key = ".".join(str(piece) for piece in first["loc"])
+    names = list(model.model_fields)
+    if first["type"] == "extra_forbidden":
+        return RecipeError(
+            where=where,
+            what=f"{owner} has no option `{key}`.",
+            options=nearest(key, names),
+            remedy=f"Its options are: {', '.join(names) or 'none'}.",
+        )
+    if first["type"] == "missing":
+        return RecipeError(where=where, what=f"{owner} needs the option `{key}`.", remedy=f"Set `{key}: …`.")
+    return RecipeError(
+        where=where,
+        what=f"{owner} cannot take `{key}: {first['input']!r}`: {first['msg'].lower()}.",
+        remedy=f"Give `{key}` a value of the right kind.",
+    )

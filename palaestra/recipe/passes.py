@@ -1,0 +1,52 @@
+"""The passes that a recipe's iterations will run, and who asks for them: what `palaestra explain` shows below the keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from palaestra.recipe.parts import UsedPart
+from palaestra.registry import STAGES, declared
+from palaestra.training.passes import PassPlan, Reader, plan_passes
+from palaestra.training.settings import RunSettings
+
+USUAL = frozenset({"logprob", "entropy", "value"})  # outputs of a policy that does not say which it has
+
+
+def planned_passes(settings: RunSettings, parts: Sequence[UsedPart]) -> dict[str, PassPlan]:
+    """The plan of each trained policy, by its name."""
+    of_table = [_reader(used) for used in parts if used.part.slot in STAGES]
+    plans = {}
+    for policy in (used for used in parts if used.part.slot == "policy"):
+        name = str(policy.owner)
+        if not settings.policies[name].trainable:
+            continue
+        of_update = [used for used in parts if used.part.slot in ("loss", "regularizer")]
+        own = [_reader(used) for used in of_update if _works_for(used, name, settings)]
+        outputs_with = declared(policy.part.target, "outputs_with")
+        gives = USUAL if outputs_with is None else outputs_with(policy.values)
+        plans[name] = plan_passes(of_table, own, gives=gives, several_updates=settings.several_updates)
+    return plans
+
+
+def lines(plans: dict[str, PassPlan]) -> list[str]:
+    """The plans as text, policy by policy."""
+    return [line for name, plan in plans.items() for line in (f"passes of policy {name}", *_indented(plan.lines()))]
+
+
+def _indented(texts: Sequence[str]) -> list[str]:
+    return [f"  {text}" for text in texts]
+
+
+def _reader(used: UsedPart) -> Reader:
+    return Reader(
+        name=f"{used.part.slot}: {used.name}",
+        reads=used.part.reads_with(used.values),
+        frozen_minibatch=used.part.frozen_minibatch,
+    )
+
+
+def _works_for(used: UsedPart, policy: str, settings: RunSettings) -> bool:
+    """Whether a loss or regularizer is this policy's: its own, or the recipe's where it has none of its own."""
+    if used.owner is not None:
+        return used.owner == policy
+    return getattr(settings.policies[policy], used.path) is None

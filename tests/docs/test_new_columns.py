@@ -1,0 +1,81 @@
+"""The worked examples of docs/columns.md: (1) a new output of the policy, read by a loss, and a column that an estimator
+computes and a loss reads, train as the page says; (2) each is one file of the user's own: nothing between the two parts
+changes; (3) the plan of passes that the page shows is the one that is printed; (4) where nobody gives the column, the
+recipe is refused before the run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from palaestra.errors import RecipeError
+from palaestra.recipe import load
+from tests.docs.pages import ROOT, Page
+
+PAGE = Page(ROOT / "docs" / "columns.md", (ROOT / "docs" / "columns.md").read_text(encoding="utf-8"))
+SMALL = (
+    "training.iterations=2",
+    "rollout.tasks=4",
+    "warm_start.episodes=16",
+    "warm_start.epochs=1",
+    "evaluation.tasks=2",
+    "run=out",
+    "selection=[]",
+    f"reward=[{ROOT / 'tests' / 'pins' / 'pay.py'}:pay]",  # what an unskilled policy gets is drawn, so that it learns
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    PAGE.write_files(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def palaestra(*words: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "palaestra", *words], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("recipe", "metrics"),
+    [("topk_mass.yaml", ("policy/topk_mass", "policy/topk_mass_grown")), ("surprise.yaml", ("policy/surprise",))],
+)
+def test_1_it_trains(folder: Path, recipe: str, metrics: tuple[str, ...]) -> None:
+    palaestra("train", recipe, "--quiet", *SMALL)
+    lines = [json.loads(line) for line in (folder / "out" / "metrics.jsonl").read_text().splitlines()]
+    learned = [line for line in lines if "policy/loss" in line]
+    assert learned and all(name in line for line in learned for name in metrics)
+    if recipe == "topk_mass.yaml":
+        assert all(0 < line["policy/topk_mass"] <= 1 for line in learned)
+        assert any(line["policy/topk_mass_grown"] != 0 for line in learned), "several updates: it moves"
+
+
+def test_2_one_file_each() -> None:
+    for name in ("topk_mass.py", "surprise.py"):
+        (block,) = [block for block in PAGE.blocks("python") if block.file == name]
+        assert block.text.count("@register(") + block.text.count("class ") == 2
+
+
+def test_3_the_plan_is_printed() -> None:
+    start = PAGE.text.index("    passes of policy main")
+    shown = [line.strip() for line in PAGE.text[start:].split("\n\n")[0].splitlines()]
+    printed = [line.strip() for line in palaestra("explain", "ppo").splitlines()]
+    assert all(line in printed for line in shown), printed[-6:]
+
+
+def test_4_a_column_that_nobody_gives(folder: Path) -> None:
+    with pytest.raises(RecipeError, match=r"(?s)`topk_mass.py:spread_out` reads the column `topk_mass"):
+        load(["topk_mass.yaml"], ["policies.main.policy=language"])
+    with pytest.raises(RecipeError, match=r"(?s)`surprise.py:surprise_weighted` reads the column `surprise`"):
+        load(["surprise.yaml"], ["advantage=grpo"])

@@ -1,0 +1,49 @@
+"""Columns that may be absent: (1) `reads=("logprob_old?",)` asks for no pass of the policy; (2) the column is there
+where another part asked for it; (3) an estimator that needs a value asks for a pass, one without a critic for none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from palaestra.training.bound import bind
+from palaestra.training.passes import PassPlan, Reader, plan_passes, reader
+from palaestra.training.settings import Use
+
+GIVES = ("logprob", "entropy", "value")
+
+
+def plan(*reads: str, loss: tuple[str, ...] = ("logprob", "logprob_old"), several: bool = False) -> PassPlan:
+    table = [Reader(name="advantage: mine", reads=reads)]
+    return plan_passes(table, [Reader(name="loss: ours", reads=loss)], gives=GIVES, several_updates=several)
+
+
+def of_part(name: str, **options: Any) -> PassPlan:
+    chosen = reader(bind("advantage", Use(name=name, options=options)))
+    return plan_passes([chosen], [], gives=GIVES, several_updates=False)
+
+
+def test_1_no_pass() -> None:
+    assert plan("logprob_old?", "value_old?") == plan()
+    assert not plan("logprob_old?", "logprob_reference?").start and not plan("logprob_reference?").reference
+    assert plan("value_old").start["value"] == ("advantage: mine",)
+    assert not plan(loss=("logprob", "logprob_old?"), several=True).start.get("value")
+
+
+def test_2_with_another_reader() -> None:
+    assert plan("logprob_old?", several=True).start["logprob"] == ("loss: ours", "metrics")
+
+
+@pytest.mark.parametrize("name", ["grpo", "loop", "gigpo", "dr_mas", "center", "archer"])
+def test_3_without_a_critic(name: str) -> None:
+    assert of_part(name) == plan(loss=())
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("ppo", {}), ("ppo", {"level": "token"}), ("egae", {}), ("turn_gae", {}), ("archer", {"token_baseline": True})],
+)
+def test_3_with_a_critic(name: str, options: dict[str, Any]) -> None:
+    assert of_part(name, **options).start["value"] == (f"advantage: {name}",)

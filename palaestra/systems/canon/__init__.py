@@ -34,6 +34,7 @@ Steps = Annotated[int, pydantic.Field(ge=0)]
         "schedule=accuracy": ("outcome",),
         "schedule=failure": ("outcome",),
     },
+    writes=("advantage",),
     uses=("group",),
     source="arXiv 2509.23962",
 )

@@ -14,8 +14,7 @@ from palaestra.errors import ContractError, RecipeError, nearest
 from palaestra.models.devices import run_device
 from palaestra.registry import declared, part
 from palaestra.rollout.programs import demonstration_of, roles_of
-from palaestra.rollout.role_tools import phrases_of
-from palaestra.rollout.roles import Role
+from palaestra.rollout.roles import Role, phrases_of
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.training.bound import bind, bind_all
 from palaestra.training.roles import make_roles, temperatures

@@ -22,9 +22,9 @@ from palaestra.data import Play, StepTable, derive, rows_of
 from palaestra.data.iteration import Iteration
 from palaestra.recipe import load
 from palaestra.store.folder import RunFolder
-from palaestra.training.bound import bind_all
 from palaestra.training.build import build_setup
 from palaestra.training.checkpoint import load_policy
+from palaestra.training.experience import started
 from palaestra.training.start import train
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,9 +52,9 @@ def kinds_of(table: StepTable) -> dict[str, torch.Tensor]:
 def judge(method: str, folder: Path, settings: Any, *, episodes: int) -> dict[str, dict[str, float]]:
     """Mean step reward by policy ("start", "end") and kind of step."""
     column, place = METHODS[method]
-    setup, parts = build_setup(settings), bind_all("reward", settings.reward)
+    setup, parts = build_setup(settings), started(settings.reward)
     learners = {name: policy for name, policy in setup.policies.items() if policy.trainable}
-    held = parts[place].held
+    held = parts[place].state
     held.start(setup, learners)
     run, found = RunFolder.open(folder), {}
     steps = run.checkpoint_steps()

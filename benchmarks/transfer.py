@@ -24,6 +24,7 @@ import machine
 import numpy as np
 import torch
 
+from palaestra.bound import BoundPart, bind
 from palaestra.commands.evaluate import load_weights, open_run
 from palaestra.data import RunSetup
 from palaestra.evaluation.exploitability import Tabular, average, nash_conv, tabular
@@ -32,7 +33,7 @@ from palaestra.launch.arms import ArmRun, run_all
 from palaestra.recipe import load
 from palaestra.store.folder import RunFolder
 from palaestra.training.evaluate import Panel
-from palaestra.training.settings import RunSettings, Use
+from palaestra.training.settings import RunSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS, RESULTS = ROOT / "runs", ROOT / "benchmarks" / "results"
@@ -197,8 +198,9 @@ def on_all(
         return dict(json.loads(kept.read_text()))
     results = {}
     for name in (*trained, *held_out):
-        use = Use(name="games", options={"games": [name], "opponent": "random", "text": "signs", "reward_max": 1.0})
-        results[name] = played(settings, setup, use, games=games, temperature=1.0)
+        options = {"games": [name], "opponent": "random", "text": "signs", "reward_max": 1.0}
+        environment = bind("environment", BoundPart(name="games", options=options))
+        results[name] = played(settings, setup, environment, games=games, temperature=1.0)
         say(f"{name}: {results[name]}")
     kept.write_text(json.dumps(results, indent=1))
     return results
@@ -247,10 +249,12 @@ def opened(path: Path) -> tuple[RunSettings, RunSetup, RunFolder]:
     return recipe.settings, setup, RunFolder.open(str(path))
 
 
-def played(settings: RunSettings, setup: RunSetup, use: Use, *, games: int, temperature: float) -> dict[str, float]:
+def played(
+    settings: RunSettings, setup: RunSetup, environment: BoundPart, *, games: int, temperature: float
+) -> dict[str, float]:
     """The policy in a panel of this environment: reward, shares won, lost and ended by what is no legal move."""
     own = settings.evaluation.model_copy(
-        update={"environment": use, "tasks": games, "temperature": temperature, "panel": None}
+        update={"environment": environment, "tasks": games, "temperature": temperature, "panel": None}
     )
     with closing(Panel(settings.model_copy(update={"evaluation": own}), setup)) as panel:
         _, episodes = panel.play()

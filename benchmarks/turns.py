@@ -25,6 +25,7 @@ import numpy as np
 from machine import describe
 from matplotlib.figure import Figure
 
+from palaestra.bound import BoundPart, bind
 from palaestra.chat import FullHistory
 from palaestra.data import Play, RunSetup, Step, Trajectory, derive
 from palaestra.data.iteration import Iteration
@@ -35,9 +36,7 @@ from palaestra.registry import part
 from palaestra.rollout.roles import Role
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.testing.fakes import WORDS, EchoEnvironment
-from palaestra.training.bound import bind
 from palaestra.training.experience import Parts, prepare
-from palaestra.training.settings import Use
 from palaestra.training.updates import Updater
 
 RESULT = Path(__file__).parent / "results" / "turns.json"
@@ -113,11 +112,11 @@ def make_side(variant: str, sizes: Sizes) -> Side:
     engine = InProcessEngine(models={"main": player.model})
     player.engine = engine if variant == "once" else Rereading(engine)
     learner = make_policy(sizes)  # equal seeds give equal weights
-    optimizer = bind("optimizer", Use(name="adamw", options={"lr": 1e-3}))
+    optimizer = bind("optimizer", BoundPart(name="adamw", options={"lr": 1e-3}))
     updater = Updater(
         policy=learner,
         optimizer=optimizer(list(learner.module.parameters())),
-        loss=bind("loss", Use(name="ppo_clip")),
+        loss=bind("loss", BoundPart(name="ppo_clip")),
         regularizers=[],
         how="token-mean",
         constant=None,
@@ -156,9 +155,9 @@ def play(side: Side, turns: int, sizes: Sizes) -> list[Trajectory]:
 def learn(side: Side, played: Sequence[Trajectory]) -> tuple[float, int]:
     """One update. Returns the gradient's norm and how many ids the model read."""
     parts = Parts(
-        reward=[bind("reward", Use(name="environment"))],
+        reward=[bind("reward", BoundPart(name="environment"))],
         selection=[],
-        advantage=[bind("advantage", Use(name="grpo"))],
+        advantage=[bind("advantage", BoundPart(name="grpo"))],
         weights=[],
     )
     experience = prepare(

@@ -32,14 +32,13 @@ import torch
 from machine import describe
 from torch import Tensor
 
+from palaestra.bound import BoundPart, bind
 from palaestra.data import Action, FinishReason, Observation, RunSetup, Step, Task, Trajectory
 from palaestra.data.iteration import Iteration
 from palaestra.models.causal_lm import make_causal_lm
 from palaestra.models.tokenizer import train_tokenizer
 from palaestra.policies.language import LanguagePolicy
-from palaestra.training.bound import bind
 from palaestra.training.experience import Parts, prepare
-from palaestra.training.settings import Use
 from palaestra.training.updates import Updater
 
 RESULT = Path(__file__).parent / "results" / "vs_trl.json"
@@ -141,16 +140,16 @@ def ours(model: Any) -> Ours:
     policy = LanguagePolicy("main", RunSetup(seed=0, texts=lambda: ["x"]), hidden=32, heads=2, vocabulary=300)
     policy.module["model"] = model
     parts = Parts(
-        reward=[bind("reward", Use(name="environment"))],
+        reward=[bind("reward", BoundPart(name="environment"))],
         selection=[],
-        advantage=[bind("advantage", Use(name="grpo"))],
+        advantage=[bind("advantage", BoundPart(name="grpo"))],
         weights=[],
     )
-    optimizer = bind("optimizer", Use(name="adamw", options={"lr": RATE, "clip": NORM}))
+    optimizer = bind("optimizer", BoundPart(name="adamw", options={"lr": RATE, "clip": NORM}))
     updater = Updater(
         policy=policy,
         optimizer=optimizer(list(policy.module.parameters())),
-        loss=bind("loss", Use(name="ppo_clip", options={"low": CLIP, "high": CLIP})),
+        loss=bind("loss", BoundPart(name="ppo_clip", options={"low": CLIP, "high": CLIP})),
         regularizers=[],
         how="token-mean",
         constant=None,

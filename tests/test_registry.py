@@ -14,13 +14,12 @@ import pytest
 import torch
 
 from palaestra.algebra import Peers
+from palaestra.bound import BoundPart, bind
 from palaestra.data import StepTable
 from palaestra.errors import ContractError, RecipeError
 from palaestra.parts.estimators import dr_mas, grpo, grpo_process
 from palaestra.registry import OptionGroup, Part, PositiveInt, declared, names, part, register, registration
 from palaestra.systems.gigpo import gigpo
-from palaestra.training.bound import bind
-from palaestra.training.settings import Use
 
 GROUP = ["ddof", "singleton", "zero_variance"]
 TABLE = StepTable(
@@ -74,7 +73,7 @@ def test_4_what_parts_say_of_themselves() -> None:
 
     assert [declared(one, "called_per") for one in (Mine, Mine(), Other, Other())] == ["group"] * 2 + ["iteration"] * 2
     assert declared(Other(), "provides") == {"node"} and declared(grpo, "provides") is None
-    assert declared(bind("program", Use(name="play")), "roles") == () and declared(lambda: None, "roles") is None
+    assert declared(bind("program", BoundPart(name="play")), "roles") == () and declared(lambda: None, "roles") is None
     assert declared(part("rollout", "episodes").target, "opens") and not declared(
         part("rollout", "vector").target, "opens"
     )

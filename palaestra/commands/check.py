@@ -8,7 +8,6 @@ from palaestra.envs.kit.panels import panels
 from palaestra.evaluation.scripted import verify_played
 from palaestra.recipe import load
 from palaestra.testing import check_environment
-from palaestra.training.bound import bind
 
 
 def run(*, environment: str, overrides: Sequence[str]) -> None:
@@ -24,8 +23,8 @@ def run(*, environment: str, overrides: Sequence[str]) -> None:
         [{"environment": {environment: {}}, "policies": {"main": {"policy": "random", "trainable": False}}}],
         [f"environment.{environment}.{override}" for override in overrides],
     )
-    bound = bind("environment", recipe.settings.environment)
-    check_environment(bound(), make=bound)
+    environment_part = recipe.settings.environment
+    check_environment(environment_part(), make=environment_part)
     print(f"{environment}: every rule of the environment protocol holds")
     for name, entry in panels().items():
         if entry.environment == environment and not overrides:

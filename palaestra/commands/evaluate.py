@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from palaestra.bound import BoundPart, bind
 from palaestra.commands.train import resolve
 from palaestra.data import RunSetup
 from palaestra.errors import RunFolderError
@@ -14,11 +15,10 @@ from palaestra.evaluation.panels import failure_line, interval_line, result_line
 from palaestra.recipe import Recipe, split_arguments
 from palaestra.rollout.programs import roles_of
 from palaestra.store.folder import RECIPE, RunFolder
-from palaestra.training.bound import bind
 from palaestra.training.build import build_setup
 from palaestra.training.checkpoint import load_policy
 from palaestra.training.evaluate import Panel
-from palaestra.training.settings import PolicySettings, RoleSettings, RunSettings, Use
+from palaestra.training.settings import PolicySettings, RoleSettings, RunSettings
 
 
 def run(*, recipe: Sequence[str], policy: str | None, checkpoint: int | None) -> None:
@@ -80,8 +80,9 @@ def load_weights(setup: RunSetup, folder: RunFolder, checkpoint: int | None) -> 
 def scripted(settings: RunSettings, policy: str) -> RunSettings:
     """The same run with every agent of the environment played by a scripted policy; a team's program is left out, as
     only its environment knows what is good or legal."""
-    player = PolicySettings(policy=Use(name=policy), trainable=False)
-    changed: dict[str, Any] = {"policies": {policy: player}, "agents": {"*": RoleSettings(policy=policy)}}
-    if roles_of(bind("program", settings.program)) != ():
-        changed["program"] = Use(name="play")
+    player = PolicySettings(policy=bind("policy", BoundPart(name=policy)), trainable=False)
+    role = RoleSettings(policy=policy, context=bind("context", RoleSettings().context))
+    changed: dict[str, Any] = {"policies": {policy: player}, "agents": {"*": role}}
+    if roles_of(settings.program) != ():
+        changed["program"] = bind("program", BoundPart(name="play"))
     return settings.model_copy(update={**changed, "reference": None})

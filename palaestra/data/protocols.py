@@ -402,6 +402,7 @@ class StatefulPart(Protocol):
         Args:
             setup: what the run's policies were made with. policies: the trained ones, by name.
         """
+        return
 
     def choose(self, trajectories: list[Trajectory], iteration: Iteration) -> list[Trajectory]:
         """The episodes that the update learns from, such as those of a buffer. Default: those that were played.
@@ -425,6 +426,7 @@ class StatefulPart(Protocol):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state` was taken; `start` came before. Default: nothing is read."""
+        return
 
 
 if not TYPE_CHECKING:  # a type checker finds a misspelled name

@@ -52,7 +52,6 @@ def check(settings: RunSettings, parts: Sequence[UsedPart], rows: Mapping[str, R
 
     Raises: RecipeError, with the place that is at fault and the ways out; UnknownName, for the runner.
     """
-    registry.part("rollout", settings.rollout.runner, where=rows["rollout.runner"].mark.where)
     _check_policies(settings, rows)
     _check_settings(settings, rows)
     _check_warm_start(parts, tree.get("warm_start"))
@@ -99,10 +98,10 @@ def _check_settings(settings: RunSettings, rows: Mapping[str, Row]) -> None:
             remedy="Set rollout.workers=1 or more, or leave `rollout.step_seconds` out.",
         )
     training = settings.training
-    if training.max_staleness and rollout.runner != "episodes":
+    if training.max_staleness and rollout.runner.name != "episodes":
         raise RecipeError(
             where=rows["training.max_staleness"].mark.where,
-            what=f"the runner `{rollout.runner}` plays all episodes together, and `training.max_staleness` wants "
+            what=f"the runner `{rollout.runner.name}` plays all episodes together, and `training.max_staleness` wants "
             "episodes that go on while the policies learn.",
             remedy="Set rollout.runner=episodes, or training.max_staleness=0.",
         )
@@ -114,7 +113,7 @@ def _check_settings(settings: RunSettings, rows: Mapping[str, Row]) -> None:
                 "speed.",
                 remedy="Set one of them to 0.",
             )
-    if settings.strategy and rollout.runner == "windows":
+    if settings.strategy and rollout.runner.name == "windows":
         raise RecipeError(
             where=rows["rollout.runner"].mark.where,
             what="the runner `windows` suspends episodes between iterations, and a strategy wants them whole.",
@@ -154,9 +153,9 @@ def _check_need(
         if settings.rollout.group < 2:
             raise _no_group(used, rows["rollout.group"])
     elif need == "fork":
-        if not _forks(settings.rollout.runner):
+        if not _forks(settings.rollout.runner.name):
             runners = [name for name in registry.names("rollout") if _forks(name)]
-            fault = f"forks of episodes, and the runner `{settings.rollout.runner}` makes none"
+            fault = f"forks of episodes, and the runner `{settings.rollout.runner.name}` makes none"
             where = rows["rollout.runner"].mark.where
             raise _refusal(used, need, fault, f"set rollout.runner={' or '.join(runners)}", where=where)
     elif need == "reference":
@@ -233,7 +232,7 @@ def _check_output(need: str, used: UsedPart, settings: RunSettings, parts: Seque
 
 def _check_column(need: str, used: UsedPart, settings: RunSettings, parts: Sequence[UsedPart]) -> None:
     environment = _environment(parts)
-    runner = registry.part("rollout", settings.rollout.runner).target
+    runner = settings.rollout.runner.part.target
     provided = [declared(target, "provides") for target in (runner, *(other.part.target for other in parts))]
     runners = [name for name in registry.names("rollout") if need in _provides("rollout", name)]
     own = declared(environment.part.target, "provides")
@@ -243,7 +242,7 @@ def _check_column(need: str, used: UsedPart, settings: RunSettings, parts: Seque
     fault = f"the column `{need}`, and environment `{environment.name}` gives none"
     way = f"give {source} in `{environment.name}` and name `{need}` in its `provides`"
     if runners:  # it is the runner's affair, not the environment's
-        fault = f"the column `{need}`, and the runner `{settings.rollout.runner}` gives none"
+        fault = f"the column `{need}`, and the runner `{settings.rollout.runner.name}` gives none"
         way = f"set rollout.runner={' or '.join(runners)}"
     raise _refusal(used, need, fault, way, verb="reads")
 

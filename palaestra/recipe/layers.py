@@ -16,10 +16,11 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from palaestra import registry
+from palaestra.bound import BoundPart
 from palaestra.errors import RecipeError
 from palaestra.recipe.origins import Mark, Node, node_of
 from palaestra.registry import Section
-from palaestra.training.settings import PART_SLOTS, RunSettings, Use
+from palaestra.training.settings import PART_SLOTS, RunSettings
 
 Place = tuple[str, ...]  # ("policies", "main", "policy")
 OPTIONS: Place = ("",)  # where the options of a part stand: no place of a part, whatever an option is called
@@ -76,7 +77,7 @@ def default_mark(path: Place, value: Any) -> Mark:
 def _default_parts(path: Place) -> Node | None:
     field = field_at(path)
     default = field.default if field is not None else None
-    uses = [use for use in (default if isinstance(default, list) else [default]) if isinstance(use, Use)]
+    uses = [use for use in (default if isinstance(default, list) else [default]) if isinstance(use, BoundPart)]
     if not uses:
         return None
     mark = default_mark(path, ", ".join(use.name for use in uses))

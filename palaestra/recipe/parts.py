@@ -1,7 +1,4 @@
-"""The parts that a recipe uses: found in the registry, their options checked and filled in.
-
-Knows names, signatures and places. Knows nothing of what parts compute or whether they fit together.
-"""
+"""The parts that a recipe uses: found in the registry, their options checked and filled in, and bound."""
 
 from __future__ import annotations
 
@@ -12,11 +9,11 @@ from typing import Any
 import pydantic
 
 from palaestra import registry
+from palaestra.bound import BoundPart, refuse_former
 from palaestra.errors import MissingExtra, PalaestraError, RecipeError
 from palaestra.recipe.layers import OWN_PART, Place, default_mark, parts_of, slot_at
 from palaestra.recipe.origins import Mark, Node
-from palaestra.registry import Part
-from palaestra.training.settings import Use
+from palaestra.registry import Part, Section
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +48,14 @@ class UsedPart:
         """The options without their places."""
         return {name: row.value for name, row in self.options.items()}
 
+    def bound(self, written: BoundPart, *, strict: bool) -> BoundPart:
+        """The part for training. In a strict recipe a lone peer is an error, unless the recipe says what it gets."""
+        refuse_former(self.part, where=self.mark.where)
+        options = self.values
+        if strict and self.part.slot == "advantage" and "singleton" in options and "singleton" not in written.options:
+            options["singleton"] = "error"
+        return written.bound(self.part, options)
+
     @property
     def owner(self) -> str | None:
         """The policy or role whose own part this is; None: it belongs to the whole run."""
@@ -58,7 +63,7 @@ class UsedPart:
         return pieces[1] if pieces[0] in ("policies", "agents") else None
 
 
-def used_parts(place: Place, uses: list[Use], node: Node | None) -> Iterator[UsedPart]:
+def used_parts(place: Place, uses: list[BoundPart], node: Node | None) -> Iterator[UsedPart]:
     """The parts at one place.
 
     Raises: UnknownName, RecipeError, MissingExtra, each with the place of the offending part or option.
@@ -92,7 +97,7 @@ def _find(slot: str, name: str, mark: Mark) -> Part:
         ) from error
 
 
-def _options(part: Part, use: Use, written: Node | None, key: str, mark: Mark) -> dict[str, Row]:
+def _options(part: Part, use: BoundPart, written: Node | None, key: str, mark: Mark) -> dict[str, Row]:
     def place(name: str) -> Mark | None:
         node = written.get(name) if written is not None else None
         return node.mark if node is not None else None
@@ -105,7 +110,7 @@ def _options(part: Part, use: Use, written: Node | None, key: str, mark: Mark) -
     return {name: Row(value, place(name) or default(name, value)) for name, value in checked.items()}
 
 
-def _first_fault(part: Part, use: Use) -> str | None:
+def _first_fault(part: Part, use: BoundPart) -> str | None:
     """The option that `Part.check` will refuse, so that the message can name its line."""
     try:
         part.options.model_validate(use.options)
@@ -113,3 +118,17 @@ def _first_fault(part: Part, use: Use) -> str | None:
         where = error.errors()[0]["loc"]
         return str(where[0]) if where else None
     return None
+
+
+def with_bound(section: Any, bound: Mapping[Place, Any], place: Place = ()) -> Any:
+    """The settings with bound parts at their places."""
+    changed: dict[str, Any] = {}
+    for name in type(section).model_fields:
+        value, here = getattr(section, name), (*place, name)
+        if here in bound:
+            changed[name] = bound[here]
+        elif isinstance(value, Section) and not isinstance(value, BoundPart):
+            changed[name] = with_bound(value, bound, here)
+        elif here in (("agents",), ("policies",)):
+            changed[name] = {key: with_bound(inner, bound, (*here, key)) for key, inner in value.items()}
+    return section.model_copy(update=changed)

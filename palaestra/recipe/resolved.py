@@ -13,14 +13,15 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
+from palaestra.bound import BoundPart
 from palaestra.errors import RecipeError, UnknownName, nearest
 from palaestra.recipe.feasibility import check
-from palaestra.recipe.layers import default_mark, merge, override, slot_at
+from palaestra.recipe.layers import Place, default_mark, merge, override, slot_at
 from palaestra.recipe.origins import Mark, Node, node_of, read_override
-from palaestra.recipe.parts import Row, UsedPart, used_parts
+from palaestra.recipe.parts import Row, UsedPart, used_parts, with_bound
 from palaestra.recipe.sources import Source, read_layers
 from palaestra.recipe.validation import leaves, validate
-from palaestra.training.settings import RunSettings, Use
+from palaestra.training.settings import RoleSettings, RunSettings
 
 WIDEST = 44  # columns of the table of `explain`; a longer cell pushes its neighbors
 
@@ -132,22 +133,30 @@ def _override(tree: Node, overrides: Sequence[str]) -> Node:
 
 
 def _resolve(tree: Node) -> Recipe:
-    settings = validate(tree)
+    written = validate(tree)
     rows: dict[str, Row] = {}
     parts: list[UsedPart] = []
-    for place, value, node in leaves(settings, tree):
+    bound: dict[Place, Any] = {}
+    for place, value, node in leaves(written, tree):
         key = ".".join(place)
         names = _names(value) if slot_at(place) else value
         rows[key] = Row(names, node.mark if node is not None else default_mark(place, _written(names)))
         if slot_at(place) and value is not None:
-            here = list(used_parts(place, value if isinstance(value, list) else [value], node))
+            uses = value if isinstance(value, list) else [value]
+            here = list(used_parts(place, uses, node))
             rows |= {f"{used.key}.{name}": row for used in here for name, row in used.options.items()}
             parts += here
+            made = [used.bound(use, strict=written.strict) for used, use in zip(here, uses, strict=True)]
+            bound[place] = made if isinstance(value, list) else made[0]
+    (context,) = used_parts(("agents", "*", "context"), [RoleSettings().context], None)
+    bound_context = context.bound(RoleSettings().context, strict=False)
+    settings: RunSettings = with_bound(written, bound)
+    settings._other_role = RoleSettings(context=bound_context)
     check(settings, parts, rows, tree)
     return Recipe(settings=settings, parts=tuple(parts), rows=rows, tree=tree)
 
 
-def _names(value: Use | list[Use] | None) -> Any:
+def _names(value: BoundPart | list[BoundPart] | None) -> Any:
     """What stands for parts in a row: a name, or a list of names where there is not exactly one."""
     if isinstance(value, list):
         return value[0].name if len(value) == 1 else [use.name for use in value]

@@ -6,13 +6,14 @@ from typing import Annotated, Literal
 
 import pydantic
 
+from palaestra.bound import BoundPart
 from palaestra.registry import NonNegative, Positive, PositiveInt, Section
 
 
 class RolloutSettings(Section):
     """How experience is collected."""
 
-    runner: str = "episodes"
+    runner: BoundPart = BoundPart(name="episodes")
     tasks: PositiveInt = 16  # task instances an iteration
     group: PositiveInt = 8  # trajectories per task instance
     max_turns: PositiveInt = 32

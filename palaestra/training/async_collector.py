@@ -17,15 +17,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from palaestra.bound import BoundPart
 from palaestra.data import Play, RunSetup, Trajectory, derive
 from palaestra.data.protocols import Sampling
 from palaestra.data.table import token_count
 from palaestra.errors import ContractError, RecipeError
-from palaestra.registry import declared, part
+from palaestra.registry import declared
 from palaestra.rollout.journal import Journal, name_of
 from palaestra.rollout.strategies import RolloutContext, called_per, play_through
 from palaestra.training.batch import Batch
-from palaestra.training.bound import Bound
 from palaestra.training.collector import Collector
 from palaestra.training.settings import RunSettings
 
@@ -76,7 +76,7 @@ def refuse_strategies(settings: RunSettings) -> None:
     """Raises: RecipeError, if a strategy must be called once an iteration: ahead of the updates each group is played
     by a call of its own; ContractError, as `called_per`."""
     for use in settings.strategy:
-        if called_per(part("strategy", use.name).target) == "iteration":
+        if called_per(use.part.target) == "iteration":
             raise RecipeError(
                 where=f"strategy: {use.name}, training.max_staleness: {settings.training.max_staleness}",
                 what=f"`{use.name}` must be called once an iteration, and episodes that are played ahead of the "
@@ -95,7 +95,7 @@ class AsyncCollector:
     """
 
     def __init__(
-        self, settings: RunSettings, setup: RunSetup, sampler: Bound, strategies: Sequence[Any], journal: Journal
+        self, settings: RunSettings, setup: RunSetup, sampler: BoundPart, strategies: Sequence[Any], journal: Journal
     ) -> None:
         """Raises: ContractError, if the runner cannot play in an event loop of its own; RecipeError, if a strategy
         cannot be called group by group."""
@@ -116,7 +116,7 @@ class AsyncCollector:
         self._inner = Collector(settings, setup, sampler, strategies, copies=True)
         if not declared(self._inner.acting.runner, "opens"):
             raise ContractError(
-                where=f"rollout.runner: {settings.rollout.runner}",
+                where=f"rollout.runner: {settings.rollout.runner.name}",
                 what="it plays in lock step, and `training.max_staleness` wants episodes that go on by themselves.",
                 remedy="Set rollout.runner=episodes, or training.max_staleness=0.",
             )

@@ -6,34 +6,29 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from palaestra.bound import BoundPart
 from palaestra.data import Play, RunSetup, StopReason, Task, Trajectory, derive
 from palaestra.data.abilities import has, require, sizes_of
 from palaestra.data.protocols import Optimizer, Policy, complete
 from palaestra.engines import InProcessEngine
 from palaestra.errors import ContractError, RecipeError, nearest
 from palaestra.models.devices import run_device
-from palaestra.registry import declared, part
-from palaestra.rollout.programs import demonstration_of, roles_of
-from palaestra.rollout.role_tools import phrases_of
-from palaestra.rollout.roles import Role
+from palaestra.policies.scripted import expert, random
+from palaestra.registry import declared
+from palaestra.rollout.programs import demonstration_of, play, roles_of
+from palaestra.rollout.roles import Role, phrases_of
+from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.training.bound import bind, bind_all
 from palaestra.training.roles import make_roles, temperatures
-from palaestra.training.settings import PolicySettings, RunSettings, Use
+from palaestra.training.settings import PolicySettings, RunSettings
 
 TRANSCRIPTS = 96  # episodes that a tokenizer is trained on
 
 
-def make_optimizer(use: Use, module: Any) -> Any:
+def make_optimizer(optimizer: BoundPart, module: Any) -> Any:
     """An optimizer of a policy's module; those that tell layers apart are given the module, others its parameters."""
-    bound = bind("optimizer", use)
-    made = bound(module if "module" in bound.part.data else list(module.parameters()))
-    return complete(made, Optimizer, where=f"optimizer: {use.name}")
-
-
-def make_environment(name: str, options: Mapping[str, Any]) -> Any:
-    """A fresh environment, found by its name, so that workers in other processes can make it too."""
-    return part("environment", name).target(**options)
+    made = optimizer(module if "module" in optimizer.part.data else list(module.parameters()))
+    return complete(made, Optimizer, where=f"optimizer: {optimizer.name}")
 
 
 def build_setup(settings: RunSettings) -> RunSetup:
@@ -42,13 +37,12 @@ def build_setup(settings: RunSettings) -> RunSetup:
     Raises: RecipeError, ContractError.
     """
     device = run_device(settings.device)
-    use = settings.environment
-    environment = bind("environment", use)
-    make = functools.partial(make_environment, use.name, environment.options)
+    environment = settings.environment
+    make = functools.partial(environment.part.target, **environment.options)
     source = require(
         make(),
         "tasks",
-        where=f"environment: {use.name}",
+        where=f"environment: {environment.name}",
         what="it gives no tasks.",
         remedy="Add a method `tasks(split, n, seed) -> list[Task]`; training draws its tasks there.",
     )
@@ -56,22 +50,25 @@ def build_setup(settings: RunSettings) -> RunSetup:
     setup = RunSetup(
         seed=derive(settings.seed, "weights") % 2**31,
         device=str(device),
-        environment_name=use.name,
+        environment_name=environment.name,
         environment_options=environment.options,
         make_environment=make,
         source=source,
         vector_size=vector_size,
         action_count=action_count,
-        texts=lambda: [*transcripts(use, make, source, settings.rollout, settings.seed), *phrases(settings, source)],
+        texts=lambda: [
+            *transcripts(settings, make, source),
+            *phrases(settings, source),
+        ],
     )
     make_policies(settings, setup)
     connect_engine(setup.policies, setup.device)
-    setup.program = bind("program", settings.program)
+    setup.program = settings.program
     declared = roles_of(setup.program)
     setup.roles = make_roles(settings, source.agents, declared, setup.policies)
     setup.team = tuple(declared or (name for name in settings.agents if name != "*"))
     setup.temperatures = temperatures(settings, setup.roles)  # it may refuse the recipe: before there are workers
-    setup.runner = part("rollout", settings.rollout.runner).target(setup, settings.rollout)
+    setup.runner = settings.rollout.runner.part.target(setup, settings.rollout)
     if has(source, "expert"):
         setup.demonstrate = functools.partial(demonstrations, setup, settings.seed)
     return setup
@@ -93,9 +90,8 @@ def make_policies(settings: RunSettings, setup: RunSetup) -> None:
 
 def _below(settings: PolicySettings) -> str | None:
     """The policy that this one stands on, if its kind does."""
-    bound = bind("policy", settings.policy)
-    stands_on = declared(bound.part.target, "stands_on")
-    return None if stands_on is None else stands_on(bound.options)
+    stands_on = declared(settings.policy.part.target, "stands_on")
+    return None if stands_on is None else stands_on(settings.policy.options)
 
 
 def _check_base(name: str, base: str, below: Mapping[str, str | None], settings: RunSettings) -> None:
@@ -125,13 +121,12 @@ def _check_base(name: str, base: str, below: Mapping[str, str | None], settings:
 
 
 def _policy(name: str, settings: PolicySettings, setup: RunSetup) -> Any:
-    bound = bind("policy", settings.policy)
-    options = dict(bound.options)
+    options = dict(settings.policy.options)
     if settings.load is not None:
         if "model" not in options:
             raise RecipeError(where=f"policies.{name}.load", what=f"policy `{settings.policy.name}` loads no folder.")
         options["model"] = settings.load
-    made = bound.part.target(name, setup, **options)
+    made = settings.policy.part.target(name, setup, **options)
     if hasattr(made, "twin") and not hasattr(made, "clone"):
         raise ContractError(
             where=f"policies.{name}.policy: {settings.policy.name}",
@@ -152,23 +147,24 @@ def connect_engine(policies: Mapping[str, Any], device: str) -> None:
             policies[name].engine = engine
 
 
-def transcripts(use: Use, make: Callable[[], Any], source: Any, rollout: RolloutSettings, seed: int) -> list[str]:
+def transcripts(settings: RunSettings, make: Callable[[], Any], source: Any) -> list[str]:
     """What expert (else random) play reads and writes: texts for a tokenizer. Runs in the run's own workers."""
-    kind = "expert" if has(source, "expert") else "random"
+    seed, environment = settings.seed, settings.environment
+    kind, player = ("expert", expert) if has(source, "expert") else ("random", random)
     setup = RunSetup(
         seed=seed,
-        environment_name=use.name,
-        environment_options=use.options,
+        environment_name=environment.name,
+        environment_options=environment.options,
         make_environment=make,
         action_count=sizes_of(source)[1],
-        program=part("program", "play").target,
+        program=play,
     )
-    setup.roles = {"*": Role(policy=part("policy", kind).target(kind, setup))}
+    setup.roles = {"*": Role(policy=player(kind, setup))}
     tasks: list[Task] = source.tasks("train", TRANSCRIPTS, derive(seed, "transcripts"))
     plays = [Play(task=t, group="transcripts", sample=i, seed=derive(seed, i)) for i, t in enumerate(tasks)]
     texts: list[str] = []
-    workers = rollout.model_dump(include={"workers", "worker_kind", "step_seconds", "in_flight"})
-    runner = part("rollout", "episodes").target(setup, RolloutSettings(max_turns=64, **workers))
+    workers = settings.rollout.model_dump(include={"workers", "worker_kind", "step_seconds", "in_flight"})
+    runner = EpisodeRunner(setup, RolloutSettings(max_turns=64, **workers))
     try:
         played = runner.collect(plays)
     finally:
@@ -195,7 +191,7 @@ def phrases(settings: RunSettings, source: Any) -> list[str]:
     texts for a tokenizer."""
     texts: list[str] = [*source.phrases] if has(source, "phrases") else []
     for role in settings.agents.values():
-        texts += bind("context", role.context)().phrases
-    for strategy in bind_all("strategy", settings.strategy):
-        texts += strategy.can("phrases") or ()
+        texts += role.context().phrases
+    for strategy in settings.strategy:
+        texts += strategy.started().can("phrases") or ()
     return texts + phrases_of([tool.name for role in settings.agents.values() for tool in role.tools.use])

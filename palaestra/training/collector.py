@@ -12,11 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from palaestra.bound import BoundPart
 from palaestra.data import Play, RunSetup, Trajectory, derive
-from palaestra.registry import part
 from palaestra.rollout.strategies import RolloutContext
 from palaestra.training.batch import Batch
-from palaestra.training.bound import Bound
 from palaestra.training.build import connect_engine
 from palaestra.training.settings import RunSettings
 
@@ -39,7 +38,7 @@ class Collector:
         self,
         settings: RunSettings,
         setup: RunSetup,
-        sampler: Bound,
+        sampler: BoundPart,
         strategies: Sequence[Any],
         *,
         copies: bool = False,
@@ -193,5 +192,5 @@ def _with_copies(setup: RunSetup, settings: RunSettings) -> RunSetup:
     connect_engine(policies, setup.device)
     roles = {name: dataclasses.replace(role, policy=policies[role.policy.name]) for name, role in setup.roles.items()}
     acting = dataclasses.replace(setup, policies=policies, roles=roles)
-    acting.runner = part("rollout", settings.rollout.runner).target(acting, settings.rollout)
+    acting.runner = settings.rollout.runner.part.target(acting, settings.rollout)
     return acting

@@ -7,19 +7,17 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from palaestra.bound import BoundPart
 from palaestra.data import Play, RunSetup, Task, Trajectory, derive
 from palaestra.envs.kit.panels import evaluation_tasks
 from palaestra.evaluation.panels import Evaluation, summarize
-from palaestra.registry import part
-from palaestra.training.bound import Bound, bind
-from palaestra.training.build import make_environment
 from palaestra.training.settings import RunSettings
 
 
 class Panel:
     """Held-out tasks and the runner that plays them; `close` it at the end, since the runner may be its own."""
 
-    def __init__(self, settings: RunSettings, setup: RunSetup, strategies: Sequence[Bound] = ()) -> None:
+    def __init__(self, settings: RunSettings, setup: RunSetup, strategies: Sequence[BoundPart] = ()) -> None:
         """
         Args:
             strategies: one that holds an `instruction` says with which one the panel is played.
@@ -34,19 +32,19 @@ class Panel:
         self._own: Any = None  # a runner beside the run's
         if self._settings.environment is not None:
             self.name = self._settings.environment.name
-            bound = bind("environment", self._settings.environment)
-            make = functools.partial(make_environment, self._settings.environment.name, bound.options)
+            environment = self._settings.environment
+            make = functools.partial(environment.part.target, **environment.options)
             source = make()
             setup = dataclasses.replace(
                 setup,
                 environment_name=self.name,
-                environment_options=bound.options,
+                environment_options=environment.options,
                 make_environment=make,
                 source=source,
             )
         self.tasks: Sequence[Task] = evaluation_tasks(source, self._settings.tasks, name=self._settings.panel)
         if self._settings.environment is not None:
-            self._runner = self._own = part("rollout", settings.rollout.runner).target(setup, settings.rollout)
+            self._runner = self._own = settings.rollout.runner.part.target(setup, settings.rollout)
 
     def close(self) -> None:
         """End the runner's workers, if it is the panel's own; that of the run is closed with the run."""

@@ -15,27 +15,46 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from palaestra.bound import BoundPart
 from palaestra.data import Iteration, Row, StepTable, Trajectory, rows_of
-from palaestra.data.protocols import Samples, StatefulPart
-from palaestra.training.bound import Bound
+from palaestra.data.protocols import Samples, StatefulPart, complete
+from palaestra.errors import ContractError
 from palaestra.training.credit import assign_credit
 from palaestra.training.factors import combine
 from palaestra.training.passes import fill_columns, plan_passes, reader
+
+FORMER_MEMBERS = {"warming": "`ready` now, and means the opposite"}  # of parts with state
+
+
+def started(parts: Sequence[BoundPart]) -> list[BoundPart]:
+    """The parts as a run holds them, those with state with an object each.
+
+    Raises: ContractError, for an object that lacks a member of `StatefulPart` or has one by its earlier name.
+    """
+    held = [part.started() for part in parts]
+    for part in held:
+        where = f"{part.part.slot}: {part.name}"
+        for former, now in FORMER_MEMBERS.items():
+            if part.can(former) is not None:
+                raise ContractError(where=where, what=f"its attribute `{former}` is called {now}.", remedy="Rename it.")
+        if part.state is not None:
+            complete(part.state, StatefulPart, where=where)
+    return held
 
 
 @dataclass(slots=True, kw_only=True)
 class Parts:
     """The parts between rollout and loss, in the order in which they run."""
 
-    reward: Sequence[Bound]
-    selection: Sequence[Bound]
-    advantage: Sequence[Bound]
-    weights: Sequence[Bound]
-    updates: Mapping[str, Sequence[Bound]] = field(default_factory=dict)  # per policy, its loss and regularizers
+    reward: Sequence[BoundPart]
+    selection: Sequence[BoundPart]
+    advantage: Sequence[BoundPart]
+    weights: Sequence[BoundPart]
+    updates: Mapping[str, Sequence[BoundPart]] = field(default_factory=dict)  # per policy, its loss and regularizers
     frozen: Callable[[str], bool] = lambda agent: False  # whose acts nothing is learned from
 
     @property
-    def all(self) -> tuple[Bound, ...]:
+    def all(self) -> tuple[BoundPart, ...]:
         """Every part, in the order in which they run."""
         return (*self.reward, *self.selection, *self.advantage, *self.weights)
 
@@ -44,10 +63,10 @@ class Parts:
         """The objects of parts with state, by slot and place: `reward.0`."""
         slots = ("reward", "selection", "advantage", "weights")
         return {
-            f"{slot}.{place}": bound.held
+            f"{slot}.{place}": bound.state
             for slot in slots
             for place, bound in enumerate(getattr(self, slot))
-            if bound.held is not None
+            if bound.state is not None
         }
 
     @property
@@ -131,7 +150,7 @@ def prepare(
     return experience
 
 
-def _weigh(table: StepTable, weights: Sequence[Bound], iteration: Iteration, trained: Tensor) -> StepTable:
+def _weigh(table: StepTable, weights: Sequence[BoundPart], iteration: Iteration, trained: Tensor) -> StepTable:
     """The table with `weight`, the product of all factors of a token, and `counts`, 1 where it is in denominators."""
     factors = [table.row_weight * trained, *(part.at(iteration)(table) for part in weights)]
     masks = [True, *(part.part.writes is None or "counts" in part.part.writes for part in weights)]

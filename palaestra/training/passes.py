@@ -21,11 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from palaestra.bound import BoundPart
 from palaestra.columns import output_of
 from palaestra.data import Iteration, StepTable
 from palaestra.data.batches import micro_batches, token_index
 from palaestra.data.protocols import Samples
-from palaestra.training.bound import Bound
 
 METRICS = "metrics"  # what the log itself reads: entropy in each update
 UNSAID = ("value_old",)  # what a part of the table may read that does not say what it reads
@@ -48,7 +48,7 @@ class Reader:
     frozen_minibatch: bool = False
 
 
-def reader(part: Bound) -> Reader:
+def reader(part: BoundPart) -> Reader:
     """A part with its options as the plan sees it."""
     declared = part.part
     return Reader(

@@ -9,10 +9,8 @@ from typing import Any
 from palaestra.data.protocols import Context, complete
 from palaestra.errors import RecipeError, nearest
 from palaestra.rollout.programs import roles_of
-from palaestra.rollout.role_tools import RoleTools
-from palaestra.rollout.roles import Role
+from palaestra.rollout.roles import Role, RoleTools
 from palaestra.tools import Toolbox
-from palaestra.training.bound import bind, bind_all
 from palaestra.training.settings import RoleSettings, RunSettings, ToolSettings
 
 
@@ -51,10 +49,10 @@ def make_roles(
 def _role(chosen: RoleSettings, policy: Any) -> Role:
     return Role(
         policy=policy,
-        context=complete(bind("context", chosen.context)(), Context, where=f"context: {chosen.context.name}"),
+        context=complete(chosen.context(), Context, where=f"context: {chosen.context.name}"),
         frozen=chosen.frozen,
         prompt=chosen.prompt,
-        parser=None if chosen.parser is None else bind("parser", chosen.parser),
+        parser=chosen.parser,
         tools=_tools(chosen.tools),
         acts_for=chosen.acts_for,
         sampling=chosen.sampling,
@@ -66,7 +64,7 @@ def _tools(chosen: ToolSettings) -> RoleTools | None:
     if not chosen.use:
         return None
     options = chosen.model_dump(exclude={"use"})
-    tools = RoleTools(tools=tuple(bound() for bound in bind_all("tool", chosen.use)), **options)
+    tools = RoleTools(tools=tuple(tool() for tool in chosen.use), **options)
     Toolbox(tools.tools)  # refuses two of one name
     return tools
 
@@ -77,7 +75,7 @@ def temperatures(settings: RunSettings, roles: Mapping[str, Role]) -> dict[str, 
     Raises: RecipeError, if roles that share a trained policy have different ones: its probabilities are taken at one.
     """
     by_policy: dict[str, dict[float, str]] = defaultdict(dict)
-    for name in roles_of(bind("program", settings.program)) or [name for name in roles if name != "*"]:
+    for name in roles_of(settings.program) or [name for name in roles if name != "*"]:
         role = roles[name]
         if not role.frozen:
             temperature = role.sampling.get("temperature", settings.rollout.temperature)

@@ -11,15 +11,9 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 
+from palaestra.bound import BoundPart
 from palaestra.registry import Fraction, NonNegative, Positive, PositiveInt, Section
 from palaestra.rollout.settings import RolloutSettings
-
-
-class Use(Section):
-    """One part and its options, as `name`, or `{name: {option: value}}` in a recipe."""
-
-    name: str
-    options: dict[str, Any] = {}
 
 
 def _around_text(prompt: str) -> str:
@@ -35,7 +29,7 @@ Prompt = Annotated[str, pydantic.AfterValidator(_around_text)]
 class ToolSettings(Section):
     """What one role alone may call, and how."""
 
-    use: list[Use] = []
+    use: list[BoundPart] = []
     format: Literal["json", "tagged", "code", "words"] = "json"
     rounds: PositiveInt = 2  # how often in a row calls are answered; what it says then is its response
     max_calls: PositiveInt | None = None  # of an episode
@@ -47,9 +41,9 @@ class RoleSettings(Section):
     """One role: which policy plays it, what it is shown, how it speaks and how that is read."""
 
     policy: str = "main"
-    context: Use = Use(name="full_history")
+    context: BoundPart = BoundPart(name="full_history")
     prompt: Prompt | None = None  # stands around whatever it is shown, "{text}"; "{tools}" explains its tools
-    parser: Use | None = None  # what its responses mean, in place of the program's own
+    parser: BoundPart | None = None  # what its responses mean, in place of the program's own
     tools: ToolSettings = ToolSettings()
     acts_for: str | None = None  # the environment's agent that it acts for; None: the only one
     frozen: bool = False  # its acts are never learned from; those of other roles of its policy are
@@ -68,11 +62,11 @@ class RoleSettings(Section):
 class PolicySettings(Section):
     """One policy; what is left out comes from the recipe's top level."""
 
-    policy: Use
+    policy: BoundPart
     trainable: bool = True
-    optimizer: Use | None = None
-    loss: Use | None = None
-    regularizers: list[Use] | None = None
+    optimizer: BoundPart | None = None
+    loss: BoundPart | None = None
+    regularizers: list[BoundPart] | None = None
     epochs: PositiveInt | None = None
     minibatches: PositiveInt | None = None
     every: PositiveInt = 1  # learn in each so-many-th iteration only
@@ -90,7 +84,7 @@ class WarmStartSettings(Section):
     noise: Fraction = 0.0  # share of expert actions exchanged for a random legal one in the environment
     frozen: bool = False  # clone policies too that are not trained afterwards
     keep: str | None = None  # folder for the clones: a run that begins alike takes them instead of cloning again
-    optimizer: Use = Use(name="adamw", options={"lr": 1e-3})
+    optimizer: BoundPart = BoundPart(name="adamw", options={"lr": 1e-3})
 
 
 class AggregateSettings(Section):
@@ -125,7 +119,7 @@ class TrainingSettings(Section):
 class EvaluationSettings(Section):
     """Panels of held-out tasks."""
 
-    environment: Use | None = None  # default: the training environment
+    environment: BoundPart | None = None  # default: the training environment
     panel: str | None = None  # a committed panel; None: the first `tasks` of split "eval"
     tasks: PositiveInt = 256
     every: PositiveInt | None = None  # iterations; None: before and after
@@ -141,29 +135,33 @@ class RunSettings(Section):
     run: str | None = None  # run folder; default runs/<name>
     device: str = "cpu"
     strict: bool = False  # refuse what else has a silent default: lone peers, rows that occur twice
-    environment: Use
-    program: Use = Use(name="play")
+    environment: BoundPart
+    program: BoundPart = BoundPart(name="play")
     agents: dict[str, RoleSettings] = {"*": RoleSettings()}
     policies: dict[str, PolicySettings]
     reference: Literal["start"] | None = None  # weights that KL terms refer to: those after the warm start
     warm_start: WarmStartSettings | None = None
-    sampler: Use = Use(name="uniform")
-    strategy: list[Use] = []  # what stands between the plays of an iteration and its trajectories, outermost first
+    sampler: BoundPart = BoundPart(name="uniform")
+    strategy: list[
+        BoundPart
+    ] = []  # what stands between the plays of an iteration and its trajectories, outermost first
     rollout: RolloutSettings = RolloutSettings()
-    reward: list[Use] = [Use(name="environment")]
-    selection: list[Use] = []
-    advantage: list[Use] = [Use(name="grpo")]
-    weights: list[Use] = []
-    loss: Use = Use(name="ppo_clip")
+    reward: list[BoundPart] = [BoundPart(name="environment")]
+    selection: list[BoundPart] = []
+    advantage: list[BoundPart] = [BoundPart(name="grpo")]
+    weights: list[BoundPart] = []
+    loss: BoundPart = BoundPart(name="ppo_clip")
     aggregate: AggregateSettings = AggregateSettings()
-    regularizers: list[Use] = []
-    optimizer: Use = Use(name="adamw", options={"lr": 3e-4})
+    regularizers: list[BoundPart] = []
+    optimizer: BoundPart = BoundPart(name="adamw", options={"lr": 3e-4})
     training: TrainingSettings = TrainingSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
 
+    _other_role: RoleSettings = pydantic.PrivateAttr(default_factory=RoleSettings)  # of agents that no key names
+
     def role(self, agent: str) -> RoleSettings:
         """The settings of one role: its own, else those of `*`."""
-        return self.agents.get(agent) or self.agents.get("*") or RoleSettings()
+        return self.agents.get(agent) or self.agents.get("*") or self._other_role
 
     @property
     def several_updates(self) -> bool:
@@ -181,6 +179,7 @@ class RunSettings(Section):
 
 # Where parts stand in a recipe: path → slot; a list in the model means that a list is allowed.
 PART_SLOTS: dict[str, str] = {
+    "rollout.runner": "rollout",
     "environment": "environment",
     "program": "program",
     "agents.*.context": "context",

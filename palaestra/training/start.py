@@ -1,7 +1,4 @@
-"""Starting and resuming runs: from settings to a Trainer, and its results to the run folder.
-
-Knows how the pieces are put together. Knows no part by name.
-"""
+"""Starting and resuming runs: from settings to a Trainer, and its results to the run folder."""
 
 from __future__ import annotations
 
@@ -11,26 +8,25 @@ from typing import Any
 
 import torch
 
+from palaestra.bound import BoundPart
 from palaestra.data import RunSetup
 from palaestra.evaluation.panels import form
 from palaestra.evaluation.report import write_report
 from palaestra.models.devices import run_device
-from palaestra.registry import part
 from palaestra.rollout.journal import Journal
 from palaestra.store.folder import RECIPE, RunFolder
 from palaestra.store.lock import writing
 from palaestra.store.metrics import MetricsLog
 from palaestra.training.async_collector import AsyncCollector, refuse_strategies
-from palaestra.training.bound import Bound, bind, bind_all
 from palaestra.training.build import build_setup, make_optimizer
 from palaestra.training.checkpoint import RunState
 from palaestra.training.clones import Clones
 from palaestra.training.collector import Collector
 from palaestra.training.evaluate import Panel
-from palaestra.training.experience import Parts
+from palaestra.training.experience import Parts, started
 from palaestra.training.loop import Trainer
 from palaestra.training.progress import Progress
-from palaestra.training.settings import PolicySettings, RunSettings, Use
+from palaestra.training.settings import PolicySettings, RunSettings
 from palaestra.training.updates import Updater
 from palaestra.training.warm_start import warm_start
 
@@ -107,24 +103,24 @@ def _trainer(
     """
     resources = resources or ExitStack()
     parts = Parts(
-        reward=bind_all("reward", settings.reward),
-        selection=bind_all("selection", settings.selection),
-        advantage=bind_all("advantage", _strictly(settings.advantage) if settings.strict else settings.advantage),
-        weights=bind_all("weights", settings.weights),
+        reward=started(settings.reward),
+        selection=started(settings.selection),
+        advantage=started(settings.advantage),
+        weights=started(settings.weights),
     )
     setup = build_setup(settings)
     resources.callback(setup.runner.close)
     parts.frozen = setup.frozen
-    sampler, strategies = bind("sampler", settings.sampler), bind_all("strategy", settings.strategy)
+    sampler, strategies = settings.sampler.started(), [strategy.started() for strategy in settings.strategy]
     updaters = {
         name: _updater(settings, settings.policies[name], policy)
         for name, policy in setup.policies.items()
         if policy.trainable
     }
-    collector = _collector(settings, setup, sampler, [strategy.held or strategy for strategy in strategies], folder)
+    collector = _collector(settings, setup, sampler, [strategy.state or strategy for strategy in strategies], folder)
     resources.callback(collector.close)
-    keepers = {"runner": setup.runner, "sampler": sampler.held}
-    stateful = {place: one.held for place, one in enumerate(strategies) if one.can("state_dict") is not None}
+    keepers = {"runner": setup.runner, "sampler": sampler.state}
+    stateful = {place: one.state for place, one in enumerate(strategies) if one.can("state_dict") is not None}
     keepers |= {f"strategy.{place}": collector.keeper(held) for place, held in stateful.items()}
     if collector.holds_state:  # comes back last: with its state an asynchronous one begins to play, by the others
         keepers["supply"] = collector  # its name in checkpoints
@@ -149,7 +145,7 @@ def _trainer(
 
 
 def _collector(
-    settings: RunSettings, setup: RunSetup, sampler: Bound, strategies: Sequence[Any], folder: RunFolder
+    settings: RunSettings, setup: RunSetup, sampler: BoundPart, strategies: Sequence[Any], folder: RunFolder
 ) -> Collector | AsyncCollector:
     """What gives iterations their episodes: played in between the updates, or beside them."""
     if settings.training.max_staleness:
@@ -157,23 +153,13 @@ def _collector(
     return Collector(settings, setup, sampler, strategies)
 
 
-def _strictly(uses: Sequence[Use]) -> list[Use]:
-    """Estimators for which a lone peer is an error, unless the recipe says what it gets."""
-    return [
-        Use(name=use.name, options={"singleton": "error", **use.options})
-        if "singleton" in part("advantage", use.name).options.model_fields
-        else use
-        for use in uses
-    ]
-
-
 def _updater(settings: RunSettings, own: PolicySettings, policy: Any) -> Updater:
     training = settings.training
     return Updater(
         policy=policy,
         optimizer=make_optimizer(own.optimizer or settings.optimizer, policy.module),
-        loss=bind("loss", own.loss or settings.loss),
-        regularizers=bind_all("regularizer", settings.regularizers if own.regularizers is None else own.regularizers),
+        loss=own.loss or settings.loss,
+        regularizers=settings.regularizers if own.regularizers is None else own.regularizers,
         how=settings.aggregate.how,
         constant=settings.aggregate.constant,
         epochs=own.epochs or training.epochs,

@@ -21,13 +21,13 @@ import torch
 from torch import Tensor
 
 from palaestra.algebra import coefficients, kl_estimate
+from palaestra.bound import BoundPart
 from palaestra.columns import is_output, output_of
 from palaestra.data import TokenBatch, derive
 from palaestra.data.batches import micro_batches, mini_batches, token_index
 from palaestra.data.tokens import IDS, SCOPES
 from palaestra.errors import InvalidData, PalaestraError
 from palaestra.models.devices import device_of
-from palaestra.training.bound import Bound
 from palaestra.training.experience import Experience
 from palaestra.training.passes import plan_passes, reader
 
@@ -63,8 +63,8 @@ class Updater:
 
     policy: Any
     optimizer: Any
-    loss: Bound
-    regularizers: Sequence[Bound]
+    loss: BoundPart
+    regularizers: Sequence[BoundPart]
     how: str
     constant: float | None
     epochs: int
@@ -78,7 +78,7 @@ class Updater:
     spoiled: int = 0
 
     @property
-    def parts(self) -> tuple[Bound, ...]:
+    def parts(self) -> tuple[BoundPart, ...]:
         """The loss and the regularizers."""
         return (self.loss, *self.regularizers)
 
@@ -333,7 +333,7 @@ class Updater:
         return out | {"policy/grad_norm": norm, "policy/lr": rate, "policy/skipped": 0.0 if finite else 1.0}
 
 
-def _only(tokens: TokenBatch, part: Bound) -> TokenBatch:
+def _only(tokens: TokenBatch, part: BoundPart) -> TokenBatch:
     """The batch with the columns that a part reads; all of them, if it does not say."""
     if part.reads is None:
         return tokens
@@ -341,12 +341,12 @@ def _only(tokens: TokenBatch, part: Bound) -> TokenBatch:
     return tokens.replace(**{name: None for name in tokens.columns if name not in names})
 
 
-def _of_critic(regularizer: Bound) -> bool:
+def _of_critic(regularizer: BoundPart) -> bool:
     """Whether it is the error of a critic, which is averaged over the tokens with a target."""
     return "value" in (regularizer.reads or ())
 
 
-def _pulls(regularizer: Bound, at: Literal["policy", "critic"]) -> bool:
+def _pulls(regularizer: BoundPart, at: Literal["policy", "critic"]) -> bool:
     """Whether a regularizer moves the policy, or its critic; one whose coefficient is 0 moves nothing."""
     kind = "critic" if _of_critic(regularizer) else "policy"
     return kind == at and regularizer.options.get("coefficient") != 0

@@ -1,7 +1,7 @@
 """The worked examples of docs/columns.md: (1) a new output of the policy, read by a loss, and a column that an
 estimator computes and a loss reads, train as the page says; (2) each is one file of the user's own: nothing between the
-two parts changes; (3) the plan of passes that the page shows is the one that is printed; (4) where nobody gives the column, the
-recipe is refused before the run.
+two parts changes; (3) the plan of passes that the page shows is the one that is printed; (4) where nobody gives the
+column, the recipe is refused before the run.
 """
 
 from __future__ import annotations

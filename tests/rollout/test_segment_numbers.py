@@ -103,7 +103,7 @@ def test_2_what_comes_next() -> None:
 
 
 def test_3_windows() -> None:
-    settings, stops, runner = RolloutSettings(runner="windows", window=3), [], None
+    settings, stops, runner = RolloutSettings(window=3), [], None
     state: Any = {"suspended": []}
     for _ in range(9):
         runner = WindowRunner(on(calling), settings)

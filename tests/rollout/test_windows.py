@@ -53,7 +53,7 @@ def iteration(number: int, count: int, make: Any = None) -> list[Play]:
 
 
 def windows(on: RunSetup, window: int | None = 4, **settings: Any) -> WindowRunner:
-    return WindowRunner(on, RolloutSettings(runner="windows", window=window, max_turns=600, **settings))
+    return WindowRunner(on, RolloutSettings(window=window, max_turns=600, **settings))
 
 
 def ended(runner: WindowRunner, iterations: int, count: int = 6, make: Any = None) -> dict[str, Trajectory]:

@@ -6,14 +6,13 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from palaestra.bound import BoundPart, bind
 from palaestra.data import Observation, Play, RunSetup, Trajectory
 from palaestra.rollout.programs import demonstration_of
 from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.testing import EchoEnvironment, ScriptedPolicy
-from palaestra.training.bound import bind
-from palaestra.training.settings import Use
 
 ECHO = functools.partial(EchoEnvironment, turns=1)
 Answers = Sequence[str] | Callable[[int, Observation], str]
@@ -72,7 +71,7 @@ def demonstrated(
     **more: Any,
 ) -> list[Trajectory]:
     """Play the demonstration of a program whose options stand in a recipe."""
-    bound = bind("program", Use(name=program.part.name, options=dict(options or {})))
+    bound = bind("program", BoundPart(name=program.part.name, options=dict(options or {})))
     return play(bound, answers, instead=functools.partial(demonstration_of(bound), noise=noise), **more)
 
 

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from palaestra.bound import BoundPart, bind
 from palaestra.data import Action, Observation, Play, RunSetup, Trajectory
 from palaestra.data.protocols import Policy, Response, Session
 from palaestra.errors import RecipeError
@@ -36,8 +37,6 @@ from palaestra.rollout.settings import RolloutSettings
 from palaestra.teams.debate import debate
 from palaestra.teams.graph import chain, independent, layers, mesh, speak, star
 from palaestra.testing import EchoEnvironment, TinyModel
-from palaestra.training.bound import bind
-from palaestra.training.settings import Use
 from tests.teams.playing import acts, play, right, shown_to, told_word
 
 GRAPHS = {
@@ -210,7 +209,7 @@ def test_8_waiting_for_each_other() -> None:
 
 def test_9_tokens() -> None:
     model = TinyModel()
-    roles = {name: Role(policy=model, context=bind("context", Use(name="latest_only"))()) for name in "abc"}
+    roles = {name: Role(policy=model, context=bind("context", BoundPart(name="latest_only"))()) for name in "abc"}
     (played,) = play(mesh, {}, roles=roles, options={"roles": ("a", "b", "c")}, response_tokens=4)
     tokens = {role: sum(len(s.action.tokens) for s in played.steps if s.agent == role) for role in "abc"}
     assert min(tokens.values()) > 0
@@ -243,11 +242,11 @@ def test_11_demonstrations() -> None:
 
 
 def demonstrated(program: Any, options: dict[str, Any], *, noise: float) -> Trajectory:
-    bound = bind("program", Use(name=program.part.name, options=options))
+    bound = bind("program", BoundPart(name=program.part.name, options=options))
     setup = RunSetup(
         environment_name="echo",
         make_environment=functools.partial(EchoEnvironment, turns=1),
-        roles={"*": Role(policy=TinyModel(), context=bind("context", Use(name="latest_only"))())},
+        roles={"*": Role(policy=TinyModel(), context=bind("context", BoundPart(name="latest_only"))())},
         program=bound,
         environment_options={},
     )
@@ -259,17 +258,24 @@ def demonstrated(program: Any, options: dict[str, Any], *, noise: float) -> Traj
 
 def test_12_refused() -> None:
     with pytest.raises(RecipeError, match="one role cannot speak twice at once"):
-        bind("program", Use(name="mesh", options={"roles": ["a", "a"]}))
+        bind("program", BoundPart(name="mesh", options={"roles": ["a", "a"]}))
     with pytest.raises(RecipeError, match="roles"):
-        bind("program", Use(name="chain", options={"roles": []}))
+        bind("program", BoundPart(name="chain", options={"roles": []}))
     for how in ("last", "concat"):
         with pytest.raises(RecipeError, match=rf"weights(.|\n)*`how` is {how}"):
-            bind("program", Use(name="independent", options={"roles": ["a", "b"], "how": how, "weights": [5.0, 1.0]}))
+            bind(
+                "program",
+                BoundPart(name="independent", options={"roles": ["a", "b"], "how": how, "weights": [5.0, 1.0]}),
+            )
         with pytest.raises(RecipeError, match="only votes are weighed"):
-            bind("program", Use(name="layers", options={"layers": [["a"]], "weights": [1.0], "how": how}))
-        bind("program", Use(name="layers", options={"layers": [["a"]], "weights": [], "how": how}))
+            bind("program", BoundPart(name="layers", options={"layers": [["a"]], "weights": [1.0], "how": how}))
+        bind("program", BoundPart(name="layers", options={"layers": [["a"]], "weights": [], "how": how}))
     (played,) = play(star, speaking("a", "b"), options={"hub": "a", "spokes": ("a", "b")})
     assert "the hub and a spoke" in (played.error.message if played.error else "")
-    assert roles_of(bind("program", Use(name="debate", options={"debaters": 2}))) == ("debater_1", "debater_2")
-    assert roles_of(bind("program", Use(name="layers", options={"layers": [["a", "b"], ["c"]]}))) == ("a", "b", "c")
+    assert roles_of(bind("program", BoundPart(name="debate", options={"debaters": 2}))) == ("debater_1", "debater_2")
+    assert roles_of(bind("program", BoundPart(name="layers", options={"layers": [["a", "b"], ["c"]]}))) == (
+        "a",
+        "b",
+        "c",
+    )
     assert debate.__name__ == "debate"

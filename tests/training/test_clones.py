@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import palaestra.training.start as start
+from palaestra.bound import BoundPart
 from palaestra.errors import CheckpointError
 from palaestra.recipe import load
 from palaestra.training.clones import Clones
-from palaestra.training.settings import Use
 from tests.training.conftest import ECHO, final_weights
 
 Run = Callable[..., Path]
@@ -97,7 +97,7 @@ def test_4_whatever_names_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for name, override in named.items():
         settings = load([ECHO], [override]).settings
         if name == "data.json":
-            settings = settings.model_copy(update={"environment": Use(name="echo", options={"file": name})})
+            settings = settings.model_copy(update={"environment": BoundPart(name="echo", options={"file": name})})
         former = Clones("clones", settings).path
         assert Clones("clones", settings).path == former
         Path(name).write_text(own.replace("Own", "Now"))  # of the same size

@@ -15,14 +15,13 @@ import numpy as np
 import pytest
 import torch
 
+from palaestra.bound import BoundPart, bind
 from palaestra.data import Action, FinishReason, Observation, RunSetup, Step, Task, Trajectory
 from palaestra.data.iteration import Iteration
 from palaestra.data.protocols import Request
 from palaestra.engines import InProcessEngine
 from palaestra.policies.language import LanguagePolicy
-from palaestra.training.bound import bind
 from palaestra.training.experience import Parts, prepare
-from palaestra.training.settings import Use
 from palaestra.training.updates import Updater
 
 
@@ -92,12 +91,12 @@ def test_2_same_first_update(one_file: ModuleType, groups: list[list[object]]) -
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
     norm = one_file.update(model, optimizer, groups)
 
-    grpo = [bind("advantage", Use(name="grpo"))]
-    parts = Parts(reward=[bind("reward", Use(name="environment"))], selection=[], advantage=grpo, weights=[])
+    grpo = [bind("advantage", BoundPart(name="grpo"))]
+    parts = Parts(reward=[bind("reward", BoundPart(name="environment"))], selection=[], advantage=grpo, weights=[])
     updater = Updater(
         policy=policy,
-        optimizer=bind("optimizer", Use(name="adamw", options={"lr": 1e-2}))(list(policy.module.parameters())),
-        loss=bind("loss", Use(name="ppo_clip")),
+        optimizer=bind("optimizer", BoundPart(name="adamw", options={"lr": 1e-2}))(list(policy.module.parameters())),
+        loss=bind("loss", BoundPart(name="ppo_clip")),
         regularizers=[],
         how="token-mean",
         constant=None,

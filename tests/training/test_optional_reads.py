@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from palaestra.training.bound import bind
+from palaestra.bound import BoundPart, bind
 from palaestra.training.passes import PassPlan, Reader, plan_passes, reader
-from palaestra.training.settings import Use
 
 GIVES = ("logprob", "entropy", "value")
 
@@ -21,7 +20,7 @@ def plan(*reads: str, loss: tuple[str, ...] = ("logprob", "logprob_old"), severa
 
 
 def of_part(name: str, **options: Any) -> PassPlan:
-    chosen = reader(bind("advantage", Use(name=name, options=options)))
+    chosen = reader(bind("advantage", BoundPart(name=name, options=options)))
     return plan_passes([chosen], [], gives=GIVES, several_updates=False)
 
 

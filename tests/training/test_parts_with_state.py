@@ -22,14 +22,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from palaestra.bound import BoundPart, bind
 from palaestra.data import Iteration, StepTable, TokenBatch
 from palaestra.data.batches import micro_batches, mini_batches
 from palaestra.data.protocols import StatefulPart
 from palaestra.errors import ContractError, InvalidData, NoSignal
 from palaestra.parts.losses import ppo_clip
 from palaestra.registry import register
-from palaestra.training.bound import bind
-from palaestra.training.settings import Use
 from tests.training.conftest import curve, final_weights, stopped_before
 
 Run = Callable[..., Path]
@@ -150,12 +149,12 @@ def test_4_warms_up(echo: Run) -> None:
     layers = {"advantage": [{f"{HERE}:Latest": {"warm": 3}}]}
     lines = curve(echo("a", "training.max_empty=2", layers=layers))
     assert ["policy/loss" in line for line in lines] == [False, False, False, True]
-    never = {"advantage": [{f"{Path(__file__).resolve()}:nothing": {}}]}
+    never = {"advantage": [{f"{Path(__file__).resolve()}:no_advantage": {}}]}
     with pytest.raises(NoSignal):
         echo("b", "training.max_empty=2", layers=never)
 
 
-def nothing(table: StepTable) -> Tensor:
+def no_advantage(table: StepTable) -> Tensor:
     return torch.zeros(len(table))
 
 
@@ -204,7 +203,7 @@ def test_7_agent_gradients(echo: Run) -> None:
 
 
 def test_8_strict_refuses_lone_peers(echo: Run) -> None:
-    assert bind("advantage", Use(name="gigpo")).options["singleton"] == "zero"
+    assert bind("advantage", BoundPart(name="gigpo")).options["singleton"] == "zero"
     lone = {"advantage": {"grpo": {"by": ["group", "turn", "trajectory"], "unit": "row"}}}
     with pytest.raises(InvalidData, match="single member"):
         echo("strict", "strict=true", layers=lone)
@@ -296,7 +295,7 @@ def test_11_an_environment_in_a_file_plays_in_processes(echo: Run, tmp_path: Pat
 
 
 def test_12_a_function_names_the_iteration(echo: Run) -> None:
-    part = bind("reward", Use(name=f"{HERE}:numbered", options={"size": 2.0}))
+    part = bind("reward", BoundPart(name=f"{HERE}:numbered", options={"size": 2.0}))
     table = StepTable(group=["g"], trajectory=["a"], agent=["x"], turn=[0], reward=[0.5])
     at = [part.at(Iteration({}, number, 0, 1.0, 64))(table).tolist() for number in (0, 3)]
     assert at == [[0.0], [6.0]] and part.part.data == ("table",)
@@ -322,6 +321,6 @@ def test_13_members_by_default(echo: Run) -> None:
 
 def test_13_a_class_that_lacks_a_member() -> None:
     with pytest.raises(ContractError, match=r"Former has no `ready`(.|\n)*`class Former\(StatefulPart\)`"):
-        bind("reward", Use(name=f"{HERE}:Former"))
+        started([bind("reward", BoundPart(name=f"{HERE}:Former"))])
     with pytest.raises(ContractError, match="`warming` is called `ready` now, and means the opposite"):
-        bind("reward", Use(name=f"{HERE}:Warming"))
+        started([bind("reward", BoundPart(name=f"{HERE}:Warming"))])

@@ -16,10 +16,9 @@ import numpy as np
 import pytest
 import torch
 
+from palaestra.bound import BoundPart, bind
 from palaestra.errors import RecipeError
 from palaestra.recipe import load
-from palaestra.training.bound import bind
-from palaestra.training.settings import Use
 from palaestra.training.updates import Updater
 from tests.parts.batches import filled
 from tests.training.conftest import ECHO, curve, final_weights, stopped_before
@@ -77,7 +76,7 @@ def test_3_resumes(echo: Run) -> None:
 @pytest.mark.parametrize(("loss", "kept"), [("squared_objective", [0, 1, 2]), ("reinforce", [2])])
 def test_4_trajectories_without_advantage(loss: str, kept: list[int]) -> None:
     updater = Updater(
-        policy=None, optimizer=None, loss=bind("loss", Use(name=loss)), regularizers=[], how="sequence-sum",
+        policy=None, optimizer=None, loss=bind("loss", BoundPart(name=loss)), regularizers=[], how="sequence-sum",
         constant=None, epochs=1, minibatches=1, token_budget=64,
     )  # fmt: skip
     batch = filled([[1], [1], [1], [1]], 0).replace(

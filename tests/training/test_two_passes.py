@@ -15,11 +15,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from palaestra.bound import BoundPart, bind, bind_all
 from palaestra.data import Action, Iteration, Observation, RunSetup, Step, Task, Trajectory
 from palaestra.policies.language import LanguagePolicy
-from palaestra.training.bound import bind, bind_all
 from palaestra.training.experience import Experience, Parts, prepare
-from palaestra.training.settings import Use
 from palaestra.training.updates import Updater
 
 WHOLE, PIECES = 10**6, 1  # tokens of a micro-batch: everything in one, or each sample alone
@@ -31,7 +30,7 @@ LOSSES: dict[str, dict[str, Any]] = {
     "ppo_clip_cov": {"share": 0.3, "lower": 0.0},
     "ppo_clip": {"ratio": "trajectory"},
 }
-REGULARIZERS = [Use(name="entropy"), Use(name="kl"), Use(name="value")]
+REGULARIZERS = [BoundPart(name="entropy"), BoundPart(name="kl"), BoundPart(name="value")]
 
 
 @dataclass
@@ -95,9 +94,9 @@ def policy() -> LanguagePolicy:
 def experience(played: list[Trajectory], made: LanguagePolicy, *, advantage: str = "ppo") -> Experience:
     """All columns that losses may read; ratios to the old policy and to the reference are not 1."""
     parts = Parts(
-        reward=bind_all("reward", [Use(name="environment")]),
+        reward=bind_all("reward", [BoundPart(name="environment")]),
         selection=[],
-        advantage=bind_all("advantage", [Use(name=advantage)]),
+        advantage=bind_all("advantage", [BoundPart(name=advantage)]),
         weights=[],
     )
     found = prepare(played, parts, Iteration({"main": made}, 0, 0, 1.0, WHOLE), {}, several_updates=True)
@@ -110,7 +109,7 @@ def experience(played: list[Trajectory], made: LanguagePolicy, *, advantage: str
     return found
 
 
-def update(made: LanguagePolicy, given: Experience, budget: int, loss: Use, **options: Any) -> tuple[Any, Any]:
+def update(made: LanguagePolicy, given: Experience, budget: int, loss: BoundPart, **options: Any) -> tuple[Any, Any]:
     """The gradient and the metrics of one update."""
     recorder = Recorder(made.module)
     updater = Updater(
@@ -132,10 +131,10 @@ def update(made: LanguagePolicy, given: Experience, budget: int, loss: Use, **op
 
 @pytest.mark.parametrize("regularizers", [[], REGULARIZERS], ids=["alone", "with regularizers"])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_1_two_passes_are_one(loss: str, regularizers: list[Use]) -> None:  # rules 1 and 2
+def test_1_two_passes_are_one(loss: str, regularizers: list[BoundPart]) -> None:  # rules 1 and 2
     made = policy()
     given = experience(episodes(3, 4), made)
-    use = Use(name=loss, options=LOSSES[loss])
+    use = BoundPart(name=loss, options=LOSSES[loss])
     (once, seen), (twice, again) = (
         update(made, given, budget, use, regularizers=regularizers) for budget in (WHOLE, PIECES)
     )
@@ -151,7 +150,7 @@ def test_1_two_passes_are_one(loss: str, regularizers: list[Use]) -> None:  # ru
 def test_2_agents_gradients() -> None:
     made = policy()
     given = experience(episodes(2, 4), made)
-    use = Use(name="gspo", options=LOSSES["gspo"])
+    use = BoundPart(name="gspo", options=LOSSES["gspo"])
     norms = [update(made, given, budget, use, agent_gradients=True)[1] for budget in (WHOLE, PIECES)]
     names = [name for name in norms[0] if name.startswith("policy/agent/")]
     assert len(names) == 2 and all(norms[0][name] > 0 for name in names)
@@ -187,7 +186,7 @@ def test_3_memory_does_not_grow_with_the_unit(loss: str) -> None:
         given = experience(played, made)
         for budget in (WHOLE, PIECES):
             with peak() as tally:
-                update(made, given, budget, Use(name=loss, options=LOSSES[loss]))
+                update(made, given, budget, BoundPart(name=loss, options=LOSSES[loss]))
             most[size, budget] = tally[1]
     assert most[32, WHOLE] > 5 * most[4, WHOLE], most
     assert most[32, PIECES] < 1.5 * most[4, PIECES], most
@@ -206,5 +205,5 @@ def test_4_what_moves_nothing_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -
         return plain(self, samples, which, outputs)
 
     monkeypatch.setattr(LanguagePolicy, "forward", forward)
-    update(made, given, PIECES, Use(name="ppo_clip_cov", options={"share": 0.0}))
+    update(made, given, PIECES, BoundPart(name="ppo_clip_cov", options={"share": 0.0}))
     assert sorted(backwards) == list(range(12))  # three turns of four trajectories

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from palaestra.bound import BoundPart, bind
 from palaestra.data import Action, Observation, StepTable, Trajectory
 from palaestra.data.protocols import Policy, Response, Session
 from palaestra.envs.probes.sums import Sums
@@ -27,8 +28,6 @@ from palaestra.systems.m_grpo.advantage import m_grpo
 from palaestra.systems.m_grpo.hierarchical import hierarchical
 from palaestra.systems.m_grpo.sub_agents import columns_of, demonstrate, requests_of, sub_agents
 from palaestra.testing import TinyModel
-from palaestra.training.bound import bind
-from palaestra.training.settings import Use
 from tests.teams.playing import acts, demonstrated, play, shown_to, told_word
 
 ADD = functools.partial(Sums, digits=2)
@@ -90,7 +89,7 @@ def test_1_calls_at_once() -> None:
 
 def test_2_calls_are_sequences_of_their_own() -> None:
     model = TinyModel(texts=["3 + 8", "1 + 2"])
-    context = bind("context", Use(name="full_history"))()
+    context = bind("context", BoundPart(name="full_history"))()
     roles, says = {"sub": Role(policy=model, context=context)}, ["ask 3 + 8; 1 + 2", "ask 3 + 8", "0 0 0"]
     (played,) = play(sub_agents, {"main": says}, roles=roles, environment=ADD, response_tokens=3)
     subs = [step for step in played.steps if step.agent == "sub"]

@@ -76,3 +76,6 @@ def test_committed_results() -> None:  # rule 4
     most, limits = turns["rows"][-1], turns["limits"]
     assert most["engine_tokens_per_token_once"] <= limits["tokens"]
     assert min(most["ratio"], most["rollout_ratio"], most["training_ratio"]) >= limits["speed"]
+    table = json.loads((FOLDER / "results" / "table_time.json").read_text())
+    assert table["ratio"] <= table["limit"] and table["rows"] >= 10**6
+    assert len(set(table["commits"].values())) == 2 and all(table["commits"].values())

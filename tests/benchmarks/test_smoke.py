@@ -83,6 +83,16 @@ def test_1_estimators(smoke: Folder) -> None:
     assert {"table itself", "grpo", "gigpo"} <= set(found["seconds"]) and found["slowest"] > 0
 
 
+def test_1_table_time(smoke: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+    smoke.run(smoke.module("table_time"), "--smoke", "--other", str(ROOT), "--out", str(smoke.out / "out.json"))
+    found = smoke.read("out.json")
+    assert found["rows"] >= 1000 and found["ratio"] > 0 and found["commits"]["here"] == found["commits"]["other"]
+    work = ["build", "replace", "advantage", "all"]
+    assert [*found["seconds"]["here"]["processor"]] == [*found["seconds"]["other"]["wall"]] == work
+    smoke.run(smoke.module("table_time"), "--smoke")  # nothing to compare with: it prints
+    assert '"replace": ' in capsys.readouterr().out.splitlines()[-1]
+
+
 def test_1_engine_profile(smoke: Folder, capsys: pytest.CaptureFixture[str]) -> None:
     smoke.run(smoke.module("engine_profile"), "--sessions 2 --turns 2 --hidden 16 --layers 1 --repeats 1")
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

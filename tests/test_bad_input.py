@@ -256,7 +256,7 @@ def test_fifty_turns(run: Run) -> None:
 
 # ---- training (4) -----------------------------------------------------------------------------------------
 def test_gradient_is_not_finite(tmp_path: Path, run: Run) -> None:
-    name = own_part(tmp_path, "def mine(batch):\n    return batch.logprob * float('nan'), {}")
+    name = own_part(tmp_path, "def mine(batch):\n    return batch['logprob'] * float('nan'), {}")
     with pytest.raises(PalaestraError, match="3 updates in a row had no finite gradient"):
         run("training.iterations=9", layer={"loss": name})
     (newest,) = sorted((tmp_path / "run" / "checkpoints").glob("step-*"))[-1:]

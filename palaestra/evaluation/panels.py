@@ -34,7 +34,7 @@ class Evaluation:
         stops: episodes by stop reason.
         invalid: share of acts which the environment could not read.
         errors: failed episodes by the boundary that failed; they count as failures of the panel.
-        told: means of the numbers in the environment's last info, over the episodes that give them.
+        info_means: means of the numbers in the environment's last info, over the episodes that give them.
         fault: what the first failed episode says.
     """
 
@@ -48,7 +48,7 @@ class Evaluation:
     invalid: float
     errors: dict[str, int] = field(default_factory=dict)
     agents: dict[str, float] = field(default_factory=dict)
-    told: dict[str, float] = field(default_factory=dict)
+    info_means: dict[str, float] = field(default_factory=dict)
     fault: str = ""
 
     @property
@@ -69,7 +69,7 @@ class Evaluation:
                 values |= {key: interval.value, f"{key}_low": interval.low, f"{key}_high": interval.high}
         values |= {f"stop/{reason}": count / self.n for reason, count in self.stops.items()}
         values |= {f"stop/error/{boundary}": count / self.n for boundary, count in self.errors.items()}
-        values |= {f"info/{name}": value for name, value in self.told.items()}
+        values |= {f"info/{name}": value for name, value in self.info_means.items()}
         if len(self.agents) > 1:
             values |= {f"agent/{agent}/return": value for agent, value in self.agents.items()}
         return {f"eval/{self.name}/{key}": value for key, value in values.items()}
@@ -108,7 +108,7 @@ def summarize(
         invalid=sum(bool(step.info.get("invalid")) for step in steps) / max(len(steps), 1),
         errors=dict(sorted(Counter(t.error.boundary for t in trajectories if t.error).items())),
         agents=_returns_of_agents(whole),
-        told=told(whole),
+        info_means=info_means(whole),
         fault=next((t.error.message for t in trajectories if t.error), ""),
     )
 
@@ -131,7 +131,7 @@ def _returns_of_agents(whole: Sequence[Trajectory]) -> dict[str, float]:
     return {agent: float(np.mean([t.returns[agent] for t in whole if agent in t.returns])) for agent in agents}
 
 
-def told(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+def info_means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Means of the numbers that the environment told of whole episodes in its last info, by name."""
     found: dict[str, list[float]] = {}
     for trajectory in trajectories:

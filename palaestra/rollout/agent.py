@@ -15,8 +15,7 @@ from palaestra.data.protocols import Response, Session
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, nearest
 from palaestra.rollout.limits import LimitReached
 from palaestra.rollout.programs import roles_of
-from palaestra.rollout.role_tools import AgentTools, tools_of
-from palaestra.rollout.roles import Role
+from palaestra.rollout.roles import AgentTools, Role, tools_of
 
 if TYPE_CHECKING:
     from palaestra.rollout.episode import Episode

@@ -19,8 +19,7 @@ from palaestra.rollout.agent import Agent, Agents, segment_number
 from palaestra.rollout.branches import Branch
 from palaestra.rollout.hosts import Host
 from palaestra.rollout.limits import LimitReached, Limits
-from palaestra.rollout.role_tools import AgentTools
-from palaestra.rollout.roles import Role
+from palaestra.rollout.roles import AgentTools, Role
 
 
 @dataclass(slots=True, eq=False)

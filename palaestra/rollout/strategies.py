@@ -43,10 +43,10 @@ def called_per(strategy: Any) -> CalledPer:
     if said not in get_args(CalledPer):
         raise ContractError(
             where=f"strategy {getattr(strategy, '__name__', type(strategy).__name__)}",
-            what=f"`called_per` is {declared!r}.",
+            what=f"`called_per` is {said!r}.",
             options=get_args(CalledPer),
         )
-    return cast("CalledPer", declared)
+    return cast("CalledPer", said)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from palaestra.data import Observation
-from palaestra.rollout.role_tools import record_call
+from palaestra.rollout.roles import record_call
 
 if TYPE_CHECKING:
     from palaestra.rollout.agent import Agent

@@ -16,8 +16,7 @@ from palaestra.models.devices import run_device
 from palaestra.policies.scripted import expert, random
 from palaestra.registry import declared
 from palaestra.rollout.programs import demonstration_of, play, roles_of
-from palaestra.rollout.role_tools import phrases_of
-from palaestra.rollout.roles import Role
+from palaestra.rollout.roles import Role, phrases_of
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.training.roles import make_roles, temperatures

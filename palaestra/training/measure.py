@@ -10,7 +10,7 @@ import numpy as np
 
 from palaestra.data import Step, StopReason, Trajectory
 from palaestra.data.table import token_count
-from palaestra.evaluation.panels import told
+from palaestra.evaluation.panels import info_means
 from palaestra.training.credit import signal_metrics
 from palaestra.training.experience import Experience
 from palaestra.training.teamwork import team_metrics
@@ -43,7 +43,7 @@ def measure(
     metrics |= signal_metrics(experience.table)
     metrics["selection/kept"] = float((experience.table.row_weight > 0).float().mean())
     metrics |= _weights(experience)
-    metrics |= {f"info/{name}/mean": value for name, value in told(over).items()}
+    metrics |= {f"info/{name}/mean": value for name, value in info_means(over).items()}
     metrics |= _tools(over) | _calls(played)
     return metrics | team_metrics(over, roles) | _versions(not_failed, policies)
 

@@ -9,8 +9,7 @@ from typing import Any
 from palaestra.data.protocols import Context, complete
 from palaestra.errors import RecipeError, nearest
 from palaestra.rollout.programs import roles_of
-from palaestra.rollout.role_tools import RoleTools
-from palaestra.rollout.roles import Role
+from palaestra.rollout.roles import Role, RoleTools
 from palaestra.tools import Toolbox
 from palaestra.training.settings import RoleSettings, RunSettings, ToolSettings
 

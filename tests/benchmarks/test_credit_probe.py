@@ -13,6 +13,7 @@ from torch import Tensor
 
 from benchmarks.credit_probe import CreditProbe
 from palaestra.data import StepTable
+from palaestra.data.protocols import PolicyOutputs
 
 TEXTS = ("you start. porch 1. the way on is east.", "you went on. hall. exits north.", "key taken. hall. exits north.")
 
@@ -23,19 +24,19 @@ class Weights:
     def __init__(self) -> None:
         self.module = torch.nn.Linear(3, 1, bias=False)
 
-    def forward(self, samples: Any, which: Any, *, values: bool, entropy: bool) -> Any:
+    def forward(self, samples: Any, which: Any, outputs: Any) -> PolicyOutputs:
         logprob = self.module.weight[0] * torch.tensor([1.0, 2.0, 2.0])
-        return SimpleNamespace(logprob=logprob, entropy=torch.tensor([0.5, 0.1, 0.1]))
+        return PolicyOutputs(columns={"logprob": logprob, "entropy": torch.tensor([0.5, 0.1, 0.1])})
 
 
 def probed(advantage: Tensor) -> dict[str, float]:
     table = StepTable(group=["g"] * 3, trajectory=["a"] * 3, agent=["player"] * 3, turn=[0, 1, 2], reward=[0.0] * 3)
     steps = [SimpleNamespace(step=SimpleNamespace(observation=SimpleNamespace(text=text))) for text in TEXTS]
     samples = SimpleNamespace(cost=np.ones(3, np.int64), token_index=np.arange(3))
-    look: Any = SimpleNamespace(rows=steps, policies={"main": Weights()}, samples=lambda name: samples)
+    iteration: Any = SimpleNamespace(rows=steps, policies={"main": Weights()}, samples=lambda name: samples)
     probe = CreditProbe()
-    assert torch.equal(probe(table, advantage, look), advantage)  # rule 1
-    return probe.learn(table, look)
+    assert torch.equal(probe(table, advantage, iteration), advantage)  # rule 1
+    return probe.learn(table, iteration)
 
 
 def test_gradients_by_place() -> None:  # rule 2

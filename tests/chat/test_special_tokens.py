@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerFast
 from palaestra.chat import ChatRenderer, FullHistory, LatestOnly, Window, renderer_for
 from palaestra.data import Observation, ToolCall
 from palaestra.models.tokenizer import train_tokenizer
-from palaestra.rollout.role_tools import AgentTools, RoleTools
+from palaestra.rollout.roles import AgentTools, RoleTools
 from palaestra.tools import Toolbox, tool
 
 OPEN, CLOSE, EOS = "<|im_start|>", "<|im_end|>", "<|endoftext|>"

@@ -42,7 +42,7 @@ def test_2_files(folder: Path) -> None:
 def test_3_dry_run(recipe: Path, palaestra: Command, arguments: tuple[str, ...]) -> None:
     done = palaestra(arguments[0], recipe, "rollout.group=8", *arguments[1:])
     assert done.code == 0 and not Path("runs").exists()
-    rows = {line.split()[0]: line.split() for line in done.out}
+    rows = {line.split()[0]: line.split() for line in done.out if line}
     assert rows["rollout.group"] == ["rollout.group", "8", "command", "line"]
     assert rows["rollout.tasks"][-1].startswith("small.yaml:")
     assert rows["rollout.temperature"][-1] == "default"

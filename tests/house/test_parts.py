@@ -93,7 +93,10 @@ def used_names() -> set[str]:
     defaults = {field.default for field in RunSettings.model_fields.values() if isinstance(field.default, str)}
     settings = (PACKAGE / "training/settings.py").read_text(encoding="utf-8")
     return (
-        written | defaults | set(re.findall(r'Use\(name="(\w+)"', settings)) | set(re.findall(r'= "(\w+)"', settings))
+        written
+        | defaults
+        | set(re.findall(r'BoundPart\(name="(\w+)"', settings))
+        | set(re.findall(r'= "(\w+)"', settings))
     )
 
 
@@ -167,7 +170,9 @@ def settings_keys() -> set[tuple[str, str]]:
         (node.name, field.target.id)
         for node in classes
         for field in node.body
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and not field.target.id.startswith("_")
     }
 
 

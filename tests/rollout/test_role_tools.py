@@ -28,8 +28,7 @@ from palaestra.data import Action, Observation, Play, RunSetup, Step, Trajectory
 from palaestra.errors import ContractError, PalaestraError
 from palaestra.recipe import load
 from palaestra.rollout.episode import Episode
-from palaestra.rollout.role_tools import RoleTools, record_call, tools_of
-from palaestra.rollout.roles import Role
+from palaestra.rollout.roles import Role, RoleTools, record_call, tools_of
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.testing import EchoEnvironment, ScriptedPolicy

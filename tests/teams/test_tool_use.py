@@ -14,8 +14,7 @@ import pytest
 
 from palaestra.data import Observation, Trajectory
 from palaestra.rollout.episode import Episode
-from palaestra.rollout.role_tools import RoleTools
-from palaestra.rollout.roles import Role
+from palaestra.rollout.roles import Role, RoleTools
 from palaestra.teams.loop import demonstrate
 from palaestra.teams.tool_use import expression_in, worked_out
 from palaestra.testing import EchoEnvironment, ScriptedPolicy

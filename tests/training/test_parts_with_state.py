@@ -149,12 +149,12 @@ def test_4_warms_up(echo: Run) -> None:
     layers = {"advantage": [{f"{HERE}:Latest": {"warm": 3}}]}
     lines = curve(echo("a", "training.max_empty=2", layers=layers))
     assert ["policy/loss" in line for line in lines] == [False, False, False, True]
-    never = {"advantage": [{f"{Path(__file__).resolve()}:nothing": {}}]}
+    never = {"advantage": [{f"{Path(__file__).resolve()}:no_advantage": {}}]}
     with pytest.raises(NoSignal):
         echo("b", "training.max_empty=2", layers=never)
 
 
-def nothing(table: StepTable) -> Tensor:
+def no_advantage(table: StepTable) -> Tensor:
     return torch.zeros(len(table))
 
 
@@ -321,6 +321,6 @@ def test_13_members_by_default(echo: Run) -> None:
 
 def test_13_a_class_that_lacks_a_member() -> None:
     with pytest.raises(ContractError, match=r"Former has no `ready`(.|\n)*`class Former\(StatefulPart\)`"):
-        bind("reward", BoundPart(name=f"{HERE}:Former"))
+        started([bind("reward", BoundPart(name=f"{HERE}:Former"))])
     with pytest.raises(ContractError, match="`warming` is called `ready` now, and means the opposite"):
-        bind("reward", BoundPart(name=f"{HERE}:Warming"))
+        started([bind("reward", BoundPart(name=f"{HERE}:Warming"))])

@@ -4,6 +4,6 @@ that grows with the policy's entropy, and the shared steps are played once. AEPO
 `aepo.yaml`, limits repeated branching and weights tokens by entropy. Here entropy runs over all tokens and not over
 the ten likeliest, AEPO's probe is one of the group's trajectories, and its entropy factor is never negative.
 
-`branching.py` is the strategy. `shared_prefix.py` sets the advantage of shared steps, `entropy_aware.py` weights
-tokens by entropy, and `ppo_clip_kept.py` is AEPO's loss.
+`branching.py` is the strategy, and `tree.py` grows a group. `shared_prefix.py` sets the advantage of shared steps,
+`entropy_aware.py` weights tokens by entropy, and `ppo_clip_kept.py` is AEPO's loss.
 """

@@ -1,6 +1,6 @@
 """Branching: trajectories of a group leave one another where the policy has become uncertain.
 
-How a tree grows is in `rollout.tree`, how an episode is repeated in `rollout.branches`.
+How a tree grows is in `tree`, how an episode is repeated in `rollout.branches`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from palaestra.data import Play, Step, Trajectory
 from palaestra.errors import RecipeError
 from palaestra.registry import NonNegative, PositiveInt, register
 from palaestra.rollout.strategies import RolloutContext
-from palaestra.rollout.tree import Tree
+from palaestra.systems.arpo.tree import Tree
 
 Base = Annotated[float, pydantic.Field(le=1)]
 TOP = 3  # trajectories whose share of the branches is logged

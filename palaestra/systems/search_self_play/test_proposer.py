@@ -232,15 +232,15 @@ def test_the_pool() -> None:  # rule 6
         f"find {' '.join(own[-1].split()[1:])} ." for own in acts.values()
     }
     StepTable.from_trajectories(found)  # every group is of one task
-    again = QuestionPool(attempts=3, every=4)
-    again.load_state_dict(state)
-    assert again.pool == strategy.pool
+    restored = QuestionPool(attempts=3, every=4)
+    restored.load_state_dict(state)
+    assert restored.pool == strategy.pool
     found, rollout = pooled(strategy, bad, step=4, tasks=tasks)
     assert len(found) == 2 and rollout.metrics["pool/size"] == 0.0
     halved = QuestionPool(attempts=3, every=4, keep=0.5)
     halved.load_state_dict(state)
     pooled(halved, bad, step=4, tasks=tasks)
-    assert halved.pool == again.pool[1:]
+    assert halved.pool == restored.pool[1:]
 
 
 # ---- the expert -------------------------------------------------------------------------------------------

@@ -174,7 +174,9 @@ class Updater:
         table = experience.table
         row = table.token_row
         names = {name.removesuffix("?") for part in self.parts for name in part.reads or ()} | {*COLUMNS}
-        columns = {name: table.per_token(table[name]) for name in sorted(names - {*IDS}) if name in table}
+        columns: dict[str, Any] = {
+            name: table.per_token(table[name]) for name in sorted(names - {*IDS}) if name in table
+        }
         for name in (name for name in names if output_of(name)[1] == "old"):
             columns.setdefault(name, torch.full((table.tokens,), torch.nan))
         calls = table.key("trajectory", "agent", *(("invocation",) if "invocation" in table else ()))

@@ -364,8 +364,8 @@ class StepTable:
             "seconds": [s.seconds for s in steps],
         }
         columns |= _marked(steps)
-        told = {k for s in steps for k, v in s.info.items() if isinstance(v, bool | int | float)}
-        for name in sorted(name for name in told - {*MARKS} if not is_computed(name)):
+        numbers_told = {k for s in steps for k, v in s.info.items() if isinstance(v, bool | int | float)}
+        for name in sorted(name for name in numbers_told - {*MARKS} if not is_computed(name)):
             absent = np.nan if may_be_missing(name) else 0.0
             columns.setdefault(name, [float(s.info.get(name, absent)) for s in steps])
         for name in LABELS:
@@ -417,7 +417,7 @@ def _marked(steps: list[Step]) -> dict[str, list[float]]:
 
 
 def _said(name: str, trajectory: Trajectory, step: Step) -> Any:
-    """A label: what the library has marked, else what was told of the step, else of the whole trajectory."""
+    """A label: what the library has marked, else what the step says, else of the whole trajectory."""
     marked = getattr(step.marks, name, None)
     return step.info.get(name, trajectory.info.get(name)) if marked is None else marked
 

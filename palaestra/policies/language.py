@@ -29,7 +29,7 @@ from palaestra.models.heads import ValueHead
 from palaestra.models.tokenizer import load_tokenizer, train_tokenizer
 from palaestra.policies.outputs import TokenOutput, refuse_unknown_outputs, token_entropy, token_logprob
 from palaestra.policies.responses import responses
-from palaestra.policies.sequences import Sequences, collate
+from palaestra.policies.sequences import LanguageSamples, collate
 from palaestra.registry import PositiveInt, register
 
 CHUNK_LOGITS = 2**26  # logits that exist at once: 256 MB in float32
@@ -183,7 +183,7 @@ class LanguagePolicy(Policy):
         return self.engine
 
     # ---- training -----------------------------------------------------------------------------------------
-    def collate(self, rows: Sequence[Row], *, temperature: float) -> Sequences:
+    def collate(self, rows: Sequence[Row], *, temperature: float) -> LanguageSamples:
         """Rows of this policy as token sequences: one per segment, steps merged where ids are an exact prefix."""
         return collate(rows, temperature=temperature, limit=self.limit)
 
@@ -192,7 +192,7 @@ class LanguagePolicy(Policy):
         """What `forward` can be asked for: the names of `token_outputs`, and "value" with a value head."""
         return frozenset({*self.token_outputs, *(("value",) if self.has_critic else ())})
 
-    def forward(self, samples: Sequences, which: Sequence[int], outputs: Collection[str]) -> PolicyOutputs:
+    def forward(self, samples: LanguageSamples, which: Sequence[int], outputs: Collection[str]) -> PolicyOutputs:
         """Outputs for the response tokens of these samples, with gradient.
 
         Args:

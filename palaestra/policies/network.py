@@ -30,7 +30,7 @@ from palaestra.models.devices import device_of
 from palaestra.models.networks import Activation, ActorCritic, RecurrentActorCritic
 from palaestra.policies.drawing import Choice, draw, masked, stack_legal
 from palaestra.policies.outputs import TokenOutput, refuse_unknown_outputs, token_entropy, token_logprob
-from palaestra.policies.vectors import VectorSamples, collate, refuse_instruction
+from palaestra.policies.vectors import NetworkSamples, collate, refuse_instruction
 from palaestra.registry import PositiveInt, register
 
 MODULES: dict[str, Any] = {"mlp": ActorCritic, "gru": RecurrentActorCritic}
@@ -247,7 +247,7 @@ class NetworkPolicy(Policy):
         self.version = version
 
     # ---- training -----------------------------------------------------------------------------------------
-    def collate(self, rows: Sequence[Row], *, temperature: float) -> VectorSamples:
+    def collate(self, rows: Sequence[Row], *, temperature: float) -> NetworkSamples:
         """One sample per step; with memory one per agent and episode, dropped rows read but not trained on."""
         return collate(self, rows, temperature=temperature, chained=self._options["body"] == "gru")
 
@@ -256,7 +256,7 @@ class NetworkPolicy(Policy):
         """What `forward` can be asked for: the names of `token_outputs`, and "value" with a critic."""
         return frozenset({*self.token_outputs, *(("value",) if self.has_critic else ())})
 
-    def forward(self, samples: VectorSamples, which: Sequence[int], outputs: Collection[str]) -> PolicyOutputs:
+    def forward(self, samples: NetworkSamples, which: Sequence[int], outputs: Collection[str]) -> PolicyOutputs:
         """Outputs for the actions of these samples, with gradient.
 
         Args:

@@ -1,4 +1,4 @@
-"""Sequences: recorded steps as training samples of a language model.
+"""LanguageSamples: recorded steps as training samples of a language model.
 
 Steps of one segment are one sequence, because their ids are an exact prefix of one another: each token is
 read once however many turns an episode has. Knows ids and rows. Knows no model.
@@ -17,7 +17,7 @@ from torch import Tensor
 from palaestra.data import Row
 
 
-class Padded(NamedTuple):
+class LanguageInputs(NamedTuple):
     """A batch as tensors: ids (samples, length), places of the response tokens' logits, their ids, ends."""
 
     ids: Tensor
@@ -27,7 +27,7 @@ class Padded(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Sequences:
+class LanguageSamples:
     """Samples as `data.protocols.Samples` describes them, plus the ids.
 
     Attributes:
@@ -48,7 +48,7 @@ class Sequences:
     def __post_init__(self) -> None:
         self.cost = np.array([len(ids) for ids in self.ids], np.int64)
 
-    def batch(self, which: Sequence[int], *, device: str | torch.device = "cpu") -> Padded:
+    def batch(self, which: Sequence[int], *, device: str | torch.device = "cpu") -> LanguageInputs:
         """These samples on a device, padded on the right (the model is causal, so padding there is never seen)."""
         length = max(len(self.ids[i]) for i in which)
         ids = np.zeros((len(which), length), np.int64)
@@ -60,7 +60,7 @@ class Sequences:
         tensor, row, column, target, end = (
             torch.from_numpy(array).to(device) for array in (ids, rows, places - 1, targets, ends)
         )
-        return Padded(tensor, (row, column), target, end)
+        return LanguageInputs(tensor, (row, column), target, end)
 
 
 @dataclass(slots=True, eq=False)
@@ -82,7 +82,7 @@ class _Open:
         self.length = start + len(response)
 
 
-def collate(rows: Sequence[Row], *, temperature: float, limit: int) -> Sequences:
+def collate(rows: Sequence[Row], *, temperature: float, limit: int) -> LanguageSamples:
     """One sequence per (trajectory, agent, segment), in row order.
 
     Where an agent was cut off, the prompt it would have seen next follows: appended if it continues the
@@ -103,7 +103,7 @@ def collate(rows: Sequence[Row], *, temperature: float, limit: int) -> Sequences
     ids = [np.concatenate(sequence.pieces)[:limit] for sequence in opened.values()]
     tokens = [np.concatenate(sequence.tokens or empty) for sequence in opened.values()]
     end_row = np.array([sequence.end_row for sequence in opened.values()], np.int64)
-    return Sequences(
+    return LanguageSamples(
         ids=ids,
         places=[np.concatenate(sequence.places or empty) for sequence in opened.values()],
         token_index=np.concatenate(tokens or empty),

@@ -28,7 +28,7 @@ class Reader(Protocol):
     def legal(self, observation: Observation) -> np.ndarray | None: ...
 
 
-class Batch(NamedTuple):
+class NetworkInputs(NamedTuple):
     """Some samples, one after another.
 
     vectors: float32 (inputs, size); lengths: int64 (samples,), inputs of each.
@@ -45,7 +45,7 @@ class Batch(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class VectorSamples:
+class NetworkSamples:
     """What `Samples` asks for, and beside it the inputs.
 
     Attributes:
@@ -70,7 +70,7 @@ class VectorSamples:
     def __post_init__(self) -> None:
         self._input_start = np.cumsum([0, *self.cost])
 
-    def batch(self, which: Sequence[int], *, device: str | torch.device = "cpu") -> Batch:
+    def batch(self, which: Sequence[int], *, device: str | torch.device = "cpu") -> NetworkInputs:
         """These samples, in this order, on a device."""
         chosen = np.asarray(which, np.int64)
         lengths = self.cost[chosen]
@@ -78,7 +78,7 @@ class VectorSamples:
         inputs = _ranges(self._input_start[chosen], lengths)
         tokens = _ranges(self.token_start[chosen], counts)
         taken = self.offset[tokens] + np.repeat(np.cumsum(lengths) - lengths, counts)
-        return Batch(
+        return NetworkInputs(
             self.vectors[torch.from_numpy(inputs)].to(device),
             torch.from_numpy(lengths).to(device),
             torch.from_numpy(taken).to(device),
@@ -88,7 +88,7 @@ class VectorSamples:
         )
 
 
-def collate(reader: Reader, rows: Sequence[Row], *, temperature: float, chained: bool) -> VectorSamples:
+def collate(reader: Reader, rows: Sequence[Row], *, temperature: float, chained: bool) -> NetworkSamples:
     """Rows as samples: each by itself, or (`chained`) all of one agent in one episode in time.
 
     A chain holds the agent's earlier steps even where their rows were dropped: memory has seen them. Where an
@@ -108,7 +108,7 @@ def collate(reader: Reader, rows: Sequence[Row], *, temperature: float, chained:
         offset += [place[row.step.turn] for row in kept]
         end_row.append(-1 if following is None else kept[-1].index)
     taken = [row for kept, _ in samples for row in kept]
-    return VectorSamples(
+    return NetworkSamples(
         cost=np.array(cost, np.int64),
         token_index=np.array([row.start for row in taken], np.int64),
         token_start=np.cumsum([0, *(len(kept) for kept, _ in samples)]),

@@ -3,8 +3,8 @@
 Importing it loads no part and no torch; `load` imports just the modules of the parts that a recipe uses.
 """
 
-from palaestra.recipe.parts import Row, UsedPart
+from palaestra.recipe.parts import Entry, RecipePart
 from palaestra.recipe.resolved import Recipe, load
 from palaestra.recipe.sources import packaged, split_arguments
 
-__all__ = ["Recipe", "Row", "UsedPart", "load", "packaged", "split_arguments"]
+__all__ = ["Entry", "Recipe", "RecipePart", "load", "packaged", "split_arguments"]

@@ -14,7 +14,7 @@ from palaestra.data.abilities import ABILITIES, has
 from palaestra.errors import RecipeError, nearest
 from palaestra.recipe.layers import slot_at
 from palaestra.recipe.origins import Node
-from palaestra.recipe.parts import Row, UsedPart
+from palaestra.recipe.parts import Entry, RecipePart
 from palaestra.recipe.together import refuse_together
 from palaestra.registry import declared
 from palaestra.training.settings import RunSettings
@@ -47,7 +47,7 @@ WHY = {
 }
 
 
-def check(settings: RunSettings, parts: Sequence[UsedPart], rows: Mapping[str, Row], tree: Node) -> None:
+def check(settings: RunSettings, parts: Sequence[RecipePart], rows: Mapping[str, Entry], tree: Node) -> None:
     """Refuse what cannot run. `tree` is what was written, `rows` what it resolves to.
 
     Raises: RecipeError, with the place that is at fault and the ways out; UnknownName, for the runner.
@@ -62,7 +62,7 @@ def check(settings: RunSettings, parts: Sequence[UsedPart], rows: Mapping[str, R
 
 
 # ---- settings ---------------------------------------------------------------------------------------------
-def _check_policies(settings: RunSettings, rows: Mapping[str, Row]) -> None:
+def _check_policies(settings: RunSettings, rows: Mapping[str, Entry]) -> None:
     if not settings.policies:
         raise RecipeError(where="policies", what="there is none.", remedy="Write `policies: {main: {policy: …}}`.")
     for role, chosen in settings.agents.items():
@@ -76,7 +76,7 @@ def _check_policies(settings: RunSettings, rows: Mapping[str, Row]) -> None:
             )
 
 
-def _check_settings(settings: RunSettings, rows: Mapping[str, Row]) -> None:
+def _check_settings(settings: RunSettings, rows: Mapping[str, Entry]) -> None:
     how, rollout = settings.aggregate.how, settings.rollout
     if how not in AGGREGATIONS:
         raise RecipeError(
@@ -121,7 +121,7 @@ def _check_settings(settings: RunSettings, rows: Mapping[str, Row]) -> None:
         )
 
 
-def _check_warm_start(parts: Sequence[UsedPart], warm_start: Node | None) -> None:
+def _check_warm_start(parts: Sequence[RecipePart], warm_start: Node | None) -> None:
     environment = _environment(parts)
     if warm_start is None or warm_start.value is None or _may_have(environment, "expert"):
         return
@@ -136,7 +136,7 @@ def _check_warm_start(parts: Sequence[UsedPart], warm_start: Node | None) -> Non
 
 
 # ---- what parts need --------------------------------------------------------------------------------------
-def _needs(used: UsedPart, parts: Sequence[UsedPart]) -> Iterator[str]:
+def _needs(used: RecipePart, parts: Sequence[RecipePart]) -> Iterator[str]:
     """Abilities and columns that must come from somewhere, each once."""
     reads = [column for column in used.part.reads_with(used.values) or () if not column.endswith("?")]
     written = {column for part in parts if part is not used for column in part.part.writes or ()}
@@ -147,7 +147,7 @@ def _needs(used: UsedPart, parts: Sequence[UsedPart]) -> Iterator[str]:
 
 
 def _check_need(
-    need: str, used: UsedPart, settings: RunSettings, parts: Sequence[UsedPart], rows: Mapping[str, Row]
+    need: str, used: RecipePart, settings: RunSettings, parts: Sequence[RecipePart], rows: Mapping[str, Entry]
 ) -> None:
     if need == "group":
         if settings.rollout.group < 2:
@@ -179,7 +179,7 @@ def _check_need(
         _check_column(need, used, settings, parts)
 
 
-def _check_reference(used: UsedPart, settings: RunSettings) -> None:
+def _check_reference(used: RecipePart, settings: RunSettings) -> None:
     """Each trained policy that the part works with needs a reference: the recipe's, or its own."""
     trained = {name: policy for name, policy in settings.policies.items() if policy.trainable}
     lacking = [name for name in trained if trained[name].reference is None and name in _policies_of(used, settings)]
@@ -192,7 +192,7 @@ def _check_reference(used: UsedPart, settings: RunSettings) -> None:
     raise _refusal(used, "reference", f"a reference policy, and {fault}", way)
 
 
-def _check_ability(need: str, used: UsedPart, settings: RunSettings, parts: Sequence[UsedPart]) -> None:
+def _check_ability(need: str, used: RecipePart, settings: RunSettings, parts: Sequence[RecipePart]) -> None:
     for policy in (other for other in parts if slot_at(tuple(other.path.split("."))) == "policy"):
         abilities = declared(policy.part.target, "abilities")
         concerned = policy.owner in _policies_of(used, settings)
@@ -203,7 +203,7 @@ def _check_ability(need: str, used: UsedPart, settings: RunSettings, parts: Sequ
             raise _refusal(used, need, fault, way)
 
 
-def _is_output(need: str, used: UsedPart, parts: Sequence[UsedPart]) -> bool:
+def _is_output(need: str, used: RecipePart, parts: Sequence[RecipePart]) -> bool:
     """Whether a policy ought to give this column: what a table or a loss reads as `x_old`, or a known output."""
     output, of = output_of(need)
     if of != "policy" or used.part.slot not in ("loss", "regularizer"):
@@ -212,13 +212,13 @@ def _is_output(need: str, used: UsedPart, parts: Sequence[UsedPart]) -> bool:
     return output in ("logprob", *FROM_OUTPUTS.values()) or any(output in _outputs(policy) for policy in policies)
 
 
-def _outputs(policy: UsedPart) -> frozenset[str]:
+def _outputs(policy: RecipePart) -> frozenset[str]:
     """The outputs of a policy, as far as it says which."""
     outputs_with = declared(policy.part.target, "outputs_with")
     return frozenset() if outputs_with is None else frozenset(outputs_with(policy.values))
 
 
-def _check_output(need: str, used: UsedPart, settings: RunSettings, parts: Sequence[UsedPart]) -> None:
+def _check_output(need: str, used: RecipePart, settings: RunSettings, parts: Sequence[RecipePart]) -> None:
     """Each trained policy that the part works with must have the output; a policy that does not say is not refused."""
     output = output_of(need)[0]
     for policy in (other for other in parts if slot_at(tuple(other.path.split("."))) == "policy"):
@@ -230,7 +230,7 @@ def _check_output(need: str, used: UsedPart, settings: RunSettings, parts: Seque
                 raise _refusal(used, need, fault, way, verb="reads")
 
 
-def _check_column(need: str, used: UsedPart, settings: RunSettings, parts: Sequence[UsedPart]) -> None:
+def _check_column(need: str, used: RecipePart, settings: RunSettings, parts: Sequence[RecipePart]) -> None:
     environment = _environment(parts)
     runner = settings.rollout.runner.part.target
     provided = [declared(target, "provides") for target in (runner, *(other.part.target for other in parts))]
@@ -255,7 +255,7 @@ def _provides(slot: str, name: str) -> frozenset[str]:
     return frozenset(declared(registry.part(slot, name).target, "provides") or ())
 
 
-def _policies_of(used: UsedPart, settings: RunSettings) -> set[str]:
+def _policies_of(used: RecipePart, settings: RunSettings) -> set[str]:
     """The policies that a part works with."""
     if used.path.startswith("policies."):
         return {str(used.owner)}
@@ -269,11 +269,11 @@ def _policies_of(used: UsedPart, settings: RunSettings) -> set[str]:
     }
 
 
-def _environment(parts: Sequence[UsedPart]) -> UsedPart:
+def _environment(parts: Sequence[RecipePart]) -> RecipePart:
     return next(used for used in parts if used.path == "environment")
 
 
-def _may_have(environment: UsedPart, ability: str) -> bool:
+def _may_have(environment: RecipePart, ability: str) -> bool:
     """Whether the environment's class has this ability, or a function makes it, so that nobody knows yet.
 
     Attributes such as `vector_size` may come with the constructor: of a class without a list they are unknown too.
@@ -285,14 +285,14 @@ def _may_have(environment: UsedPart, ability: str) -> bool:
 
 
 # ---- messages ---------------------------------------------------------------------------------------------
-def _no_group(used: UsedPart, group: Row) -> RecipeError:
+def _no_group(used: RecipePart, group: Entry) -> RecipeError:
     blamed = group.mark if used.mark.source == "default" else used.mark
     fault = f"a group of at least 2 trajectories, and `rollout.group` is {group.value} ({group.mark.origin})"
     return _refusal(used, "group", fault, "set rollout.group=2 or more; usual: 8", where=blamed.where)
 
 
 def _refusal(
-    used: UsedPart, need: str, fault: str, way: str, *, verb: str = "uses", where: str | None = None
+    used: RecipePart, need: str, fault: str, way: str, *, verb: str = "uses", where: str | None = None
 ) -> RecipeError:
     slot = slot_at(tuple(used.path.split("."))) or used.part.slot
     leave = "leave it out, or " if slot in ADDITIVE else ""
@@ -309,7 +309,7 @@ def _ways(*ways: str) -> str:
     return "Do one of these:\n" + ", or\n".join(f"  • {way}" for way in ways) + "."
 
 
-def _without(slot: str, need: str, used: UsedPart) -> list[str]:
+def _without(slot: str, need: str, used: RecipePart) -> list[str]:
     """Parts that could stand in its place, called with the same data. Those that cannot be loaded are left out."""
     found = []
     for name in registry.names(slot):

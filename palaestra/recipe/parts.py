@@ -17,7 +17,7 @@ from palaestra.registry import Part, Section
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Entry:
     """One resolved value and where it was written."""
 
     value: Any
@@ -25,7 +25,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UsedPart:
+class RecipePart:
     """A part that the recipe uses.
 
     Attributes:
@@ -40,7 +40,7 @@ class UsedPart:
     name: str
     key: str
     part: Part
-    options: Mapping[str, Row]
+    options: Mapping[str, Entry]
     mark: Mark
 
     @property
@@ -63,7 +63,7 @@ class UsedPart:
         return pieces[1] if pieces[0] in ("policies", "agents") else None
 
 
-def used_parts(place: Place, uses: list[BoundPart], node: Node | None) -> Iterator[UsedPart]:
+def used_parts(place: Place, uses: list[BoundPart], node: Node | None) -> Iterator[RecipePart]:
     """The parts at one place.
 
     Raises: UnknownName, RecipeError, MissingExtra, each with the place of the offending part or option.
@@ -77,7 +77,7 @@ def used_parts(place: Place, uses: list[BoundPart], node: Node | None) -> Iterat
         part = _find(slot_at(place) or "", use.name, mark)
         part.check_installed(where=mark.where)
         options = _options(part, use, own.get("options") if own is not None else None, key, mark)
-        yield UsedPart(path=path, name=use.name, key=key, part=part, options=options, mark=mark)
+        yield RecipePart(path=path, name=use.name, key=key, part=part, options=options, mark=mark)
 
 
 def _find(slot: str, name: str, mark: Mark) -> Part:
@@ -97,7 +97,7 @@ def _find(slot: str, name: str, mark: Mark) -> Part:
         ) from error
 
 
-def _options(part: Part, use: BoundPart, written: Node | None, key: str, mark: Mark) -> dict[str, Row]:
+def _options(part: Part, use: BoundPart, written: Node | None, key: str, mark: Mark) -> dict[str, Entry]:
     def place(name: str) -> Mark | None:
         node = written.get(name) if written is not None else None
         return node.mark if node is not None else None
@@ -107,7 +107,7 @@ def _options(part: Part, use: BoundPart, written: Node | None, key: str, mark: M
 
     fault = _first_fault(part, use)
     checked = part.check(use.options, where=((fault and place(fault)) or mark).where)
-    return {name: Row(value, place(name) or default(name, value)) for name, value in checked.items()}
+    return {name: Entry(value, place(name) or default(name, value)) for name, value in checked.items()}
 
 
 def _first_fault(part: Part, use: BoundPart) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from palaestra.recipe.parts import UsedPart
+from palaestra.recipe.parts import RecipePart
 from palaestra.registry import STAGES, declared
 from palaestra.training.passes import PassPlan, Reader, plan_passes
 from palaestra.training.settings import RunSettings
@@ -12,7 +12,7 @@ from palaestra.training.settings import RunSettings
 USUAL = frozenset({"logprob", "entropy", "value"})  # outputs of a policy that does not say which it has
 
 
-def planned_passes(settings: RunSettings, parts: Sequence[UsedPart]) -> dict[str, PassPlan]:
+def planned_passes(settings: RunSettings, parts: Sequence[RecipePart]) -> dict[str, PassPlan]:
     """The plan of each trained policy, by its name."""
     of_table = [_reader(used) for used in parts if used.part.slot in STAGES]
     plans = {}
@@ -37,7 +37,7 @@ def _indented(texts: Sequence[str]) -> list[str]:
     return [f"  {text}" for text in texts]
 
 
-def _reader(used: UsedPart) -> Reader:
+def _reader(used: RecipePart) -> Reader:
     return Reader(
         name=f"{used.part.slot}: {used.name}",
         reads=used.part.reads_with(used.values),
@@ -45,7 +45,7 @@ def _reader(used: UsedPart) -> Reader:
     )
 
 
-def _works_for(used: UsedPart, policy: str, settings: RunSettings) -> bool:
+def _works_for(used: RecipePart, policy: str, settings: RunSettings) -> bool:
     """Whether a loss or regularizer is this policy's: its own, or the recipe's where it has none of its own."""
     if used.owner is not None:
         return used.owner == policy

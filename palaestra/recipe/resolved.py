@@ -18,7 +18,7 @@ from palaestra.errors import RecipeError, UnknownName, nearest
 from palaestra.recipe.feasibility import check
 from palaestra.recipe.layers import Place, default_mark, merge, override, slot_at
 from palaestra.recipe.origins import Mark, Node, node_of, read_override
-from palaestra.recipe.parts import Row, UsedPart, used_parts, with_bound
+from palaestra.recipe.parts import Entry, RecipePart, used_parts, with_bound
 from palaestra.recipe.sources import Source, read_layers
 from palaestra.recipe.validation import leaves, validate
 from palaestra.training.settings import RoleSettings, RunSettings
@@ -53,8 +53,8 @@ class Recipe:
     """
 
     settings: RunSettings
-    parts: Sequence[UsedPart]
-    rows: Mapping[str, Row]
+    parts: Sequence[RecipePart]
+    rows: Mapping[str, Entry]
     tree: Node = field(repr=False)
 
     def with_overrides(self, overrides: Sequence[str]) -> Recipe:
@@ -110,7 +110,7 @@ class Recipe:
             tree = override(tree, key, node_of(value, Mark(origin, f"{key}: {_written(value)}")))
         return _resolve(tree)
 
-    def _row(self, path: str) -> Row:
+    def _row(self, path: str) -> Entry:
         if path in self.rows:
             return self.rows[path]
         for used in self.parts:
@@ -134,13 +134,13 @@ def _override(tree: Node, overrides: Sequence[str]) -> Node:
 
 def _resolve(tree: Node) -> Recipe:
     written = validate(tree)
-    rows: dict[str, Row] = {}
-    parts: list[UsedPart] = []
+    rows: dict[str, Entry] = {}
+    parts: list[RecipePart] = []
     bound: dict[Place, Any] = {}
     for place, value, node in leaves(written, tree):
         key = ".".join(place)
         names = _names(value) if slot_at(place) else value
-        rows[key] = Row(names, node.mark if node is not None else default_mark(place, _written(names)))
+        rows[key] = Entry(names, node.mark if node is not None else default_mark(place, _written(names)))
         if slot_at(place) and value is not None:
             uses = value if isinstance(value, list) else [value]
             here = list(used_parts(place, uses, node))

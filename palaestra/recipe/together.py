@@ -12,11 +12,11 @@ from typing import Any
 
 from palaestra.errors import RecipeError
 from palaestra.recipe.layers import slot_at
-from palaestra.recipe.parts import Row, UsedPart
+from palaestra.recipe.parts import Entry, RecipePart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class PartPattern:
     """A part in a recipe.
 
     Attributes:
@@ -30,7 +30,7 @@ class Part:
     options: Mapping[str, Collection[Any]] = field(default_factory=dict)
     has: Collection[str] = ()
 
-    def found(self, parts: Sequence[UsedPart]) -> Iterator[UsedPart]:
+    def found(self, parts: Sequence[RecipePart]) -> Iterator[RecipePart]:
         """The parts of a recipe that this describes."""
         for used in parts:
             values = used.values
@@ -44,7 +44,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class SettingPattern:
     """A setting of a recipe with one of these values."""
 
     key: str
@@ -61,8 +61,8 @@ class Clash:
         ordered: only where `one` stands before `other`.
     """
 
-    one: Part
-    other: Part | Setting | None = None
+    one: PartPattern
+    other: PartPattern | SettingPattern | None = None
     why: str
     ways: str
     ordered: bool = False
@@ -73,37 +73,37 @@ NOT_TRAJECTORIES = ("token-mean", "group-mean", "agent-mean", *INSIDE_FIRST)
 
 CLASHES = (
     Clash(
-        one=Part(slot="advantage", names=("hapo",), options={"average": ("token",)}),
-        other=Setting(key="aggregate.how", values=INSIDE_FIRST),
+        one=PartPattern(slot="advantage", names=("hapo",), options={"average": ("token",)}),
+        other=SettingPattern(key="aggregate.how", values=INSIDE_FIRST),
         why="Its advantages balance over tokens; an average over a trajectory's own tokens corrects for length again.",
         ways="Set aggregate.how=token-mean, or advantage.hapo.average=trajectory.",
     ),
     Clash(
-        one=Part(slot="loss", names=("squared_objective",)),
-        other=Setting(key="aggregate.how", values=NOT_TRAJECTORIES),
+        one=PartPattern(slot="loss", names=("squared_objective",)),
+        other=SettingPattern(key="aggregate.how", values=NOT_TRAJECTORIES),
         why="Its square belongs to a trajectory, and this average would weigh trajectories by their lengths.",
         ways="Set aggregate.how=sequence-sum, the mean over trajectories.",
     ),
     Clash(
-        one=Part(slot="loss", options={"ratio": ("trajectory", "invocation")}, has=("high_foreign",)),
+        one=PartPattern(slot="loss", options={"ratio": ("trajectory", "invocation")}, has=("high_foreign",)),
         why="One ratio for many rows cannot have another bound in some of them.",
         ways="Set ratio: turn or token, or leave `high_foreign` out.",
     ),
     Clash(
-        one=Part(slot="advantage", names=("canon",)),
-        other=Part(slot="advantage", names=("whiten",)),
+        one=PartPattern(slot="advantage", names=("canon",)),
+        other=PartPattern(slot="advantage", names=("whiten",)),
         why="Dividing by a deviation undoes what the two halves of a group differ in.",
         ways="Leave `whiten` out; for a scale, set the learning rate.",
     ),
     Clash(
-        one=Part(slot="advantage", names=("canon",)),
-        other=Part(slot="advantage", options={"scale": ("std",)}),
+        one=PartPattern(slot="advantage", names=("canon",)),
+        other=PartPattern(slot="advantage", options={"scale": ("std",)}),
         why="Dividing by a deviation undoes what the two halves of a group differ in.",
         ways="Set `scale: none`.",
     ),
     Clash(
-        one=Part(slot="selection", names=("resample_on_correct",)),
-        other=Part(slot="selection", names=("constant_groups", "widest_groups", "resample_on_correct")),
+        one=PartPattern(slot="selection", names=("resample_on_correct",)),
+        other=PartPattern(slot="selection", names=("constant_groups", "widest_groups", "resample_on_correct")),
         ordered=True,
         why="Both decide who stays in a group, and after the resampling a group looks more alike than it was.",
         ways="Drop groups first, then resample what is left: write `resample_on_correct` once, and last.",
@@ -111,7 +111,7 @@ CLASHES = (
 )
 
 
-def refuse_together(parts: Sequence[UsedPart], rows: Mapping[str, Row]) -> None:
+def refuse_together(parts: Sequence[RecipePart], rows: Mapping[str, Entry]) -> None:
     """Refuse a recipe in which two choices of `CLASHES` meet.
 
     Raises: RecipeError, with the place of the later choice, the reason and the way out.
@@ -121,11 +121,11 @@ def refuse_together(parts: Sequence[UsedPart], rows: Mapping[str, Row]) -> None:
             _refuse(clash, used, parts, rows)
 
 
-def _refuse(clash: Clash, used: UsedPart, parts: Sequence[UsedPart], rows: Mapping[str, Row]) -> None:
+def _refuse(clash: Clash, used: RecipePart, parts: Sequence[RecipePart], rows: Mapping[str, Entry]) -> None:
     if clash.other is None:
         options = ", ".join(f"`{key}: {used.values[key]}`" for key in (*clash.one.options, *clash.one.has))
         raise RecipeError(where=used.mark.where, what=f"`{used.name}` has {options}.\n  {clash.why}", remedy=clash.ways)
-    if isinstance(clash.other, Setting):
+    if isinstance(clash.other, SettingPattern):
         row = rows[clash.other.key]
         if row.value in clash.other.values:
             where = used.mark.where if row.mark.source == "default" else row.mark.where

@@ -13,7 +13,7 @@ import torch
 from palaestra.data import RunSetup
 from palaestra.models import ValueHead
 from palaestra.policies.language import LanguagePolicy
-from palaestra.policies.sequences import Sequences
+from palaestra.policies.sequences import LanguageSamples
 
 SIZES: dict[str, Any] = {"hidden": 16, "layers": 1, "heads": 2, "context": 32, "vocabulary": 300}
 SETUP = RunSetup(seed=3, vector_size=None, action_count=None, texts=lambda: ["walk slowly north", "turn around"])
@@ -26,9 +26,9 @@ def policy(**options: Any) -> LanguagePolicy:
     return made
 
 
-def samples() -> Sequences:
+def samples() -> LanguageSamples:
     """Two sequences of five ids: a prompt of two and a response of three; the first is cut off at its end."""
-    return Sequences(
+    return LanguageSamples(
         ids=[np.arange(5), np.arange(5) + 4],
         places=[np.array([2, 3, 4])] * 2,
         token_index=np.arange(6),

@@ -15,7 +15,7 @@ from palaestra.algebra import Aggregation
 from palaestra.errors import RecipeError
 from palaestra.index import known_parts
 from palaestra.recipe import load
-from palaestra.recipe.together import CLASHES, Part, Setting
+from palaestra.recipe.together import CLASHES, PartPattern, SettingPattern
 
 BASE: dict[str, Any] = {
     "environment": "toolcalc",
@@ -107,13 +107,13 @@ def test_fine(layer: dict[str, Any]) -> None:  # rule 2
     load([BASE, layer])
 
 
-def described() -> list[Part | Setting]:
+def described() -> list[PartPattern | SettingPattern]:
     return [choice for clash in CLASHES for choice in (clash.one, clash.other) if choice is not None]
 
 
 @pytest.mark.parametrize("choice", described(), ids=str)
-def test_the_table_names_what_exists(choice: Part | Setting) -> None:  # rule 3
-    if isinstance(choice, Setting):
+def test_the_table_names_what_exists(choice: PartPattern | SettingPattern) -> None:  # rule 3
+    if isinstance(choice, SettingPattern):
         assert choice.key == "aggregate.how" and set(choice.values) <= set(get_args(Aggregation))
         return
     names = choice.names or ("ppo_clip" if choice.slot == "loss" else "grpo",)

@@ -1,7 +1,4 @@
-"""Preferences: which of two was better, as pairs and as a loss.
-
-Knows scores, sets and pairs. Knows nothing of trajectories, models or where a score comes from.
-"""
+"""Preferences: which of two was better, as pairs and as a loss."""
 
 from __future__ import annotations
 
@@ -11,7 +8,11 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from palaestra.algebra.segments import segment_mean
 from palaestra.data.keys import Key
+from palaestra.data.pairs import PairTable
+from palaestra.data.table import StepTable
+from palaestra.errors import InvalidData
 
 
 class Pairs(NamedTuple):
@@ -41,6 +42,34 @@ def preference_pairs(score: Shaped[Tensor, " units"], *, by: Key, every: bool = 
         unequal = score[better] > score[worse]
         better, worse = better[unequal], worse[unequal]
     return Pairs(units[better], units[worse])
+
+
+def outcome_pairs(
+    table: StepTable, *, column: str = "outcome", by: tuple[str, ...] = ("group",), every: bool = False
+) -> PairTable:
+    """The pairs of trajectories of one task whose results differ.
+
+    Args:
+        table: column `column` (rows,), the same number on all rows of a trajectory.
+        by: columns that both trajectories of a pair agree in. every: as in `preference_pairs`.
+
+    Raises: MissingColumn, without the column; InvalidData, for a result that is not finite.
+
+    >>> table = StepTable(group=["g"] * 3, trajectory=["a", "b", "c"], agent=["x"] * 3, turn=[0] * 3,
+    ...                   reward=[0.0] * 3, outcome=[0.0, 1.0, 1.0])
+    >>> outcome_pairs(table, every=True).pairs.tolist()
+    [[1, 0], [2, 0]]
+    """
+    key, sets = table.key("trajectory"), table.key(*by)
+    score = segment_mean(table[column], by=key)
+    counts = torch.zeros(key.size, dtype=torch.float64).index_add(0, key.codes, (table.row_weight > 0).double())
+    if not bool(score[counts > 0].isfinite().all()):
+        raise InvalidData(where=f"column `{column}`", what="a trajectory has no finite result to be compared by.")
+    set_of = torch.zeros(key.size, dtype=torch.int64).index_copy(0, key.codes, sets.codes)
+    found = preference_pairs(score, by=Key(set_of, sets.size, by, counts), every=every)
+    trajectory = torch.zeros(key.size, dtype=torch.int64).index_copy(0, key.codes, table["trajectory"])
+    pairs = trajectory[torch.stack([found.better, found.worse], 1)]
+    return PairTable(table=table, pairs=pairs, weight=torch.ones(len(pairs)))
 
 
 def _sorted(score: Tensor, codes: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from palaestra.data.interaction import Action, FinishReason, Observation, StepResult, ToolCall
     from palaestra.data.iteration import Iteration
     from palaestra.data.keys import Key
+    from palaestra.data.pairs import PairTable
     from palaestra.data.seeds import derive
     from palaestra.data.setup import RunSetup
     from palaestra.data.table import Row, StepTable, rows_of
@@ -30,6 +31,7 @@ __all__ = [
     "Marks",
     "NextPrompt",
     "Observation",
+    "PairTable",
     "Play",
     "Row",
     "RunSetup",
@@ -55,6 +57,7 @@ _PLACES = {
     "Marks": "trajectory",
     "NextPrompt": "trajectory",
     "Observation": "interaction",
+    "PairTable": "pairs",
     "Play": "task",
     "Row": "table",
     "RunSetup": "setup",

@@ -1,0 +1,65 @@
+"""PairTable: a table of steps, and which of its trajectories are preferred to which others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from palaestra.data.table import StepTable
+from palaestra.errors import InvalidData
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PairTable:
+    """What learning from preferences reads.
+
+    Attributes:
+        table: the steps of all trajectories, one row each.
+        pairs: int64 (pairs, 2), codes of the column `trajectory`: the better one, then the worse one. A trajectory may
+            stand in several pairs, or in none.
+        weight: float32 (pairs,), how much each pair counts, ≥ 0; 1 where nothing else is known.
+
+    Raises: InvalidData, for codes that no row has, a trajectory that is preferred to itself, or weights that are
+        negative, not finite, or not one a pair.
+    """
+
+    table: StepTable
+    pairs: Int[Tensor, "pairs 2"]
+    weight: Float[Tensor, " pairs"]
+
+    def __post_init__(self) -> None:
+        known = torch.isin(self.pairs, self.table["trajectory"])
+        if not bool(known.all()):
+            code = int(self.pairs[~known][0])
+            raise InvalidData(where="PairTable", what=f"no row of the table has the trajectory code {code}.")
+        same = int((self.pairs[:, 0] == self.pairs[:, 1]).sum())
+        if same:
+            raise InvalidData(where="PairTable", what=f"{same} of {len(self)} pairs prefer a trajectory to itself.")
+        if len(self.weight) != len(self) or not bool((self.weight.isfinite() & (self.weight >= 0)).all()):
+            raise InvalidData(
+                where="PairTable: weight",
+                what=f"{len(self.weight)} weights for {len(self)} pairs must be finite numbers ≥ 0.",
+            )
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    @property
+    def row_pair(self) -> Int[Tensor, " rows"]:
+        """The pair of each row, −1 for rows of no pair: the ids `pair` of a token batch.
+
+        Raises: InvalidData, if a trajectory stands in several pairs.
+        """
+        codes, counts = self.pairs.reshape(-1).unique(return_counts=True)
+        if bool((counts > 1).any()):
+            raise InvalidData(
+                where="PairTable.row_pair",
+                what=f"{int((counts > 1).sum())} of {len(codes)} trajectories stand in several pairs.",
+                remedy="Repeat such trajectories in the table, under names of their own.",
+            )
+        pair_of = torch.full((int(self.table["trajectory"].max()) + 1,), -1, dtype=torch.int64)
+        pair_of[self.pairs] = torch.arange(len(self))[:, None].expand(-1, 2)
+        return pair_of[self.table["trajectory"]]

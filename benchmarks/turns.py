@@ -36,7 +36,8 @@ from palaestra.registry import part
 from palaestra.rollout.roles import Role
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.testing.fakes import WORDS, EchoEnvironment
-from palaestra.training.experience import Parts, prepare
+from palaestra.training.batch import Batch
+from palaestra.training.prepare import Parts, prepare
 from palaestra.training.updates import Updater
 
 RESULT = Path(__file__).parent / "results" / "turns.json"
@@ -161,7 +162,7 @@ def learn(side: Side, played: Sequence[Trajectory]) -> tuple[float, int]:
         weights=[],
     )
     experience = prepare(
-        played, parts, Iteration({"main": side.learner}, 0, 0, 1.0, TOKEN_BUDGET), {}, several_updates=False
+        Batch.of(played), parts, Iteration({"main": side.learner}, 0, 0, 1.0, TOKEN_BUDGET), {}, several_updates=False
     )
     norm = side.updater.update(experience, seed=0)["policy/grad_norm"]
     return norm, int(experience.samples["main"].cost.sum())  # type: ignore[attr-defined]

@@ -38,7 +38,7 @@ from palaestra.data.iteration import Iteration
 from palaestra.models.causal_lm import make_causal_lm
 from palaestra.models.tokenizer import train_tokenizer
 from palaestra.policies.language import LanguagePolicy
-from palaestra.training.experience import Parts, prepare
+from palaestra.training.prepare import Parts, prepare
 from palaestra.training.updates import Updater
 
 RESULT = Path(__file__).parent / "results" / "vs_trl.json"

@@ -7,7 +7,7 @@ from typing import Any
 
 from palaestra.data import StopReason, Trajectory
 from palaestra.errors import NoSignal, PalaestraError
-from palaestra.training.experience import Experience
+from palaestra.training.batch import Batch
 from palaestra.training.settings import TrainingSettings
 from palaestra.training.updates import Updater
 
@@ -39,7 +39,7 @@ class Guard:
             raise NoSignal(where="rollout", what=f"none of {len(played)} episodes has a step.")
         return whole
 
-    def learned(self, experience: Experience, updaters: Iterable[Updater]) -> None:
+    def learned(self, batch: Batch, updaters: Iterable[Updater]) -> None:
         """Note whether this iteration had an advantage to learn from.
 
         What regularizers move does not count: a run that only they move learns nothing of its task. A loss that learns
@@ -47,11 +47,11 @@ class Guard:
 
         Raises: NoSignal, after `training.max_empty` iterations in a row without any advantage.
         """
-        learns = experience.has_signal or any(updater.learns_without_advantage for updater in updaters)
+        learns = batch.has_signal or any(updater.learns_without_advantage for updater in updaters)
         self._empty = 0 if learns else self._empty + 1
         if self._empty < self._settings.max_empty:
             return
-        table = experience.table
+        table = batch.table
         outcome = float(table["outcome"].nanmean()) if "outcome" in table else float("nan")
         if outcome >= SOLVED:
             return

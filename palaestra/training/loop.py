@@ -13,12 +13,13 @@ from palaestra.store.episodes import EpisodeLog
 from palaestra.store.folder import RunFolder
 from palaestra.store.metrics import ENVIRONMENT_STEPS, UPDATES, MetricsLog
 from palaestra.training.async_collector import AsyncCollector
+from palaestra.training.batch import Batch
 from palaestra.training.checkpoint import RunState, load_checkpoint, save_checkpoint
 from palaestra.training.collector import Collector
 from palaestra.training.evaluate import Panel
-from palaestra.training.experience import Experience, Parts, prepare
 from palaestra.training.guards import Guard
 from palaestra.training.measure import measure, spent
+from palaestra.training.prepare import Parts, prepare
 from palaestra.training.progress import Progress
 from palaestra.training.settings import RunSettings
 from palaestra.training.teamwork import Teamwork
@@ -66,13 +67,13 @@ class Trainer:
         started = time.perf_counter()
         batch = self.collector.collect(self.step)
         collected = time.perf_counter()
-        experience = self.credit(self.guard.finished(batch.kept))
-        metrics = measure(batch.played, experience, self.setup.policies, self.setup.team)
-        metrics |= batch.metrics | experience.learned
+        batch.kept = self.guard.finished(batch.kept)
+        self.credit(batch)
+        metrics = measure(batch, self.setup.policies, self.setup.team) | batch.metrics
         metrics |= self.collector.learn(batch.played, self.step)
-        updated = self.update(experience)
+        updated = self.update(batch)
         if self.settings.due(self.step, self.state.updaters) and self.parts.ready:
-            self.guard.learned(experience, self.state.updaters.values())
+            self.guard.learned(batch, self.state.updaters.values())
         for line in self.teamwork.check(metrics):
             self.progress.note(line)
         self.step += 1
@@ -82,7 +83,7 @@ class Trainer:
         self.progress.iteration(self.step, metrics | updated, seconds)
         return metrics | updated
 
-    def credit(self, whole: Sequence[Trajectory]) -> Experience:
+    def credit(self, batch: Batch) -> Batch:
         """Every stage from table to weights."""
         training, rollout = self.settings.training, self.settings.rollout
         policies = {name: updater.policy for name, updater in self.state.updaters.items()}
@@ -91,10 +92,10 @@ class Trainer:
         iteration.temperatures = self.setup.temperatures
         strict, references = self.settings.strict, self.state.references
         return prepare(
-            whole, self.parts, iteration, references, several_updates=self.settings.several_updates, strict=strict
+            batch, self.parts, iteration, references, several_updates=self.settings.several_updates, strict=strict
         )
 
-    def update(self, experience: Experience) -> dict[str, float]:
+    def update(self, batch: Batch) -> dict[str, float]:
         """Every trainable policy improves; with several, their metrics carry the policy's name."""
         metrics: dict[str, float] = {}
         due = self.settings.due(self.step, self.state.updaters)
@@ -102,7 +103,7 @@ class Trainer:
             if name not in due:
                 updater.made = 0
                 continue
-            found = updater.update(experience, seed=derive(self.settings.seed, "update", self.step))
+            found = updater.update(batch, seed=derive(self.settings.seed, "update", self.step))
             if found:
                 updater.policy.weights_changed(updater.policy.version + 1)
             if len(self.state.updaters) > 1:

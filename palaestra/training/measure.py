@@ -11,14 +11,12 @@ import numpy as np
 from palaestra.data import Step, StopReason, Trajectory
 from palaestra.data.table import token_count
 from palaestra.evaluation.panels import info_means
+from palaestra.training.batch import Batch
 from palaestra.training.credit import signal_metrics
-from palaestra.training.experience import Experience
 from palaestra.training.teamwork import team_metrics
 
 
-def measure(
-    played: Sequence[Trajectory], experience: Experience, policies: Mapping[str, Any], roles: Sequence[str] = ()
-) -> dict[str, float]:
+def measure(batch: Batch, policies: Mapping[str, Any], roles: Sequence[str] = ()) -> dict[str, float]:
     """Rewards, turns, tokens, stop reasons, signal; per agent where there are several.
 
     Args:
@@ -26,6 +24,7 @@ def measure(
 
     Results are those of episodes that are over: where an iteration ends none, they are left out.
     """
+    played = batch.played
     not_failed = [t for t in played if t.stop is not StopReason.ERROR]
     over = [t for t in not_failed if t.stop is not StopReason.SUSPENDED]
     metrics = {
@@ -40,9 +39,9 @@ def measure(
     metrics |= {f"stop/{reason}": count / len(played) for reason, count in sorted(stops.items())}
     failures = Counter(t.error.boundary for t in played if t.error)
     metrics |= {f"stop/error/{boundary}": count / len(played) for boundary, count in sorted(failures.items())}
-    metrics |= signal_metrics(experience.table)
-    metrics["selection/kept"] = float((experience.table.row_weight > 0).float().mean())
-    metrics |= _weights(experience)
+    metrics |= signal_metrics(batch.table)
+    metrics["selection/kept"] = float((batch.table.row_weight > 0).float().mean())
+    metrics |= _weights(batch)
     metrics |= {f"info/{name}/mean": value for name, value in info_means(over).items()}
     metrics |= _tools(over) | _calls(played)
     return metrics | team_metrics(over, roles) | _versions(not_failed, policies)
@@ -59,10 +58,10 @@ def spent(played: Sequence[Trajectory]) -> tuple[int, int]:
     return len(steps), sum(len(step.action.tokens) for step in steps)
 
 
-def _weights(experience: Experience) -> dict[str, float]:
+def _weights(batch: Batch) -> dict[str, float]:
     """Of the tokens that count, also rejected ones: the largest weight, and how many equal ones would average as well,
     as a share of them."""
-    counted = experience.table["weight"][experience.table["counts"] > 0].double()
+    counted = batch.table["weight"][batch.table["counts"] > 0].double()
     if not bool((counted > 0).any()):
         return {}
     return {

@@ -23,8 +23,8 @@ from palaestra.training.checkpoint import RunState
 from palaestra.training.clones import Clones
 from palaestra.training.collector import Collector
 from palaestra.training.evaluate import Panel
-from palaestra.training.experience import Parts, started
 from palaestra.training.loop import Trainer
+from palaestra.training.prepare import Parts, started
 from palaestra.training.progress import Progress
 from palaestra.training.settings import PolicySettings, RunSettings
 from palaestra.training.updates import Updater

@@ -28,7 +28,7 @@ from palaestra.data.batches import micro_batches, mini_batches, token_index
 from palaestra.data.tokens import IDS, SCOPES
 from palaestra.errors import InvalidData, PalaestraError
 from palaestra.models.devices import device_of
-from palaestra.training.experience import Experience
+from palaestra.training.batch import Batch
 from palaestra.training.passes import plan_passes, reader
 
 PATIENCE = 3  # updates in a row whose gradient is not finite
@@ -47,7 +47,7 @@ COLUMNS = (
 
 @dataclass(slots=True, kw_only=True)
 class Updater:
-    """Improves one policy from experience.
+    """Improves one policy from batches.
 
     Attributes:
         optimizer: as parts of the slot give it: step, zero, lr, state_dict, load_state_dict.
@@ -92,20 +92,20 @@ class Updater:
         """The largest unit that the loss or a regularizer must see whole."""
         return max((part.scope for part in self.parts), key=SCOPES.index)
 
-    def update(self, experience: Experience, *, seed: int) -> dict[str, float]:
+    def update(self, batch: Batch, *, seed: int) -> dict[str, float]:
         """One iteration's updates. Returns metrics, averaged over mini-batches; empty if nothing can be learned."""
         name, self.made = self.policy.name, 0
-        if name not in experience.samples:
+        if name not in batch.samples:
             return {}
-        samples = experience.samples[name]
-        batch = self._batch(experience)
-        self.agents = [str(label) for label in experience.table.labels("agent")]
-        together = _together(samples, batch)
-        useful = frozenset(self._useful(samples, batch))
+        samples = batch.samples[name]
+        tokens = self._token_batch(batch)
+        self.agents = [str(label) for label in batch.table.labels("agent")]
+        together = _together(samples, tokens)
+        useful = frozenset(self._useful(samples, tokens))
         if not useful:
             return {}
-        self._refuse_missing(batch, torch.from_numpy(samples.token_index))
-        counting = self._counting(samples, batch)
+        self._refuse_missing(tokens, torch.from_numpy(samples.token_index))
+        counting = self._counting(samples, tokens)
         minis = [
             mini
             for epoch in range(self.epochs)
@@ -115,7 +115,7 @@ class Updater:
         for mini in minis:
             draw = derive(seed, name, "draw", self.made)
             chosen = _evaluated(mini, useful, together)
-            metrics = self._step(samples, batch.replace(seed=draw), mini, chosen, together=together)
+            metrics = self._step(samples, tokens.replace(seed=draw), mini, chosen, together=together)
             self.made += 1
             for key, value in metrics.items():
                 totals[key].append(value)
@@ -169,9 +169,9 @@ class Updater:
         return not self.several and output_of(column)[1] == "old"
 
     # ---- batches ------------------------------------------------------------------------------------------
-    def _batch(self, experience: Experience) -> TokenBatch:
+    def _token_batch(self, batch: Batch) -> TokenBatch:
         """All tokens of the table as one batch, with the columns that loss and regularizers read; `take` cuts it."""
-        table = experience.table
+        table = batch.table
         row = table.token_row
         names = {name.removesuffix("?") for part in self.parts for name in part.reads or ()} | {*COLUMNS}
         columns: dict[str, Any] = {

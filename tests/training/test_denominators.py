@@ -178,13 +178,13 @@ def test_5_losses_without_advantages(run: Run) -> None:
 
 
 def test_6_rejected_tokens_count_everywhere(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    batches, plain = [], Updater._batch
+    batches, plain = [], Updater._token_batch
 
     def batch(self: Updater, experience: Any) -> TokenBatch:
         batches.append(plain(self, experience))
         return batches[-1]
 
-    monkeypatch.setattr(Updater, "_batch", batch)
+    monkeypatch.setattr(Updater, "_token_batch", batch)
     noisy = ("training.actor_noise=40", "aggregate.how=token-mean")  # the head of a new actor is nearly 0
     every = {"advantage": [f"{HERE}:drawn"]}
     mask = {"weights": [{"truncated_importance": {"mode": "mask", "cap": 1.1}}]}

@@ -21,7 +21,8 @@ from palaestra.data.iteration import Iteration
 from palaestra.data.protocols import Request
 from palaestra.engines import InProcessEngine
 from palaestra.policies.language import LanguagePolicy
-from palaestra.training.experience import Parts, prepare
+from palaestra.training.batch import Batch
+from palaestra.training.prepare import Parts, prepare
 from palaestra.training.updates import Updater
 
 
@@ -106,7 +107,7 @@ def test_2_same_first_update(one_file: ModuleType, groups: list[list[object]]) -
     )
     played = [trajectory(number, episode) for number, group in enumerate(groups) for episode in group]
     seen = Iteration({"main": policy}, 0, 0, 1.0, 512)
-    experience = prepare(played, parts, seen, {}, several_updates=False)
+    experience = prepare(Batch.of(played), parts, seen, {}, several_updates=False)
     metrics = updater.update(experience, seed=0)
 
     assert metrics["policy/grad_norm"] == pytest.approx(norm, rel=1e-4)

@@ -29,7 +29,7 @@ from palaestra.data.protocols import StatefulPart
 from palaestra.errors import ContractError, InvalidData, NoSignal
 from palaestra.parts.losses import ppo_clip
 from palaestra.registry import register
-from palaestra.training.experience import started
+from palaestra.training.prepare import started
 from tests.training.conftest import curve, final_weights, stopped_before
 
 Run = Callable[..., Path]

@@ -162,13 +162,13 @@ CRITIC: dict[str, Any] = {"advantage": "ppo", "regularizers": [{"value": {}}], "
 
 
 def test_4_frozen_beside_a_critic(run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    batches, plain = [], Updater._batch
+    batches, plain = [], Updater._token_batch
 
     def batch(self: Updater, experience: Any) -> Any:
         batches.append(plain(self, experience))
         return batches[-1]
 
-    monkeypatch.setattr(Updater, "_batch", batch)
+    monkeypatch.setattr(Updater, "_token_batch", batch)
     run("shared", agents={"a": {"policy": "one"}, "b": {"policy": "one", "frozen": True}}, **CRITIC)
     for own in batches:
         judged = own["value_weight"] > 0

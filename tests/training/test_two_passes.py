@@ -18,7 +18,8 @@ from torch import Tensor
 from palaestra.bound import BoundPart, bind, bind_all
 from palaestra.data import Action, Iteration, Observation, RunSetup, Step, Task, Trajectory
 from palaestra.policies.language import LanguagePolicy
-from palaestra.training.experience import Experience, Parts, prepare
+from palaestra.training.batch import Batch
+from palaestra.training.prepare import Parts, prepare
 from palaestra.training.updates import Updater
 
 WHOLE, PIECES = 10**6, 1  # tokens of a micro-batch: everything in one, or each sample alone
@@ -91,7 +92,7 @@ def policy() -> LanguagePolicy:
     return made
 
 
-def experience(played: list[Trajectory], made: LanguagePolicy, *, advantage: str = "ppo") -> Experience:
+def prepared(played: list[Trajectory], made: LanguagePolicy, *, advantage: str = "ppo") -> Batch:
     """All columns that losses may read; ratios to the old policy and to the reference are not 1."""
     parts = Parts(
         reward=bind_all("reward", [BoundPart(name="environment")]),
@@ -99,7 +100,7 @@ def experience(played: list[Trajectory], made: LanguagePolicy, *, advantage: str
         advantage=bind_all("advantage", [BoundPart(name=advantage)]),
         weights=[],
     )
-    found = prepare(played, parts, Iteration({"main": made}, 0, 0, 1.0, WHOLE), {}, several_updates=True)
+    found = prepare(Batch.of(played), parts, Iteration({"main": made}, 0, 0, 1.0, WHOLE), {}, several_updates=True)
     dice = torch.Generator().manual_seed(2)
     old = found.table["logprob_old"]
     found.table = found.table.replace(
@@ -109,7 +110,7 @@ def experience(played: list[Trajectory], made: LanguagePolicy, *, advantage: str
     return found
 
 
-def update(made: LanguagePolicy, given: Experience, budget: int, loss: BoundPart, **options: Any) -> tuple[Any, Any]:
+def update(made: LanguagePolicy, given: Batch, budget: int, loss: BoundPart, **options: Any) -> tuple[Any, Any]:
     """The gradient and the metrics of one update."""
     recorder = Recorder(made.module)
     updater = Updater(
@@ -133,7 +134,7 @@ def update(made: LanguagePolicy, given: Experience, budget: int, loss: BoundPart
 @pytest.mark.parametrize("loss", LOSSES)
 def test_1_two_passes_are_one(loss: str, regularizers: list[BoundPart]) -> None:  # rules 1 and 2
     made = policy()
-    given = experience(episodes(3, 4), made)
+    given = prepared(episodes(3, 4), made)
     use = BoundPart(name=loss, options=LOSSES[loss])
     (once, seen), (twice, again) = (
         update(made, given, budget, use, regularizers=regularizers) for budget in (WHOLE, PIECES)
@@ -149,7 +150,7 @@ def test_1_two_passes_are_one(loss: str, regularizers: list[BoundPart]) -> None:
 
 def test_2_agents_gradients() -> None:
     made = policy()
-    given = experience(episodes(2, 4), made)
+    given = prepared(episodes(2, 4), made)
     use = BoundPart(name="gspo", options=LOSSES["gspo"])
     norms = [update(made, given, budget, use, agent_gradients=True)[1] for budget in (WHOLE, PIECES)]
     names = [name for name in norms[0] if name.startswith("policy/agent/")]
@@ -183,7 +184,7 @@ def test_3_memory_does_not_grow_with_the_unit(loss: str) -> None:
     for size in (4, 32):
         # The unit is a group, a trajectory or the mini-batch: each grows eightfold.
         played = episodes(1, 4, turns=size) if loss == "squared_objective" else episodes(1, size)
-        given = experience(played, made)
+        given = prepared(played, made)
         for budget in (WHOLE, PIECES):
             with peak() as tally:
                 update(made, given, budget, BoundPart(name=loss, options=LOSSES[loss]))
@@ -194,7 +195,7 @@ def test_3_memory_does_not_grow_with_the_unit(loss: str) -> None:
 
 def test_4_what_moves_nothing_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     made = policy()
-    given = experience(episodes(2, 4), made, advantage="grpo")
+    given = prepared(episodes(2, 4), made, advantage="grpo")
     nothing = given.table["trajectory"][given.table.token_row] >= 4  # the second group teaches nothing
     given.table = given.table.replace(advantage=torch.where(nothing, 0.0, given.table["advantage"]))
     backwards: list[int] = []

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from palaestra.data import Trajectory
 from palaestra.recipe import load
-from palaestra.training.experience import Experience
+from palaestra.training.batch import Batch
 from palaestra.training.loop import Trainer
 from palaestra.training.measure import spent
 from palaestra.training.start import train
@@ -54,16 +54,16 @@ def test_1_every_token_once(long: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     generated, learned, judged, over = Counter[Any](), Counter[Any](), Counter[Any](), set[str]()
     plain = Updater.update
 
-    def watched(self: Updater, experience: Experience, *, seed: int) -> dict[str, float]:
-        weight, value_weight = experience.table["weight"], experience.table["value_weight"]
-        for row in experience.rows:
+    def watched(self: Updater, batch: Batch, *, seed: int) -> dict[str, float]:
+        weight, value_weight = batch.table["weight"], batch.table["value_weight"]
+        for row in batch.rows:
             act = (row.trajectory.id, row.step.turn)
             generated[act] += int(row.step.marks.fresh)
             learned[act] += int(weight[row.start])
             judged[act] += int(value_weight[row.start])
             if row.step.terminated:
                 over.add(row.trajectory.id)
-        return plain(self, experience, seed=seed)
+        return plain(self, batch, seed=seed)
 
     monkeypatch.setattr(Updater, "update", watched)
     long()
@@ -132,10 +132,10 @@ def test_5_nothing_ends(long: Run) -> None:
 def test_6_old_tokens_reach_the_critic(long: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = Updater.update
 
-    def nothing_is_fresh(self: Updater, experience: Experience, *, seed: int) -> dict[str, float]:
-        nothing = torch.zeros_like(experience.table["weight"])
-        experience.table = experience.table.replace(weight=nothing)
-        return plain(self, experience, seed=seed)
+    def nothing_is_fresh(self: Updater, batch: Batch, *, seed: int) -> dict[str, float]:
+        nothing = torch.zeros_like(batch.table["weight"])
+        batch.table = batch.table.replace(weight=nothing)
+        return plain(self, batch, seed=seed)
 
     monkeypatch.setattr(Updater, "update", nothing_is_fresh)
     folder = long()

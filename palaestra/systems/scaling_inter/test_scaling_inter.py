@@ -48,24 +48,24 @@ def test_bad_horizons_are_refused(rounds, every, fault):  # rule 3
 def test_a_cut_is_a_truncation(tmp_path, monkeypatch):  # rule 2
     seen, plain = [], Trainer.credit
 
-    def credit(self, whole):
-        seen.append((whole, plain(self, whole)))
+    def credit(self, batch):
+        seen.append((batch.kept, plain(self, batch)))
         return seen[-1][1]
 
     monkeypatch.setattr(Trainer, "credit", credit)
     growing = {"sampler": {"growing_horizon": {"rounds": [2, 6], "every": 2}}}
     run(tmp_path, [NETWORK, growing, {"advantage": {"ppo": {"gamma": 1.0, "lam": 1.0, "whiten": False}}}])
     assert [max(len(t.steps) for t in whole) <= 2 for whole, _ in seen] == [True, True, False, False]
-    for whole, experience in seen[:2]:
+    for whole, batch in seen[:2]:
         cut = [t for t in whole if t.stop is StopReason.MAX_TURNS]
         assert cut
         for trajectory in cut:
             assert trajectory.outcome is None and trajectory.info["horizon"] == 2
             assert trajectory.steps[-1].truncated and not trajectory.steps[-1].terminated
-        table, ends = experience.table, experience.table["truncated"]
+        table, ends = batch.table, batch.table["truncated"]
         value = table["bootstrap_value"][ends]
         assert bool(torch.isfinite(value).all()) and bool((value != 0).any())
         # V of what would have come next counts, where an episode was cut.
-        target = experience.table["value_target"]
+        target = batch.table["value_target"]
         assert torch.allclose(target[ends], (table["reward"][ends] + value).to(target), atol=1e-5)
     assert MetricsLog(tmp_path).metrics.read()[0]["info/horizon/mean"] == 2.0

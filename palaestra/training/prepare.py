@@ -1,8 +1,6 @@
-"""Experience: from finished episodes to numbers per token, stage by stage.
+"""From finished episodes to numbers per token, stage by stage.
 
-    episodes ─► table ─► reward ─► selection ─► what the policies say now ─► advantage ─► weights ─► what parts learn
-
-Knows bound parts and policies by protocol. Knows no method's name.
+episodes ─► table ─► reward ─► selection ─► what the policies say now ─► advantage ─► weights ─► what parts learn
 """
 
 from __future__ import annotations
@@ -16,9 +14,10 @@ import torch
 from torch import Tensor
 
 from palaestra.bound import BoundPart
-from palaestra.data import Iteration, Row, StepTable, Trajectory, rows_of
-from palaestra.data.protocols import Samples, StatefulPart, complete
+from palaestra.data import Iteration, StepTable, rows_of
+from palaestra.data.protocols import StatefulPart, complete
 from palaestra.errors import ContractError
+from palaestra.training.batch import Batch
 from palaestra.training.credit import assign_credit
 from palaestra.training.factors import combine
 from palaestra.training.passes import fill_columns, plan_passes, reader
@@ -75,42 +74,16 @@ class Parts:
         return all(held.ready for held in self.stateful.values())
 
 
-@dataclass(slots=True, eq=False)
-class Experience:
-    """One iteration's episodes, as the updates read them.
-
-    Attributes:
-        table: all columns, among them `advantage`, `weight` and `counts` of tokens.
-        rows: the episodes behind the table's rows. samples: per policy name.
-        learned: metrics of parts that learned from it.
-    """
-
-    table: StepTable
-    rows: list[Row]
-    samples: dict[str, Samples] = field(default_factory=dict)
-    learned: dict[str, float] = field(default_factory=dict)
-
-    def of(self, policy: str) -> list[Row]:
-        """Rows that this policy acted in."""
-        return [row for row in self.rows if row.step.policy == policy]
-
-    @property
-    def has_signal(self) -> bool:
-        """Whether a token that counts, of a policy that is trained, has an advantage other than 0."""
-        moves = (self.table["counts"] > 0) & (self.table["advantage"] != 0)
-        return any(bool(moves[torch.from_numpy(one.token_index)].any()) for one in self.samples.values())
-
-
 def prepare(
-    trajectories: Sequence[Trajectory],
+    batch: Batch,
     parts: Parts,
     iteration: Iteration,
     references: Mapping[str, Any],
     *,
     several_updates: bool,
     strict: bool = False,
-) -> Experience:
-    """Run every stage between rollout and loss.
+) -> Batch:
+    """Run every stage between rollout and loss on the trajectories that the batch keeps, and fill the batch in.
 
     Args:
         iteration: its rows are filled in here.
@@ -118,6 +91,7 @@ def prepare(
         several_updates: whether the iteration makes several updates, or learns from episodes of older weights.
         strict: refuse rows that occur twice without a column `row_weight`.
     """
+    trajectories = batch.kept
     for held in parts.stateful.values():
         trajectories = held.choose(list(trajectories), iteration)
     iteration.rows = rows_of(trajectories)
@@ -142,12 +116,12 @@ def prepare(
     table = fill_columns(table, iteration, plans, references, trained=trained)
     table = assign_credit([bound.at(iteration) for bound in parts.advantage], table)
     table = _weigh(table, parts.weights, iteration, trained)
-    samples = {name: iteration.samples(name) for name in iteration.policies if iteration.acted(name)}
-    experience = Experience(table, list(iteration.rows), samples)
-    experience.learned |= iteration.metrics
+    batch.table, batch.rows = table, list(iteration.rows)
+    batch.samples = {name: iteration.samples(name) for name in iteration.policies if iteration.acted(name)}
+    batch.metrics |= iteration.metrics
     for held in parts.stateful.values():
-        experience.learned |= held.learn(table, iteration)
-    return experience
+        batch.metrics |= held.learn(table, iteration)
+    return batch
 
 
 def _weigh(table: StepTable, weights: Sequence[BoundPart], iteration: Iteration, trained: Tensor) -> StepTable:

@@ -53,7 +53,7 @@ class PairTable:
 
         Raises: InvalidData, if a trajectory stands in several pairs.
         """
-        codes, counts = self.pairs.reshape(-1).unique(return_counts=True)
+        codes, counts = torch.unique(self.pairs.reshape(-1), return_counts=True)
         if bool((counts > 1).any()):
             raise InvalidData(
                 where="PairTable.row_pair",

@@ -34,7 +34,7 @@ from palaestra.data.columns import (
 )
 from palaestra.data.keys import Key, compact
 from palaestra.data.trajectory import MARKS, Step, Trajectory
-from palaestra.errors import InvalidData, MissingColumn, nearest
+from palaestra.errors import InvalidData, MissingColumn, PalaestraError, nearest
 
 
 class StepTable:
@@ -87,6 +87,7 @@ class StepTable:
         Raises: MissingColumn, with the nearest names.
         """
         if name not in self._columns:
+            _refuse_former(name, MissingColumn)
             raise MissingColumn(
                 where=f"table[{name!r}]",
                 what=f"the table has no column `{name}`; it has {', '.join(self.names)}.",
@@ -170,10 +171,7 @@ class StepTable:
         return [labels[code] for code in self._columns[name].tolist()]
 
     def _add(self, name: str, values: Any) -> None:
-        if name in RENAMED:
-            raise InvalidData(
-                where=f"column `{name}`", what=f"it is called `{RENAMED[name]}` now.", remedy="Rename it."
-            )
+        _refuse_former(name, InvalidData)
         length, tokens = len(values), int(self._columns["token_count"].sum())
         known = name in (*NUMBERS, *COUNTS, *FLAGS, *KEYS)
         of_tokens = name in OF_TOKENS or is_output(name) or (not known and length == tokens != self.rows)
@@ -452,6 +450,11 @@ def _versions(steps: list[Step]) -> np.ndarray | None:
         for s in steps
     ]
     return np.concatenate(given)
+
+
+def _refuse_former(name: str, error: type[PalaestraError]) -> None:
+    if name in RENAMED:
+        raise error(where=f"column `{name}`", what=f"it is called `{RENAMED[name]}` now.", remedy="Rename it.")
 
 
 def _refuse_non_finite(name: str, column: Tensor, table: StepTable) -> None:

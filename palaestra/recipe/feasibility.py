@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from palaestra import registry
-from palaestra.columns import FROM_EPISODES, FROM_OUTPUTS, OF_TOKENS, ability_of, output_of
+from palaestra.columns import FROM_EPISODES, FROM_OUTPUTS, OF_TOKENS, RENAMED, ability_of, output_of
 from palaestra.data.abilities import ABILITIES, has
 from palaestra.errors import RecipeError, nearest
 from palaestra.recipe.layers import slot_at
@@ -231,6 +231,12 @@ def _check_output(need: str, used: RecipePart, settings: RunSettings, parts: Seq
 
 
 def _check_column(need: str, used: RecipePart, settings: RunSettings, parts: Sequence[RecipePart]) -> None:
+    if need in RENAMED:
+        raise RecipeError(
+            where=used.mark.where,
+            what=f"`{used.name}` reads the column `{need}`, which is called `{RENAMED[need]}` now.",
+            remedy="Rename it in `reads` and in the part.",
+        )
     environment = _environment(parts)
     runner = settings.rollout.runner.part.target
     provided = [declared(target, "provides") for target in (runner, *(other.part.target for other in parts))]

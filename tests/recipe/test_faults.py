@@ -254,6 +254,11 @@ def test_abilities_of_environments(base, write, message) -> None:  # rules 10 an
         "x.yaml:1  strategy: old.py:F\n\n  `old.py:F` uses `restore`, which is called `snapshot` now.\n\n"
         '  Register it with uses=("snapshot",).'
     )
+    write("former.py", part.format("snapshot").replace("uses", "reads").replace("snapshot", "value_end"))
+    assert message("strategy: former.py:F\n") == (
+        "x.yaml:1  strategy: former.py:F\n\n  `former.py:F` reads the column `value_end`, which is called "
+        "`bootstrap_value` now.\n\n  Rename it in `reads` and in the part."
+    )
 
 
 def test_no_expert_to_imitate(base, message) -> None:  # rule 12

@@ -30,7 +30,6 @@ from palaestra.rollout.settings import RolloutSettings
 from palaestra.store.folder import RunFolder
 from palaestra.store.metrics import MetricsLog
 from palaestra.testing import ScriptedPolicy
-from palaestra.training.build import make_environment
 from palaestra.training.start import train
 
 OWN = '''
@@ -128,7 +127,7 @@ def run(
     name = f"own world.py:{kind}"
     on = RunSetup(
         environment_name=name,
-        make_environment=functools.partial(make_environment, name, options),
+        make_environment=functools.partial(part("environment", name).target, **options),
         roles={"*": Role(policy=ScriptedPolicy(said))},
         program=program,
         environment_options=options,

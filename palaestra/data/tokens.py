@@ -100,7 +100,8 @@ class TokenBatch:
                 where=f"batch[{name!r}]",
                 what=f"the batch has no column `{name}`; it has {', '.join(sorted(self.columns))}.",
                 options=nearest(name, self.columns),
-                remedy=f"Name it in the loss's registration: `reads=(…, {name!r})`.",
+                remedy=f"Name it in the loss's registration, `reads=(…, {name!r})`. If it stands there, nobody gives "
+                "it: an estimator does by `Credit(…, columns=…)`, a policy by `token_outputs`, an environment by `info`.",
             )
         return column
 

@@ -27,7 +27,7 @@ from palaestra.models.causal_lm import load_causal_lm, make_causal_lm
 from palaestra.models.devices import device_of
 from palaestra.models.heads import ValueHead
 from palaestra.models.tokenizer import load_tokenizer, train_tokenizer
-from palaestra.policies.outputs import TokenOutput, refuse_unknown_outputs, token_entropy, token_logprob
+from palaestra.policies.outputs import TokenOutput, refuse_unknown_outputs, token_columns, token_entropy, token_logprob
 from palaestra.policies.responses import responses
 from palaestra.policies.sequences import LanguageSamples, collate
 from palaestra.registry import PositiveInt, register
@@ -238,7 +238,7 @@ class LanguagePolicy(Policy):
         if temperature not in (0.0, 1.0):  # dividing by 1 would cost a tenth of a step
             logits = logits / temperature
         logprobs = torch.log_softmax(logits, -1)
-        return {name: self.token_outputs[name](logprobs, targets) for name in wanted}
+        return token_columns(self.token_outputs, logprobs, targets, wanted, policy=self.name)
 
     def _hidden(self, ids: Tensor) -> Tensor:
         return self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state

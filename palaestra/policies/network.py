@@ -29,7 +29,7 @@ from palaestra.errors import CheckpointError, EpisodeFailure, RecipeError
 from palaestra.models.devices import device_of
 from palaestra.models.networks import Activation, ActorCritic, RecurrentActorCritic
 from palaestra.policies.drawing import Choice, draw, masked, stack_legal
-from palaestra.policies.outputs import TokenOutput, refuse_unknown_outputs, token_entropy, token_logprob
+from palaestra.policies.outputs import TokenOutput, refuse_unknown_outputs, token_columns, token_entropy, token_logprob
 from palaestra.policies.vectors import NetworkSamples, collate, refuse_instruction
 from palaestra.registry import PositiveInt, register
 
@@ -270,7 +270,9 @@ class NetworkPolicy(Policy):
         logits = logits[batch.taken].float() / (samples.temperature or 1.0)
         logprobs = torch.log_softmax(masked(logits, batch.legal), -1)
         wanted = [name for name in self.token_outputs if name in outputs]
-        out = PolicyOutputs(columns={name: self.token_outputs[name](logprobs, batch.actions) for name in wanted})
+        out = PolicyOutputs(
+            columns=token_columns(self.token_outputs, logprobs, batch.actions, wanted, policy=self.name)
+        )
         if value is not None:
             out.columns["value"] = value[batch.taken]
             if "bootstrap_value" in outputs:

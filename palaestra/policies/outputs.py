@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from jaxtyping import Float, Int
@@ -41,3 +41,18 @@ def refuse_unknown_outputs(outputs: Collection[str], policy: HasOutputs) -> None
             options=nearest(output, policy.outputs),
             remedy="Add a function to the policy's `token_outputs`, or read another column.",
         )
+
+
+def token_columns(
+    functions: Mapping[str, TokenOutput], logprobs: Tensor, taken: Tensor, wanted: Sequence[str], *, policy: str
+) -> dict[str, Tensor]:
+    """These outputs of the tokens. Raises: ContractError, for a function that does not give one value a token."""
+    columns = {name: functions[name](logprobs, taken) for name in wanted}
+    for name, column in columns.items():
+        if not isinstance(column, Tensor) or column.shape[:1] != taken.shape:
+            raise ContractError(
+                where=f"policy {policy}, output {name}",
+                what=f"it gave {tuple(getattr(column, 'shape', ()))} for {len(taken)} tokens.",
+                remedy="Return one value for each token, (tokens,), or (tokens, …).",
+            )
+    return columns

@@ -247,6 +247,11 @@ def _check_column(need: str, used: RecipePart, settings: RunSettings, parts: Seq
     source = {"state_key": "`Observation.state_key`", "outcome": "`success`"}.get(need, f"`{need}` in `info`")
     fault = f"the column `{need}`, and environment `{environment.name}` gives none"
     way = f"give {source} in `{environment.name}` and name `{need}` in its `provides`"
+    if need not in ("state_key", "outcome"):
+        way += (
+            f", or let a part or a policy give it: an estimator names it in `writes=({need!r},)` of its registration, "
+        )
+        way += "a policy in its `token_outputs`"
     if runners:  # it is the runner's affair, not the environment's
         fault = f"the column `{need}`, and the runner `{settings.rollout.runner.name}` gives none"
         way = f"set rollout.runner={' or '.join(runners)}"

@@ -157,7 +157,8 @@ def _check_masked(check: _Check, batch: TokenBatch, share: Tensor, total: Tensor
     changed |= {name: torch.where(masked, torch.nan, batch[name]) for name in missing}
     other, found = check.gradient(batch.replace(**changed), share)
     if not _close(total, other) or not all(map(_close, gradient, found)):
-        check.broken("4", f"other numbers on masked tokens change the result: {float(total):.6g}, {float(other):.6g}")
+        what = f"other numbers on masked tokens change the result: {float(total):.6g}, {float(other):.6g}"
+        check.broken("4", what + '; mask first, as in `torch.where(batch["weight"] > 0, …, 0.0)`')
     if any(bool((g[masked] != 0).any()) for g in gradient):
         check.broken("4", "a masked token has a gradient")
 

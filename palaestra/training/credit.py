@@ -162,6 +162,14 @@ def _sound(advantage: Any, table: StepTable, part: Estimator) -> Tensor:
 
 
 def _check_columns(columns: Mapping[str, Any], table: StepTable, part: Estimator) -> None:
+    made = registration(part)
+    promised = set() if made is None else {*(made.writes or ())} - {"advantage", "value_target", "value_weight"}
+    for name in sorted(promised - {*columns}):
+        raise ContractError(
+            where=f"advantage: {_name(part)}",
+            what=f"it names the column `{name}` in `writes` and gave {', '.join(sorted(columns)) or 'no column'}.",
+            remedy=f"Return `Credit(advantage, columns={{{name!r}: …}})`.",
+        )
     for name, column in columns.items():
         where = f"advantage: {_name(part)}, column `{name}`"
         if name in table or is_computed(name):

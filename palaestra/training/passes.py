@@ -116,8 +116,8 @@ def plan_passes(
     for part in update_parts:
         for column in _required(part.reads or ()):
             output, of = output_of(column)
-            if of == "old" and (several_updates or part.frozen_minibatch):
-                note(start, output, part.name)
+            if of == "old":  # with a single update on fresh episodes it is the present output, detached
+                note(start if several_updates or part.frozen_minibatch else update, output, part.name)
             elif of == "reference":
                 note(reference, output, part.name)
             elif of == "policy":

@@ -16,7 +16,7 @@ from palaestra.models.devices import run_device
 from palaestra.rollout.journal import Journal
 from palaestra.store.folder import RECIPE, RunFolder
 from palaestra.store.lock import writing
-from palaestra.store.metrics import MetricsLog
+from palaestra.store.metrics import UPDATES, MetricsLog
 from palaestra.training.async_collector import AsyncCollector, refuse_strategies
 from palaestra.training.build import build_setup, make_optimizer
 from palaestra.training.checkpoint import RunState
@@ -79,7 +79,10 @@ def _run(settings: RunSettings, folder: RunFolder, *, recipe: Mapping[str, Any],
             _start_parts(trainer)
         trainer.run()
     write_report(folder)
-    return closing_line(folder, trainer.panel)
+    line = closing_line(folder, trainer.panel)
+    if trainer.counters[UPDATES]:
+        return line
+    return f"no update was made: in {trainer.step} iterations no token had an advantage\n{line}"
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -26,7 +26,7 @@ from palaestra.columns import is_output, output_of
 from palaestra.data import TokenBatch, derive
 from palaestra.data.batches import micro_batches, mini_batches, token_index
 from palaestra.data.tokens import IDS, SCOPES
-from palaestra.errors import InvalidData, PalaestraError
+from palaestra.errors import ContractError, InvalidData, PalaestraError
 from palaestra.models.devices import device_of
 from palaestra.training.batch import Batch
 from palaestra.training.passes import plan_passes, reader
@@ -174,6 +174,13 @@ class Updater:
         table = batch.table
         row = table.token_row
         names = {name.removesuffix("?") for part in self.parts for name in part.reads or ()} | {*COLUMNS}
+        for name in sorted(names & self.policy.outputs):
+            if name in table:
+                raise ContractError(
+                    where=f"column `{name}`",
+                    what=f"a part has written it, and policy {self.policy.name} gives an output of the same name.",
+                    remedy="Rename one of them.",
+                )
         columns: dict[str, Any] = {
             name: table.per_token(table[name]) for name in sorted(names - {*IDS}) if name in table
         }
@@ -296,7 +303,7 @@ class Updater:
 
     def _loss(self, tokens: TokenBatch, shares: _Shares, metrics: dict[str, float]) -> tuple[Tensor, Tensor]:
         """The unit's part of the loss, and the loss's own part per token; adds the unit's part of the metrics."""
-        values, shown = self.loss(_only(tokens, self.loss))
+        values, shown = _computed(self.loss, tokens)
         per_token = shares.policy * values
         loss = per_token.sum()
         shown = {**shown, **_mismatch(tokens)}
@@ -305,7 +312,7 @@ class Updater:
             moved = torch.where(tokens["counts"] > 0, tokens["logprob"].detach() - tokens["logprob_old"], 0.0)
             shown["policy/kl"] = kl_estimate(moved, torch.zeros_like(moved))
         for regularizer in self.regularizers:
-            values, more = regularizer(_only(tokens, regularizer))
+            values, more = _computed(regularizer, tokens)
             if _of_critic(regularizer):
                 loss = loss + (shares.value * values).sum()
                 metrics.update({key: metrics[key] + float((shares.value_mean * more[key]).sum()) for key in more})
@@ -341,6 +348,18 @@ def _only(tokens: TokenBatch, part: BoundPart) -> TokenBatch:
         return tokens
     names = {name.removesuffix("?") for name in part.reads}
     return tokens.replace(**{name: None for name in tokens.columns if name not in names})
+
+
+def _computed(part: BoundPart, tokens: TokenBatch) -> tuple[Tensor, Mapping[str, Tensor]]:
+    """What a loss or a regularizer gives. Raises: ContractError, if it is no loss per token with metrics."""
+    given = part(_only(tokens, part))
+    if not isinstance(given, tuple) or len(given) != 2 or getattr(given[0], "shape", None) != (len(tokens),):
+        raise ContractError(
+            where=f"{part.part.slot}: {part.name}",
+            what=f"it gave no loss of shape ({len(tokens)},) with metrics beside it.",
+            remedy="Return `loss, metrics`: a number for each token, and a dict of numbers for each token, or {}.",
+        )
+    return given
 
 
 def _of_critic(regularizer: BoundPart) -> bool:

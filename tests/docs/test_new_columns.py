@@ -1,7 +1,7 @@
 """The worked examples of docs/columns.md: (1) a new output of the policy, read by a loss, and a column that an
 estimator computes and a loss reads, train as the page says; (2) each is one file of the user's own: nothing between the
 two parts changes; (3) the plan of passes that the page shows is the one that is printed; (4) where nobody gives the
-column, the recipe is refused before the run.
+column, the recipe is refused before the run, and where a part breaks its word, the run says which and how.
 """
 
 from __future__ import annotations
@@ -79,3 +79,23 @@ def test_4_a_column_that_nobody_gives(folder: Path) -> None:
         load(["topk_mass.yaml"], ["policies.main.policy=language"])
     with pytest.raises(RecipeError, match=r"(?s)`surprise.py:surprise_weighted` reads the column `surprise`"):
         load(["surprise.yaml"], ["advantage=grpo"])
+
+
+BROKEN = {
+    "wide": ("output topk_mass", "return logprobs.topk(5, dim=-1).values.exp().sum(-1)", "return logprobs.mean()"),
+    "no metrics": ("loss: ", "return loss, {", "return loss  # {"),
+    "unwritten": ("advantage: ", 'columns={"surprise": centered.abs()}', "columns={}"),
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_4_a_part_that_breaks_its_word(folder: Path, fault: str) -> None:
+    said, right, wrong = BROKEN[fault]
+    name = "surprise" if fault == "unwritten" else "topk_mass"
+    path = folder / f"{name}.py"
+    assert right in path.read_text(encoding="utf-8")
+    path.write_text(path.read_text(encoding="utf-8").replace(right, wrong), encoding="utf-8")
+    words = [sys.executable, "-m", "palaestra", "train", f"{name}.yaml", "--quiet", *SMALL]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr, done.stderr[-800:]

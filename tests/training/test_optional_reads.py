@@ -31,6 +31,12 @@ def test_1_no_pass() -> None:
     assert not plan(loss=("logprob", "logprob_old?"), several=True).start.get("value")
 
 
+def test_1_an_old_output_alone_is_the_present_one() -> None:
+    once, twice = (plan(loss=("logprob", "value_old"), several=several) for several in (False, True))
+    assert not once.start and once.update["value"] == ("loss: ours",), "with one update it is the present value"
+    assert twice.start["value"] == ("loss: ours",) and "value" not in twice.update
+
+
 def test_2_with_another_reader() -> None:
     assert plan("logprob_old?", several=True).start["logprob"] == ("loss: ours", "metrics")
 

@@ -101,7 +101,7 @@ class TokenBatch:
                 what=f"the batch has no column `{name}`; it has {', '.join(sorted(self.columns))}.",
                 options=nearest(name, self.columns),
                 remedy=f"Name it in the loss's registration, `reads=(…, {name!r})`. If it stands there, nobody gives "
-                "it: an estimator does by `Credit(…, columns=…)`, a policy by `token_outputs`, an environment by `info`.",
+                "it: an estimator does by `Credit(…, columns=…)`, a policy by `token_outputs`, a world by `info`.",
             )
         return column
 

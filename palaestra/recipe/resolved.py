@@ -20,7 +20,7 @@ from palaestra.recipe.layers import Place, default_mark, merge, override, slot_a
 from palaestra.recipe.origins import Mark, Node, node_of, read_override
 from palaestra.recipe.parts import Entry, RecipePart, used_parts, with_bound
 from palaestra.recipe.sources import Source, read_layers
-from palaestra.recipe.validation import leaves, validate
+from palaestra.recipe.validation import FORMER, leaves, validate
 from palaestra.training.settings import RoleSettings, RunSettings
 
 WIDEST = 44  # columns of the table of `explain`; a longer cell pushes its neighbors
@@ -107,6 +107,8 @@ class Recipe:
         tree = Node({}, Mark("recipe.json"))
         for key in sorted(entries):  # a part before its options
             value, origin = entries[key]["value"], entries[key]["origin"]
+            if value is None and key.rpartition(".")[2] in {former for _, former in FORMER}:
+                continue  # a run of an earlier version wrote it down and never set it
             tree = override(tree, key, node_of(value, Mark(origin, f"{key}: {_written(value)}")))
         return _resolve(tree)
 

@@ -48,6 +48,10 @@ KINDS: dict[str, Any] = {
     )
 }
 
+# In buffers of earlier versions.
+FORMER_KINDS = {"Tail": "NextPrompt"}
+FORMER_FIELDS = {"Trajectory": {"tail": "next_prompts"}, "Marks": {"weight": "row_weight", "twin": "pair"}}
+
 
 def pack(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     """Episodes as {"text": JSON, "arrays": element type → flat tensor}, which `torch.load` reads as weights only."""
@@ -110,4 +114,8 @@ def _lively(value: Any, flat: Mapping[str, np.ndarray]) -> Any:
     if TUPLE in value:
         return tuple(_lively(item, flat) for item in value[TUPLE])
     fields = {name: _lively(item, flat) for name, item in value.items() if name != KIND}
-    return KINDS[value[KIND]](**fields) if KIND in value else fields
+    if KIND not in value:
+        return fields
+    kind = FORMER_KINDS.get(value[KIND], value[KIND])
+    former = FORMER_FIELDS.get(kind, {})
+    return KINDS[kind](**{former.get(name, name): field for name, field in fields.items()})

@@ -161,11 +161,10 @@ def learn(side: Side, played: Sequence[Trajectory]) -> tuple[float, int]:
         advantage=[bind("advantage", BoundPart(name="grpo"))],
         weights=[],
     )
-    experience = prepare(
-        Batch.of(played), parts, Iteration({"main": side.learner}, 0, 0, 1.0, TOKEN_BUDGET), {}, several_updates=False
-    )
-    norm = side.updater.update(experience, seed=0)["policy/grad_norm"]
-    return norm, int(experience.samples["main"].cost.sum())  # type: ignore[attr-defined]
+    iteration = Iteration({"main": side.learner}, 0, 0, 1.0, TOKEN_BUDGET)
+    batch = prepare(Batch.of(played), parts, iteration, {}, several_updates=False)
+    norm = side.updater.update(batch, seed=0)["policy/grad_norm"]
+    return norm, int(batch.samples["main"].cost.sum())  # type: ignore[attr-defined]
 
 
 def measure(turns: int, sizes: Sizes, repeats: int) -> dict[str, Any]:

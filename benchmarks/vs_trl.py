@@ -38,6 +38,7 @@ from palaestra.data.iteration import Iteration
 from palaestra.models.causal_lm import make_causal_lm
 from palaestra.models.tokenizer import train_tokenizer
 from palaestra.policies.language import LanguagePolicy
+from palaestra.training.batch import Batch
 from palaestra.training.prepare import Parts, prepare
 from palaestra.training.updates import Updater
 
@@ -115,13 +116,12 @@ class Ours:
     parts: Parts
     updater: Updater
 
-    def step(self, batch: Sequence[Episode]) -> float:
+    def step(self, played: Sequence[Episode]) -> float:
         """From ids and rewards to the optimizer's step. Returns the gradient's norm before clipping."""
-        played = [_trajectory(episode, sample) for sample, episode in enumerate(batch)]
-        experience = prepare(
-            played, self.parts, Iteration({"main": self.policy}, 0, 0, 1.0, TOKEN_BUDGET), {}, several_updates=False
-        )
-        return self.updater.update(experience, seed=0)["policy/grad_norm"]
+        batch = Batch.of([_trajectory(episode, sample) for sample, episode in enumerate(played)])
+        iteration = Iteration({"main": self.policy}, 0, 0, 1.0, TOKEN_BUDGET)
+        prepare(batch, self.parts, iteration, {}, several_updates=False)
+        return self.updater.update(batch, seed=0)["policy/grad_norm"]
 
     @contextmanager
     def clipped_gradient(self) -> Iterator[list[Tensor]]:

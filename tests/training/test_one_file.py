@@ -106,9 +106,9 @@ def test_2_same_first_update(one_file: ModuleType, groups: list[list[object]]) -
         token_budget=512,
     )
     played = [trajectory(number, episode) for number, group in enumerate(groups) for episode in group]
-    seen = Iteration({"main": policy}, 0, 0, 1.0, 512)
-    experience = prepare(Batch.of(played), parts, seen, {}, several_updates=False)
-    metrics = updater.update(experience, seed=0)
+    iteration = Iteration({"main": policy}, 0, 0, 1.0, 512)
+    batch = prepare(Batch.of(played), parts, iteration, {}, several_updates=False)
+    metrics = updater.update(batch, seed=0)
 
     assert metrics["policy/grad_norm"] == pytest.approx(norm, rel=1e-4)
     for mine, theirs in zip(policy.model.parameters(), model.parameters(), strict=True):

@@ -1,5 +1,5 @@
-"""Runs of earlier versions: (1) a key with a former name that nobody set is passed over; (2) one that was set is refused
-with its present name.
+"""Runs of earlier versions: (1) a key with a former name that nobody set is passed over; (2) one that was set is
+refused with its present name.
 """
 
 from __future__ import annotations

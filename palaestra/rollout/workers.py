@@ -10,6 +10,7 @@ import math
 import multiprocessing
 import pickle
 import signal
+import sys
 import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
@@ -57,6 +58,8 @@ def _serve(start: _StartUp, pipe: Connection) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which then closes the pipe
     registry.know_files(start.files)
+    with suppress(Exception):  # `open` tells what is wrong; imports belong to the start, and no time limit counts them
+        pickle.loads(start.make)
     environments: dict[int, Any] = {}
     with suppress(EOFError, OSError), asyncio.Runner() as loop:  # the run is over, or has given this process up
         pipe.send((READY, True, pickle.dumps(None), ""))
@@ -91,8 +94,18 @@ def _context(make: Callable[[], Any]) -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, (make.func if isinstance(make, functools.partial) else make).__module__])
+    context.set_forkserver_preload([__name__, *_imported_for(make)])
     return context
+
+
+def _imported_for(make: Callable[[], Any]) -> list[str]:
+    """The module that makes the environment; of a file, which only workers can import, what it imports itself."""
+    module = (make.func if isinstance(make, functools.partial) else make).__module__
+    if module not in registry.user_files():
+        return [module]
+    values = vars(sys.modules[module]).values()
+    names = {value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None) for value in values}
+    return sorted(name for name in names if isinstance(name, str) and name not in registry.user_files())
 
 
 def _portable(error: Exception) -> tuple[bytes, str]:

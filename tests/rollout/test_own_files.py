@@ -2,7 +2,7 @@
 folder, and their objects go to and fro; (2) an exception of a class of the file fails its episode alone; (3) so does
 an answer or an action that cannot be sent, or that cannot be read on the other side, and nothing hangs; (4) modules of
 files have one name in all processes, and one object for one file; (5) training works; (6) what makes no environment in
-another process is refused; (7) methods may be coroutines.
+another process is refused; (7) methods may be coroutines; (8) no time limit counts what the file imports.
 """
 
 from __future__ import annotations
@@ -254,3 +254,9 @@ def test_7_coroutines(own: Path) -> None:
     assert all(
         "Broken: broken at 1" in message for message in failures(run({"fault": "own"}, echo, kind="Late", **WORKERS))
     )
+
+
+def test_8_imports_belong_to_the_start(own: Path) -> None:
+    (own / "own world.py").write_text("import time\ntime.sleep(1.0)\n" + OWN)
+    played = run({}, echo, count=4, step_seconds=0.5, **WORKERS)
+    assert all(t.outcome == 1.0 for t in played), [t.error for t in played]

@@ -116,6 +116,7 @@ def _lively(value: Any, flat: Mapping[str, np.ndarray]) -> Any:
     fields = {name: _lively(item, flat) for name, item in value.items() if name != KIND}
     if KIND not in value:
         return fields
-    kind = FORMER_KINDS.get(value[KIND], value[KIND])
-    former = FORMER_FIELDS.get(kind, {})
-    return KINDS[kind](**{former.get(name, name): field for name, field in fields.items()})
+    name: str = value[KIND]
+    name = FORMER_KINDS.get(name, name)
+    former = FORMER_FIELDS.get(name, {})
+    return KINDS[name](**{former.get(key, key): field for key, field in fields.items()})

@@ -52,7 +52,11 @@ def token_columns(
         if not isinstance(column, Tensor) or column.shape[:1] != taken.shape:
             raise ContractError(
                 where=f"policy {policy}, output {name}",
-                what=f"it gave {tuple(getattr(column, 'shape', ()))} for {len(taken)} tokens.",
+                what=f"it gave {_shown(column)} for {len(taken)} tokens.",
                 remedy="Return one value for each token, (tokens,), or (tokens, …).",
             )
     return columns
+
+
+def _shown(column: object) -> str:
+    return f"the shape {tuple(column.shape)}" if isinstance(column, Tensor) else type(column).__name__

@@ -353,13 +353,17 @@ def _only(tokens: TokenBatch, part: BoundPart) -> TokenBatch:
 def _computed(part: BoundPart, tokens: TokenBatch) -> tuple[Tensor, Mapping[str, Tensor]]:
     """What a loss or a regularizer gives. Raises: ContractError, if it is no loss per token with metrics."""
     given = part(_only(tokens, part))
-    if not isinstance(given, tuple) or len(given) != 2 or getattr(given[0], "shape", None) != (len(tokens),):
+    if not isinstance(given, tuple) or len(given) != 2 or not _per_token(given[0], tokens):
         raise ContractError(
             where=f"{part.part.slot}: {part.name}",
             what=f"it gave no loss of shape ({len(tokens)},) with metrics beside it.",
             remedy="Return `loss, metrics`: a number for each token, and a dict of numbers for each token, or {}.",
         )
     return given
+
+
+def _per_token(loss: object, tokens: TokenBatch) -> bool:
+    return isinstance(loss, Tensor) and loss.shape == (len(tokens),)
 
 
 def _of_critic(regularizer: BoundPart) -> bool:

@@ -164,6 +164,7 @@ def test_5_faults_and_interrupts_end_the_run(echo: Run, tmp_path: Path, monkeypa
     assert not [thread for thread in threading.enumerate() if thread.name == "rollouts"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stale", "waits"), [("wait", True), ("drop", False)])
 def test_6_the_slowest_is_waited_for_or_not(
     echo: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stale: str, waits: bool

@@ -1,4 +1,4 @@
-"""Updates: one policy improves by its loss, its regularizers and its optimizer.
+"""The policy-gradient learner: each policy improves by its loss, its regularizers and its optimizer.
 
 Mini-batches are cut over all samples with a token that counts, and denominators come from the whole mini-batch, so that
 micro-batches change nothing. Samples that can move nothing are skipped only afterwards, which changes no gradient.
@@ -23,13 +23,15 @@ from torch import Tensor
 from palaestra.algebra import coefficients, kl_estimate
 from palaestra.bound import BoundPart
 from palaestra.columns import is_output, output_of
-from palaestra.data import TokenBatch, derive
+from palaestra.data import Batch, Iteration, RunSetup, StepTable, TokenBatch, derive
 from palaestra.data.batches import micro_batches, mini_batches, token_index
+from palaestra.data.protocols import Learner, Optimizer, complete
 from palaestra.data.tokens import IDS, SCOPES
 from palaestra.errors import ContractError, InvalidData, PalaestraError
 from palaestra.models.devices import device_of
-from palaestra.training.batch import Batch
+from palaestra.registry import register
 from palaestra.training.passes import plan_passes, reader
+from palaestra.training.settings import RunSettings
 
 PATIENCE = 3  # updates in a row whose gradient is not finite
 # What the update itself reads, for skipping samples, for metrics and for losses that do not say what they read.
@@ -43,6 +45,100 @@ COLUMNS = (
     "logprob_behavior",
     "foreign",
 )
+
+
+@register("learner", "policy_gradient", reads=("advantage", "weight", "counts"))
+class PolicyGradient(Learner):
+    """Improve every trained policy by its loss and its regularizers, with an optimizer of its own.
+
+    The recipe says which: `loss`, `regularizers`, `aggregate`, `optimizer`, `training.epochs`, `training.minibatches`
+    and the keys of the same names in `policies`. With several policies their metrics carry their names.
+    """
+
+    def __init__(self) -> None:
+        self.updaters: dict[str, Updater] = {}
+        self._due: list[str] = []
+
+    @staticmethod
+    def runs(settings: RunSettings, policy: str) -> Sequence[BoundPart]:
+        """The loss and the regularizers of this policy."""
+        own = settings.policies[policy]
+        return [own.loss or settings.loss, *(settings.regularizers if own.regularizers is None else own.regularizers)]
+
+    def start(self, setup: RunSetup, policies: Mapping[str, Any]) -> None:
+        """Make an optimizer for each policy."""
+        self._settings: RunSettings = setup.settings
+        self.updaters = {name: self._updater(name, policy) for name, policy in policies.items()}
+
+    def _updater(self, name: str, policy: Any) -> Updater:
+        settings, own = self._settings, self._settings.policies[name]
+        loss, *regularizers = self.runs(settings, name)
+        return Updater(
+            policy=policy,
+            optimizer=make_optimizer(own.optimizer or settings.optimizer, policy.module),
+            loss=loss,
+            regularizers=regularizers,
+            how=settings.aggregate.how,
+            constant=settings.aggregate.constant,
+            epochs=own.epochs or settings.training.epochs,
+            minibatches=own.minibatches or settings.training.minibatches,
+            token_budget=settings.training.token_budget,
+            several=settings.several_updates,
+            stop_kl=settings.training.stop_kl,
+            agent_gradients=settings.training.agent_gradients,
+        )
+
+    def update(self, batch: Batch, iteration: Iteration) -> dict[str, float]:
+        """One iteration's updates of the policies whose turn it is (`policies.….every`)."""
+        metrics: dict[str, float] = {}
+        self._due = self._settings.due(iteration.number, self.updaters)
+        self.made = 0
+        for name in self._due:
+            updater = self.updaters[name]
+            of_policy = updater.update(batch, iteration, seed=derive(self._settings.seed, "update", iteration.number))
+            self.made = max(self.made, updater.made)
+            if of_policy:
+                updater.policy.weights_changed(updater.policy.version + 1)
+            if len(self.updaters) > 1:
+                of_policy = {f"policy/{name}/{key.removeprefix('policy/')}": of_policy[key] for key in of_policy}
+            metrics |= of_policy
+        return metrics
+
+    @property
+    def ready(self) -> bool:  # type: ignore[override]
+        """Whether a policy was due in the last iteration."""
+        return bool(self._due)
+
+    def has_signal(self, batch: Batch, iteration: Iteration) -> bool:
+        """Whether a token that counts, of a policy that is trained, has an advantage other than 0.
+
+        What regularizers move does not count: a run that only they move learns nothing of its task. A loss that learns
+        without advantages always has a signal.
+        """
+        if any(updater.loss.part.every_token for updater in self.updaters.values()):
+            return True
+        moves = (batch.table["counts"] > 0) & (batch.table["advantage"] != 0)
+        acted = [iteration.samples(name) for name in self.updaters if iteration.acted(name)]
+        return any(bool(moves[torch.from_numpy(samples.token_index)].any()) for samples in acted)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Per policy, the optimizer's state, and how many updates in a row had no finite gradient."""
+        return {
+            name: {"optimizer": updater.optimizer.state_dict(), "spoiled": updater.spoiled}
+            for name, updater in self.updaters.items()
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state` was taken."""
+        for name, updater in self.updaters.items():
+            updater.optimizer.load_state_dict(state[name]["optimizer"])
+            updater.spoiled = int(state[name]["spoiled"])
+
+
+def make_optimizer(optimizer: BoundPart, module: Any) -> Any:
+    """An optimizer of a policy's module; those that tell layers apart are given the module, others its parameters."""
+    made = optimizer(module if "module" in optimizer.part.data else list(module.parameters()))
+    return complete(made, Optimizer, where=f"optimizer: {optimizer.name}")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,22 +179,17 @@ class Updater:
         return (self.loss, *self.regularizers)
 
     @property
-    def learns_without_advantage(self) -> bool:
-        """Whether the loss itself moves tokens that have no advantage; regularizers do not count."""
-        return self.loss.part.every_token
-
-    @property
     def scope(self) -> str:
         """The largest unit that the loss or a regularizer must see whole."""
         return max((part.scope for part in self.parts), key=SCOPES.index)
 
-    def update(self, batch: Batch, *, seed: int) -> dict[str, float]:
+    def update(self, batch: Batch, iteration: Iteration, *, seed: int) -> dict[str, float]:
         """One iteration's updates. Returns metrics, averaged over mini-batches; empty if nothing can be learned."""
         name, self.made = self.policy.name, 0
-        if name not in batch.samples:
+        if not iteration.acted(name):
             return {}
-        samples = batch.samples[name]
-        tokens = self._token_batch(batch)
+        samples = iteration.samples(name)
+        tokens = self._token_batch(batch.table)
         self.agents = [str(label) for label in batch.table.labels("agent")]
         together = _together(samples, tokens)
         useful = frozenset(self._useful(samples, tokens))
@@ -169,9 +260,8 @@ class Updater:
         return not self.several and output_of(column)[1] == "old"
 
     # ---- batches ------------------------------------------------------------------------------------------
-    def _token_batch(self, batch: Batch) -> TokenBatch:
+    def _token_batch(self, table: StepTable) -> TokenBatch:
         """All tokens of the table as one batch, with the columns that loss and regularizers read; `take` cuts it."""
-        table = batch.table
         row = table.token_row
         names = {name.removesuffix("?") for part in self.parts for name in part.reads or ()} | {*COLUMNS}
         for name in sorted(names & self.policy.outputs):

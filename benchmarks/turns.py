@@ -37,8 +37,8 @@ from palaestra.rollout.roles import Role
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.testing.fakes import WORDS, EchoEnvironment
 from palaestra.training.loop import prepare
-from palaestra.training.policy_gradient import Updater
 from palaestra.training.stages import Stages
+from palaestra.training.updates import Updater
 
 RESULT = Path(__file__).parent / "results" / "turns.json"
 TURNS = (1, 2, 4, 8, 16, 32)

@@ -39,8 +39,8 @@ from palaestra.models.causal_lm import make_causal_lm
 from palaestra.models.tokenizer import train_tokenizer
 from palaestra.policies.language import LanguagePolicy
 from palaestra.training.loop import prepare
-from palaestra.training.policy_gradient import Updater
 from palaestra.training.stages import Stages
+from palaestra.training.updates import Updater
 
 RESULT = Path(__file__).parent / "results" / "vs_trl.json"
 LIMIT = 1.3  # TRL's seconds over ours

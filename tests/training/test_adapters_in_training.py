@@ -26,8 +26,8 @@ from palaestra.recipe import load
 from palaestra.store.metrics import MetricsLog
 from palaestra.training import warm_start
 from palaestra.training.build import build_setup
-from palaestra.training.policy_gradient import Updater
 from palaestra.training.start import train
+from palaestra.training.updates import Updater
 from tests.training.conftest import stopped_before
 
 TINY = {"language": {"hidden": 16, "layers": 1, "heads": 2, "context": 64, "vocabulary": 300}}

@@ -28,8 +28,8 @@ from palaestra.recipe import load
 from palaestra.registry import register
 from palaestra.store.metrics import MetricsLog
 from palaestra.systems.spear.ppo_clip_cov import ppo_clip_cov
-from palaestra.training.policy_gradient import Updater
 from palaestra.training.start import train
+from palaestra.training.updates import Updater
 
 HERE = str(Path(__file__).resolve())
 SETUP: dict[str, Any] = {

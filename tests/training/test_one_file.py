@@ -22,8 +22,8 @@ from palaestra.data.protocols import Request
 from palaestra.engines import InProcessEngine
 from palaestra.policies.language import LanguagePolicy
 from palaestra.training.loop import prepare
-from palaestra.training.policy_gradient import Updater
 from palaestra.training.stages import Stages
+from palaestra.training.updates import Updater
 
 
 @pytest.fixture(scope="module")

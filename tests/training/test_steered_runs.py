@@ -19,7 +19,7 @@ import torch
 from palaestra.bound import BoundPart, bind
 from palaestra.errors import RecipeError
 from palaestra.recipe import load
-from palaestra.training.policy_gradient import Updater
+from palaestra.training.updates import Updater
 from tests.parts.batches import filled
 from tests.training.conftest import ECHO, curve, final_weights, stopped_before
 

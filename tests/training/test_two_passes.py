@@ -19,8 +19,8 @@ from palaestra.bound import BoundPart, bind, bind_all
 from palaestra.data import Action, Batch, Iteration, Observation, RunSetup, Step, Task, Trajectory
 from palaestra.policies.language import LanguagePolicy
 from palaestra.training.loop import prepare
-from palaestra.training.policy_gradient import Updater
 from palaestra.training.stages import Stages
+from palaestra.training.updates import Updater
 
 WHOLE, PIECES = 10**6, 1  # tokens of a micro-batch: everything in one, or each sample alone
 LOSSES: dict[str, dict[str, Any]] = {

@@ -20,8 +20,8 @@ from palaestra.data import Batch, Iteration, Trajectory
 from palaestra.recipe import load
 from palaestra.training.loop import Trainer
 from palaestra.training.measure import spent
-from palaestra.training.policy_gradient import Updater
 from palaestra.training.start import train
+from palaestra.training.updates import Updater
 from tests.training.conftest import curve, final_weights, stopped_before
 
 LONG: dict[str, Any] = {

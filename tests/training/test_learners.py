@@ -1,6 +1,6 @@
-"""The slots `learner` and `experience`: (1) the examples of docs/learners.md train, and what they measure is in the log;
-(2) a learner beside the policy gradient leaves the policy's weights as they are without it, byte for byte; (3) modules of
-a learner are in checkpoints, and a resumed run is the same byte for byte; (4) without the learner `policy_gradient` no
+"""The slots `learner` and `experience`: (1) the examples of docs/learners.md train and log what they measure;
+(2) a learner beside the policy gradient leaves the weights as they are without it, byte for byte; (3) modules of a
+learner are in checkpoints, and a resumed run is the same byte for byte; (4) without the learner `policy_gradient` no
 estimator runs and no column is computed for it; (5) a learner without signal stops the run after `training.max_empty`
 iterations; (6) an object that lacks a member is refused by one line.
 """

@@ -14,7 +14,8 @@ def run(*, recipe: Sequence[str], resume: bool, overwrite: bool, quiet: bool) ->
     """Train. With `resume` the run folder's own recipe may stand in for the files."""
     found = resolve(recipe)
     line = train(found.settings, recipe=found.to_json(), resume=resume, overwrite=overwrite, quiet=quiet)
-    print(line)
+    if line:  # of several processes, one reports
+        print(line)
 
 
 def resolve(arguments: Sequence[str]) -> Recipe:

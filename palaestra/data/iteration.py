@@ -11,6 +11,7 @@ from torch import Tensor
 
 from palaestra.data.batches import micro_batches, token_index
 from palaestra.data.protocols import Samples
+from palaestra.data.ranks import Ranks
 from palaestra.data.table import Row, StepTable, tokens_of
 from palaestra.data.trajectory import Trajectory
 from palaestra.errors import ContractError
@@ -61,6 +62,7 @@ class Iteration:
         rows: the steps behind the table's rows, in its order.
         temperatures: of policies whose roles have their own.
         references: per policy, its frozen reference, where it has one.
+        ranks: the processes that work on the run.
         metrics: a part adds what it wants logged, `iteration.metrics["judge/wrong"] = 0.1`.
     """
 
@@ -73,6 +75,7 @@ class Iteration:
     collated: dict[str, Samples] = field(default_factory=dict)
     temperatures: Mapping[str, float] = field(default_factory=dict)
     references: Mapping[str, Any] = field(default_factory=dict)
+    ranks: Ranks = field(default_factory=Ranks)
     metrics: dict[str, float] = field(default_factory=dict)
 
     def acted(self, policy: str) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from palaestra.data.ranks import Ranks
 from palaestra.data.task import Task
 from palaestra.data.trajectory import Trajectory
 from palaestra.errors import ContractError, nearest
@@ -36,6 +37,7 @@ class RunSetup:
         runner: plays episodes; `close` it at the end.
         temperatures: per policy, that of its roles.
         team: roles that ought to act, where the program or the recipe names several.
+        ranks: the processes that work on the run.
         settings: of the run, as the recipe resolved them. folder: where the run writes; None: nowhere.
     """
 
@@ -55,6 +57,7 @@ class RunSetup:
     runner: Any = None
     temperatures: dict[str, float] = field(default_factory=dict)
     team: tuple[str, ...] = ()
+    ranks: Ranks = field(default_factory=Ranks)
     settings: Any = None
     folder: Path | None = None
 

@@ -64,10 +64,11 @@ class ActorCritic(nn.Module):
 
     def step(self, vectors: Float[Tensor, "rows size"], memory: None) -> tuple[Float[Tensor, "rows actions"], None]:
         """Logits of one vector a row."""
-        return self.actor(self.body(vectors)), None
+        return self.actor(self.body(vectors.to(self.actor.weight.dtype))), None
 
     def read(self, vectors: Float[Tensor, "inputs size"], lengths: Int[Tensor, " sequences"], *, values: bool) -> Read:
         """Logits (and values) of every input; how inputs form sequences (`lengths`) does not matter here."""
+        vectors = vectors.to(self.actor.weight.dtype)
         seen = self.body(vectors)
         value = None
         if values and self.critic is not None:
@@ -114,11 +115,13 @@ class RecurrentActorCritic(nn.Module):
         self, vectors: Float[Tensor, "rows size"], memory: Float[Tensor, "rows memory"]
     ) -> tuple[Float[Tensor, "rows actions"], Float[Tensor, "rows memory"]]:
         """Logits of one vector a row, and each row's next memory."""
+        vectors = vectors.to(self.actor.weight.dtype)
         _, last = self.memory(self.layers(vectors)[:, None], memory[None])
         return self.actor(last[0]), last[0]
 
     def read(self, vectors: Float[Tensor, "inputs size"], lengths: Int[Tensor, " sequences"], *, values: bool) -> Read:
         """Logits (and values) of every input; sequences of these lengths stand one after another."""
+        vectors = vectors.to(self.actor.weight.dtype)
         row = torch.repeat_interleave(torch.arange(len(lengths), device=vectors.device), lengths)
         column = torch.arange(len(vectors), device=vectors.device) - (lengths.cumsum(0) - lengths)[row]
         padded = vectors.new_zeros(len(lengths), int(lengths.max()), vectors.shape[1])

@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from palaestra.data import Play, RunSetup, StopReason, Task, Trajectory, derive
 from palaestra.data.abilities import has, require, sizes_of
 from palaestra.data.protocols import Policy, complete
@@ -78,7 +80,9 @@ def make_policies(settings: RunSettings, setup: RunSetup) -> None:
         if base is not None:
             _check_base(name, base, below, settings)
     for name in sorted(settings.policies, key=lambda name: below[name] is not None):
-        setup.policies[name] = _policy(name, settings.policies[name], setup)
+        setup.policies[name] = policy = _policy(name, settings.policies[name], setup)
+        if policy.module is not None:  # before others stand on it
+            policy.module.to(dtype=getattr(torch, settings.dtype))
     setup.policies = {name: setup.policies[name] for name in settings.policies}
 
 

@@ -16,6 +16,7 @@ from palaestra.data import Batch, Play, RunSetup, derive
 from palaestra.data.protocols import Experience
 from palaestra.rollout.strategies import RolloutContext
 from palaestra.training.build import connect_engine
+from palaestra.training.parallel import SharedRunner
 from palaestra.training.settings import RunSettings
 
 Weights = Mapping[str, tuple[int, Mapping[str, Tensor]]]  # policy → version and state of its module
@@ -196,4 +197,6 @@ def _with_copies(setup: RunSetup, settings: RunSettings) -> RunSetup:
     roles = {name: dataclasses.replace(role, policy=policies[role.policy.name]) for name, role in setup.roles.items()}
     acting = dataclasses.replace(setup, policies=policies, roles=roles)
     acting.runner = settings.rollout.runner.part.target(acting, settings.rollout)
+    if setup.ranks.world > 1:
+        acting.runner = SharedRunner(acting.runner, setup.ranks)
     return acting

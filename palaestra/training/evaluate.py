@@ -11,6 +11,7 @@ from palaestra.data import Play, RunSetup, Task, Trajectory, derive
 from palaestra.data.protocols import Experience
 from palaestra.envs.kit.panels import evaluation_tasks
 from palaestra.evaluation.panels import Evaluation, summarize
+from palaestra.training.parallel import SharedRunner
 from palaestra.training.settings import RunSettings
 
 
@@ -45,6 +46,8 @@ class Panel:
         self.tasks: Sequence[Task] = evaluation_tasks(source, self._settings.tasks, name=self._settings.panel)
         if self._settings.environment is not None:
             self._runner = self._own = settings.rollout.runner.part.target(setup, settings.rollout)
+            if setup.ranks.world > 1:
+                self._runner = SharedRunner(self._own, setup.ranks)
 
     def close(self) -> None:
         """End the runner's workers, if it is the panel's own; that of the run is closed with the run."""

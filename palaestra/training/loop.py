@@ -73,7 +73,8 @@ class Trainer:
     Attributes:
         learners: by their names in checkpoints, in the order in which they update: the stages' parts with state, then
             the recipe's learners.
-        step: iterations that are done. counters: environment steps, tokens and updates so far.
+        step: iterations that are done. saved: those that a checkpoint holds.
+        counters: environment steps, tokens and updates so far.
     """
 
     settings: RunSettings
@@ -86,6 +87,7 @@ class Trainer:
     panel: Panel
     progress: Progress
     step: int = 0
+    saved: int = -1
     counters: dict[str, float] = field(default_factory=lambda: {ENVIRONMENT_STEPS: 0, UPDATES: 0, "tokens": 0})
 
     def __post_init__(self) -> None:
@@ -107,7 +109,7 @@ class Trainer:
                 self.save()
         if self.log.last_evaluation["step"] < self.step:
             self.evaluate()
-        if self.folder.checkpoint_steps()[-1] < self.step:
+        if self.saved < self.step:
             self.save()
 
     def iterate(self) -> dict[str, float]:
@@ -145,6 +147,7 @@ class Trainer:
             token_budget=self.settings.training.token_budget,
             temperatures=self.setup.temperatures,
             references=self.state.references,
+            ranks=self.setup.ranks,
         )
 
     def count(self, played: Sequence[Trajectory]) -> None:
@@ -167,14 +170,17 @@ class Trainer:
         return goal is not None and bool(written) and self.panel.score(written) >= goal
 
     def save(self) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint; of several processes, one does."""
         self.log.sync()
-        keep = self.settings.training.keep_checkpoints
-        save_checkpoint(self.folder, self.step, self.state, counters=self.counters, keep=keep)
+        self.saved = self.step
+        if self.setup.ranks.main:
+            keep = self.settings.training.keep_checkpoints
+            save_checkpoint(self.folder, self.step, self.state, counters=self.counters, keep=keep)
 
     def resume(self, place: Path) -> None:
         """Go back to a checkpoint; the logs forget what came after it."""
         self.step, self.counters = load_checkpoint(place, self.state)
+        self.saved = self.step
         self.log.truncate(self.step)
         self.episodes.truncate(self.step)
         for line in self.log.metrics.read():

@@ -193,18 +193,23 @@ def _evaluate(
     """One pass over these samples without gradient; each output becomes the column `<output>_<suffix>`."""
     samples = iteration.samples(name)
     wanted = set(outputs) | ({"bootstrap_value"} if "value" in outputs and suffix == "old" else set())
-    for which in micro_batches(samples.cost, chosen, budget=iteration.token_budget):
+    cuts = dict(enumerate(micro_batches(samples.cost, chosen, budget=iteration.token_budget)))
+    own = {}
+    for piece in iteration.ranks.own(list(cuts)):
         with torch.no_grad():
-            found = model.forward(samples, which, wanted)
-        index = torch.from_numpy(token_index(samples, which))
-        for output, values in found.columns.items():
-            column = _column(columns, f"{output}_{suffix}", (table.tokens, *values.shape[1:]))
-            column[index] = values.float().cpu()
-        if found.bootstrap_value is not None:
-            rows = samples.end_row[which]
-            has_next = rows >= 0
-            column = _column(columns, "bootstrap_value", (len(table),))
-            column[torch.from_numpy(rows[has_next])] = found.bootstrap_value.cpu()[torch.from_numpy(has_next)]
+            outputs_now = model.forward(samples, cuts[piece], wanted)
+        end = {} if outputs_now.bootstrap_value is None else {"bootstrap_value": outputs_now.bootstrap_value}
+        own[piece] = {**outputs_now.columns, **end}
+    for piece, found in sorted(iteration.ranks.exchange(own).items()):
+        index, rows = torch.from_numpy(token_index(samples, cuts[piece])), samples.end_row[cuts[piece]]
+        for output, values in found.items():
+            if output == "bootstrap_value":
+                has_next = rows >= 0
+                column = _column(columns, output, (len(table),))
+                column[torch.from_numpy(rows[has_next])] = values.float().cpu()[torch.from_numpy(has_next)]
+            else:
+                column = _column(columns, f"{output}_{suffix}", (table.tokens, *values.shape[1:]))
+                column[index] = values.float().cpu()
 
 
 def _column(columns: dict[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:

@@ -36,6 +36,7 @@ class PolicyGradient(Learner):
     def start(self, setup: RunSetup, policies: Mapping[str, Any]) -> None:
         """Make an optimizer for each policy."""
         self._settings: RunSettings = setup.settings
+        self._ranks = setup.ranks
         self.updaters = {name: self._updater(name, policy) for name, policy in policies.items()}
 
     def _updater(self, name: str, policy: Any) -> Updater:
@@ -54,6 +55,7 @@ class PolicyGradient(Learner):
             several=settings.several_updates,
             stop_kl=settings.training.stop_kl,
             agent_gradients=settings.training.agent_gradients,
+            ranks=self._ranks,
         )
 
     def update(self, batch: Batch, iteration: Iteration) -> dict[str, float]:

@@ -134,6 +134,7 @@ class RunSettings(Section):
     seed: int = 0
     run: str | None = None  # run folder; default runs/<name>
     device: str = "cpu"
+    dtype: Literal["float32", "float64"] = "float32"  # of the policies' weights
     strict: bool = False  # refuse what else has a silent default: lone peers, rows that occur twice
     environment: BoundPart
     program: BoundPart = BoundPart(name="play")

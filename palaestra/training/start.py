@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
 from palaestra.bound import BoundPart
 from palaestra.data.protocols import Experience, complete
+from palaestra.data.ranks import Ranks
 from palaestra.evaluation.panels import form
 from palaestra.evaluation.report import write_report
 from palaestra.models.devices import run_device
@@ -23,6 +26,7 @@ from palaestra.training.checkpoint import RunState
 from palaestra.training.clones import Clones
 from palaestra.training.evaluate import Panel
 from palaestra.training.loop import Trainer
+from palaestra.training.parallel import SharedRunner, device_of_rank, joined, refuse_different
 from palaestra.training.progress import Progress
 from palaestra.training.settings import RunSettings
 from palaestra.training.stages import Stages, started
@@ -42,40 +46,49 @@ def train(
     Args:
         recipe: the resolved recipe with origins, kept in the run folder.
 
-    Returns: the closing line: `success 0.438 -> 0.945 on 256 held-out tasks`.
+    Returns: the closing line: `success 0.438 -> 0.945 on 256 held-out tasks`; empty on all ranks but the first.
     Raises: RunFolderError, RecipeError, CheckpointError, NoSignal.
     """
+    settings = settings.model_copy(update={"device": device_of_rank(settings.device)})
     run_device(settings.device)  # before a folder is made
     if settings.training.max_staleness:
         refuse_strategies(settings)
     path = settings.run or f"runs/{settings.name}"
-    with writing(path, make=not resume):
+    with joined(settings) as ranks, ExitStack() as resources:
+        if not ranks.main:  # its logs are those of the first rank, and nobody reads them
+            folder = RunFolder.create(resources.enter_context(TemporaryDirectory()) + "/run")
+            return _run(settings, folder, ranks=ranks, recipe=recipe, quiet=True)
+        resources.enter_context(writing(path, make=not resume))
         folder = RunFolder.open(path, writing=True) if resume else RunFolder.create(path, overwrite=overwrite)
         if not resume:
             folder.write_json(RECIPE, recipe)
-        return _run(settings, folder, recipe=recipe, quiet=quiet)
+        return _run(settings, folder, ranks=ranks, recipe=recipe, quiet=quiet)
 
 
-def _run(settings: RunSettings, folder: RunFolder, *, recipe: Mapping[str, Any], quiet: bool) -> str:
+def _run(settings: RunSettings, folder: RunFolder, *, ranks: Ranks, recipe: Mapping[str, Any], quiet: bool) -> str:
     """The run in a folder that is this process's own. Returns the closing line."""
     if settings.training.threads is not None:
         torch.set_num_threads(settings.training.threads)
     with Progress(total=settings.training.iterations, quiet=quiet) as progress, ExitStack() as resources:
-        trainer = _trainer(settings, folder, progress, resources)
-        place = folder.latest_checkpoint()
-        if place is not None:
+        trainer = _trainer(settings, folder, progress, resources, ranks=ranks)
+        place = ranks.texts(str(folder.latest_checkpoint() or ""))[0]
+        if place:
             _start_learners(trainer)
-            trainer.resume(place)
+            trainer.resume(Path(place))
             progress.note(f"resumed {folder.path} at iteration {trainer.step}")
-            for line in changes(folder.read_json(RECIPE), recipe):
-                progress.note(f"changed: {line}")
-            folder.write_json(RECIPE, recipe)
+            if ranks.main:
+                for line in changes(folder.read_json(RECIPE), recipe):
+                    progress.note(f"changed: {line}")
+                folder.write_json(RECIPE, recipe)
         else:
             trainer.log.truncate(-1)
             trainer.episodes.truncate(-1)
             _warm(trainer, progress)
             _start_learners(trainer)
+        refuse_different(dict(trainer.state.modules), ranks)
         trainer.run()
+    if not ranks.main:
+        return ""
     write_report(folder)
     line = closing_line(folder, trainer.panel)
     if trainer.counters[UPDATES]:
@@ -95,17 +108,25 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _trainer(
-    settings: RunSettings, folder: RunFolder, progress: Progress, resources: ExitStack | None = None
+    settings: RunSettings,
+    folder: RunFolder,
+    progress: Progress,
+    resources: ExitStack | None = None,
+    *,
+    ranks: Ranks | None = None,
 ) -> Trainer:
     """The run, put together.
 
     Args:
         resources: is given what must be closed at the end, as soon as it is open; None: the caller closes.
+        ranks: the processes that work on the run; None: this one alone.
     """
-    resources = resources or ExitStack()
+    resources, ranks = resources or ExitStack(), ranks or Ranks()
     setup = build_setup(settings)
-    setup.folder = folder.path
+    setup.folder, setup.ranks = folder.path, ranks
     resources.callback(setup.runner.close)
+    if ranks.world > 1:
+        setup.runner = SharedRunner(setup.runner, ranks)
     experience = settings.experience.part.target(setup, **settings.experience.options)
     experience = complete(experience, Experience, where=f"experience: {settings.experience.name}")
     resources.callback(experience.close)
@@ -154,7 +175,7 @@ def _warm(trainer: Trainer, progress: Progress) -> None:
         clones = None if folder is None else Clones(folder, settings)
         if clones is None or not clones.restore(trainer.setup.policies):
             warm_start(trainer.setup, settings.warm_start, seed=settings.seed, say=progress.phase)
-            if clones is not None:
+            if clones is not None and trainer.setup.ranks.main:
                 clones.keep(trainer.setup.policies)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -25,6 +25,7 @@ from palaestra.bound import BoundPart
 from palaestra.columns import is_output, output_of
 from palaestra.data import Batch, Iteration, StepTable, TokenBatch, derive
 from palaestra.data.batches import micro_batches, mini_batches, token_index
+from palaestra.data.ranks import Ranks
 from palaestra.data.tokens import IDS, SCOPES
 from palaestra.errors import ContractError, InvalidData, PalaestraError
 from palaestra.models.devices import device_of
@@ -58,6 +59,7 @@ class Updater:
             that count) where the loss does not report it.
         made: optimizer steps of the last iteration.
         agent_gradients: measure the gradient norm of each agent's share of the loss; costs a pass per agent.
+        ranks: the processes among which forward and backward passes are shared out.
     """
 
     policy: Any
@@ -75,6 +77,7 @@ class Updater:
     agents: Sequence[str] = ()
     made: int = 0
     spoiled: int = 0
+    ranks: Ranks = field(default_factory=Ranks)
 
     @property
     def parts(self) -> tuple[BoundPart, ...]:
@@ -219,14 +222,17 @@ class Updater:
         norms = _AgentNorms(self.policy.module, batch.agent) if self.agent_gradients else None
         metrics: dict[str, float] = defaultdict(float)
         self.optimizer.zero()
-        for unit, pieces in cuts:
+        own_units = self.ranks.own([place for place, (_, pieces) in enumerate(cuts) if len(pieces) == 1])
+        for place, (unit, pieces) in enumerate(cuts):
             places = _places(samples, order, [i for piece in pieces for i in piece]).to(device)
             tokens, own = batch.take(places), shares.take(places)
-            if len(pieces) == 1:
+            if place in own_units:
                 self._one_pass(samples, unit, tokens, own, metrics, norms)
-            else:
+            elif len(pieces) > 1:
                 self._two_passes(samples, pieces, tokens, own, metrics, norms)
-        return self._finish(metrics) | ({} if norms is None else norms.metrics(self.agents))
+        self.ranks.sum_gradients(self.policy.module.parameters())
+        of_agents = {} if norms is None else norms.metrics(self.agents, self.ranks)
+        return self._finish(self.ranks.sum_numbers(metrics)) | of_agents
 
     def _one_pass(
         self,
@@ -254,22 +260,31 @@ class Updater:
         metrics: dict[str, float],
         norms: _AgentNorms | None,
     ) -> None:
-        """Evaluate a unit piece by piece without gradient, then repeat each piece and backpropagate its share."""
-        evaluated: dict[str, list[Tensor]] = defaultdict(list)
-        for piece in pieces:
-            with torch.no_grad():
-                for name, values in self.policy.forward(samples, piece, self._outputs).columns.items():
-                    evaluated[name].append(values)
-        leaves = {name: torch.cat(values).requires_grad_() for name, values in evaluated.items()}
-        loss, per_token = self._loss(self._with_outputs(tokens, leaves), shares, metrics)
+        """Evaluate a unit piece by piece without gradient, then repeat each piece and backpropagate its share.
+
+        Of several ranks each works on its pieces, the loss is computed on all, and one counts its metrics.
+        """
+        own_pieces = self.ranks.own(range(len(pieces)))
+        with torch.no_grad():
+            own = {i: self.policy.forward(samples, pieces[i], self._outputs).columns for i in own_pieces}
+        evaluated = self.ranks.exchange(own)
+        device = tokens.row.device
+        leaves = {
+            name: torch.cat([evaluated[i][name].to(device) for i in range(len(pieces))]).requires_grad_()
+            for name in evaluated[0]
+        }
+        counted = metrics if self.ranks.main else defaultdict(float)
+        loss, per_token = self._loss(self._with_outputs(tokens, leaves), shares, counted)
         scalars = {} if norms is None else norms.losses(per_token, tokens)
         derivatives = _derivatives(loss, leaves, keep=bool(scalars))
         by_agent = {code: _derivatives(own, leaves, keep=True) for code, own in scalars.items()}
         start = 0
-        for piece in pieces:
+        for number, piece in enumerate(pieces):
             length = int(sum(samples.token_start[i + 1] - samples.token_start[i] for i in piece))
             cut = slice(start, start + length)
             start += length
+            if number not in own_pieces:
+                continue
             if not any(bool(d[cut].any()) for found in (derivatives, *by_agent.values()) for d in found.values()):
                 continue  # nothing in this piece moves
             outputs = self.policy.forward(samples, piece, self._outputs).columns
@@ -501,8 +516,9 @@ class _AgentNorms:
                     if gradient is not None:
                         total += gradient
 
-    def metrics(self, names: Sequence[str]) -> dict[str, float]:
-        """`policy/agent/<name>/grad_norm`."""
+    def metrics(self, names: Sequence[str], ranks: Ranks) -> dict[str, float]:
+        """`policy/agent/<name>/grad_norm`, of the gradients that all ranks have."""
+        ranks.sum_tensors([total for sums in self._sums.values() for total in sums])
         return {
             f"policy/agent/{names[code]}/grad_norm": float(torch.sqrt(sum(s.square().sum() for s in sums)))  # type: ignore[arg-type]
             for code, sums in self._sums.items()

@@ -1,6 +1,5 @@
-"""The loop stays small and knows no method: (1) under 200 lines, the stages and the iteration together; (2) no name of a
-method part stands in it;
-(3) it imports no room of methods.
+"""The loop stays small and knows no method: (1) under 200 lines, stages and iteration together; (2) no name of a method
+part stands in it; (3) it imports no room of methods.
 """
 
 from __future__ import annotations

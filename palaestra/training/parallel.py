@@ -1,0 +1,197 @@
+"""Parallel: how several processes train one run together. Each plays its share of the episodes, evaluates and
+backpropagates its share of the micro-batches; tables, stages and optimizer steps are the same on every rank.
+
+Start it as any program of torch: `torchrun --nproc-per-node 2 -m palaestra train RECIPE`. With one process nothing here
+does anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from safetensors.torch import load, save
+from torch import Tensor
+
+from palaestra.data import Play, Trajectory
+from palaestra.data.ranks import Ranks
+from palaestra.errors import PalaestraError, RecipeError
+from palaestra.registry import declared
+from palaestra.rollout.strategies import RolloutContext
+from palaestra.store.episodes import from_json, to_json
+from palaestra.training.settings import RunSettings
+
+BUCKET = 2**25  # numbers that are summed by one message
+LAUNCHED_BY = ("RANK", "WORLD_SIZE", "MASTER_ADDR")  # variables that torchrun sets
+
+
+@contextmanager
+def joined(settings: RunSettings) -> Iterator[Ranks]:
+    """The ranks of this run: one process, or those that torchrun has started, while entered.
+
+    Raises: RecipeError, for a recipe that several processes cannot run.
+    """
+    if any(name not in os.environ for name in LAUNCHED_BY) or os.environ["WORLD_SIZE"] == "1":
+        yield Ranks()
+        return
+    refuse_alone(settings)
+    accelerator = torch.device(settings.device).type
+    dist.init_process_group("gloo" if accelerator == "cpu" else "cpu:gloo,cuda:nccl")
+    try:
+        yield ProcessGroup()
+    finally:
+        dist.destroy_process_group()
+
+
+def device_of_rank(name: str) -> str:
+    """The device of this process: `cuda` alone is the one of its number on this machine."""
+    return f"cuda:{os.environ['LOCAL_RANK']}" if name == "cuda" and "LOCAL_RANK" in os.environ else name
+
+
+def refuse_alone(settings: RunSettings) -> None:
+    """Raises: RecipeError, for what one process must do alone."""
+    refused = [
+        (f"strategy: {part.name}", "it branches off from episodes, whose sessions live in one process")
+        for part in settings.strategy
+        if "fork" in part.part.uses
+    ]
+    if settings.training.max_staleness:
+        where = f"training.max_staleness: {settings.training.max_staleness}"
+        refused.append((where, "episodes that are played ahead are taken in the order in which they end"))
+    if not declared(settings.rollout.runner.part.target, "opens"):
+        where = f"rollout.runner: {settings.rollout.runner.name}"
+        refused.append((where, "it keeps episodes between the iterations, or plays all in lock step"))
+    for where, why in refused:
+        raise RecipeError(where=where, what=f"{why}.", remedy="Train it with one process, or leave it out.")
+
+
+class ProcessGroup(Ranks):
+    """The ranks of torch's process group, from the one that this process is."""
+
+    def __init__(self) -> None:
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+
+    def texts(self, own: str) -> list[str]:
+        """What each rank has given, in the order of ranks, on every rank."""
+        return [raw.decode() for raw in self._bytes(own.encode())]
+
+    def exchange(self, own: Mapping[int, Mapping[str, Tensor]]) -> dict[int, Mapping[str, Tensor]]:
+        """The named tensors that ranks have computed for numbered pieces of work, on the CPU of every rank."""
+        flat = {f"{piece}.{name}": t.detach().cpu().contiguous() for piece, of in own.items() for name, t in of.items()}
+        pieces: dict[int, dict[str, Tensor]] = {piece: {} for piece in own}
+        for raw in self._bytes(save(flat)):
+            for key, tensor in load(raw).items():
+                piece, _, name = key.partition(".")
+                pieces.setdefault(int(piece), {})[name] = tensor
+        return dict(pieces)
+
+    def sum_numbers(self, own: Mapping[str, float]) -> dict[str, float]:
+        """The sum over ranks of each number, in the order of ranks; a rank that lacks one adds 0."""
+        given: list[dict[str, float]] = [json.loads(text) for text in self.texts(json.dumps(dict(own)))]
+        return {key: sum(numbers.get(key, 0.0) for numbers in given) for numbers in given for key in numbers}
+
+    def sum_gradients(self, parameters: Iterable[Tensor]) -> None:
+        """Let each parameter's gradient be the sum over ranks. One that no rank has a gradient for keeps none."""
+        learning = [p for p in parameters if p.requires_grad]
+        has = torch.tensor([p.grad is not None for p in learning], dtype=torch.int32)
+        dist.all_reduce(has)
+        shared = [p for p, ranks in zip(learning, has.tolist(), strict=True) if ranks]
+        for parameter in shared:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        self.sum_tensors([p.grad for p in shared if p.grad is not None])
+
+    def sum_tensors(self, tensors: Sequence[Tensor]) -> None:
+        """Let each tensor be its sum over ranks, in place; many small ones go by one message."""
+        for bucket in _buckets(tensors):
+            together = torch.cat([tensor.flatten() for tensor in bucket])
+            dist.all_reduce(together)
+            for tensor, total in zip(bucket, together.split([t.numel() for t in bucket]), strict=True):
+                tensor.copy_(total.view_as(tensor))
+
+    def _bytes(self, own: bytes) -> list[bytes]:
+        lengths = torch.zeros(self.world, dtype=torch.int64)
+        lengths[self.rank] = len(own)
+        dist.all_reduce(lengths)
+        padded = torch.zeros(int(lengths.max()), dtype=torch.uint8)
+        padded[: len(own)] = torch.from_numpy(np.frombuffer(own, np.uint8).copy())
+        given = [torch.empty_like(padded) for _ in range(self.world)]
+        dist.all_gather(given, padded)
+        return [one[:length].numpy().tobytes() for one, length in zip(given, lengths.tolist(), strict=True)]
+
+
+def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """The tensors in lists of at most BUCKET numbers, each of one kind and one device."""
+    kinds: dict[tuple[Any, Any], list[Tensor]] = {}
+    for tensor in tensors:
+        bucket = kinds.setdefault((tensor.dtype, tensor.device), [])
+        if bucket and sum(t.numel() for t in bucket) + tensor.numel() > BUCKET:
+            yield list(bucket)
+            bucket.clear()
+        bucket.append(tensor)
+    yield from (bucket for bucket in kinds.values() if bucket)
+
+
+# ---- episodes ---------------------------------------------------------------------------------------------
+class SharedRunner:
+    """A runner whose episodes are played by all ranks: each plays its share, and every rank gets them all.
+
+    A group is spread over ranks. Strategies run on every rank and decide the same, since they see the same episodes.
+    """
+
+    def __init__(self, runner: Any, ranks: Ranks) -> None:
+        self._runner, self._ranks = runner, ranks
+
+    def collect(self, plays: Sequence[Play], **options: Any) -> list[Trajectory]:
+        """Play all; trajectories in the order of `plays`."""
+        return _gathered(self._runner.collect(self._ranks.own(plays), **options), self._ranks)
+
+    def perform(self, plays: Sequence[Play], strategies: Sequence[Any], rollout: RolloutContext) -> list[Trajectory]:
+        """Play through strategies, the first outermost."""
+        one_at_a_time = asyncio.Lock()  # strategies ask in the same order on every rank, and so are answered
+
+        async def shared(plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
+            async with one_at_a_time:
+                played = await rollout.collect(self._ranks.own(plays))
+                del rollout.played[len(rollout.played) - len(played) :]
+                of_all = _gathered(played, self._ranks)
+                rollout.played.extend(of_all)
+                return of_all
+
+        return self._runner.perform(plays, [*strategies, shared], rollout)  # type: ignore[no-any-return]
+
+    def sampling(self, temperature: float | None = None) -> Any:
+        """As the runner's."""
+        return self._runner.sampling(temperature)
+
+    def close(self) -> None:
+        """End the runner's workers."""
+        self._runner.close()
+
+
+def _gathered(own: Sequence[Trajectory], ranks: Ranks) -> list[Trajectory]:
+    """The episodes of all ranks, in the order of the plays that `Ranks.own` has shared out."""
+    given = [json.loads(text) for text in ranks.texts(json.dumps([to_json(t, timed=True) for t in own]))]
+    order = [of_rank[place] for place in range(max(map(len, given))) for of_rank in given if place < len(of_rank)]
+    return [from_json(one) for one in order]
+
+
+def refuse_different(modules: Mapping[str, torch.nn.Module], ranks: Ranks) -> None:
+    """Raises: PalaestraError, if ranks begin with other weights: each must read the same files."""
+    if ranks.world == 1:
+        return
+    sums = {name: float(sum(p.detach().double().sum() for p in m.parameters())) for name, m in modules.items()}
+    given = ranks.texts(json.dumps(sums))
+    if len({*given}) > 1:
+        raise PalaestraError(
+            where="several processes",
+            what=f"they begin with different weights: {'; '.join(given)}.",
+            remedy="Let all of them see the same files: the recipe, model folders, the run folder.",
+        )

@@ -1,0 +1,204 @@
+"""Several processes: (1) two ranks give the weights and metrics of one process, within 1e-5 in float64 over 20 updates
+and with curves within 1 % in float32, for a language recipe with a critic, a team with adapters, a critic over vectors,
+and losses that take two passes; (2) the episodes of one group are on both ranks; (3) one rank alone writes the run
+folder, and a killed run goes on with both; (4) ranks that begin with other weights are refused; (5) what one process
+must do alone is refused by one line; (6) sums: gradients that one rank lacks, parameters without any gradient, several
+buckets and kinds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as processes
+from safetensors.torch import load_file
+
+from palaestra.data.ranks import Ranks
+from palaestra.errors import RecipeError
+from palaestra.recipe import load
+from palaestra.training import parallel
+from tests.training.devices import log, newest, played
+
+ROOT = Path(__file__).resolve().parents[2]
+TWENTY = ("training.iterations=10", "training.epochs=2", "training.minibatches=1")
+WHOLE_GROUPS = ("loss=gspo", "advantage=grpo", "regularizers=[]", "training.token_budget=40")
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def with_two_ranks(code: str, folder: Path) -> list[subprocess.CompletedProcess[str]]:
+    """Run Python code in two processes that know of each other, as torchrun starts them."""
+    shared = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+    }
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    ended = [(process, *process.communicate(timeout=300)) for process in started]
+    return [subprocess.CompletedProcess([], p.returncode, out, error) for p, out, error in ended]
+
+
+def play_by_two(name: str, folder: Path, *overrides: str, resume: bool = False) -> Path:
+    """The small run of this name, by two ranks."""
+    call = f"played({name!r}, Path({str(folder)!r}), *{overrides!r}, resume={resume})"
+    ended = with_two_ranks(
+        f"from pathlib import Path\nfrom tests.training.devices import played\n{call}", folder.parent
+    )
+    assert [one.returncode for one in ended] == [0, 0], "\n".join(one.stderr[-2000:] for one in ended)
+    return folder
+
+
+def largest_difference(one: Path, other: Path) -> float:
+    """Over all weights of the last checkpoints."""
+    differences = [0.0]
+    for file in newest(one).glob("*.safetensors"):
+        mine, theirs = load_file(file), load_file(newest(other) / file.name)
+        differences += [float((mine[key] - theirs[key]).abs().max()) for key in mine]
+    return max(differences)
+
+
+def test_1_two_ranks_are_one(tmp_path: Path) -> None:
+    small = ("dtype=float64", "training.iterations=2")
+    one = played("language", tmp_path / "one", *small)
+    two = play_by_two("language", tmp_path / "two", *small)
+    assert largest_difference(one, two) < 1e-12
+    assert sorted(path.name for path in newest(two).iterdir()) == sorted(path.name for path in newest(one).iterdir())
+    for mine, theirs in zip(log(one), log(two), strict=True):
+        assert mine.keys() == theirs.keys()
+        assert [theirs[key] for key in mine] == pytest.approx(list(mine.values()), rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("language", ()),
+        ("language", WHOLE_GROUPS),
+        ("adapters", ()),
+        ("mlp", ("rollout.runner=episodes",)),
+        ("gru", ("rollout.runner=episodes",)),
+        ("preferred", ("rollout.runner=episodes", "training.token_budget=16")),
+        ("archer", ("rollout.runner=episodes",)),
+    ],
+    ids=["language", "two passes", "adapters", "critic", "critic with memory", "groups", "own critic"],
+)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_1_over_twenty_updates(name: str, options: tuple[str, ...], dtype: str, tmp_path: Path) -> None:
+    given = (*options, *TWENTY, f"dtype={dtype}")
+    one = played(name, tmp_path / "one", *given)
+    two = play_by_two(name, tmp_path / "two", *given)
+    assert log(one)[-1]["updates"] >= 18
+    if dtype == "float64":
+        assert largest_difference(one, two) < 1e-5
+    for key in ("policy/loss", "reward/mean", "policy/grad_norm"):
+        mine, theirs = ([line[key] for line in log(folder) if key in line] for folder in (one, two))
+        assert theirs == pytest.approx(mine, rel=1e-2, abs=1e-3)
+
+
+def test_2_groups_are_on_both_ranks() -> None:
+    group = ["a"] * 4 + ["b"] * 3
+    ranks = [Ranks(), Ranks()]
+    for number, rank in enumerate(ranks):
+        rank.rank, rank.world = number, 2
+    assert [rank.own(group) for rank in ranks] == [["a", "a", "b", "b"], ["a", "a", "b"]]
+
+
+@pytest.mark.slow
+def test_3_a_stopped_run_goes_on(tmp_path: Path) -> None:
+    every = ("training.checkpoint_every=1", "dtype=float64")
+    whole = play_by_two("language", tmp_path / "whole", *every, "training.iterations=4")
+    play_by_two("language", tmp_path / "parts", *every, "training.iterations=2")
+    parts = play_by_two("language", tmp_path / "parts", *every, "training.iterations=4", resume=True)
+    assert log(parts) == log(whole)
+    assert (newest(parts) / "main.safetensors").read_bytes() == (newest(whole) / "main.safetensors").read_bytes()
+
+
+OTHER_WEIGHTS = """
+import os, torch
+from palaestra.training import parallel
+from palaestra.recipe import load
+from palaestra.errors import PalaestraError
+recipe = load([{}], [])
+with parallel.joined(recipe.settings) as ranks:
+    layer = torch.nn.Linear(2, 2)
+    torch.nn.init.constant_(layer.weight, float(os.environ["RANK"]))
+    torch.nn.init.zeros_(layer.bias)
+    try:
+        parallel.refuse_different({{"main": layer}}, ranks)
+    except PalaestraError as error:
+        print(error.what)
+"""
+PLAIN: dict[str, Any] = {"environment": "echo", "policies": {"main": {"policy": "language"}}}
+
+
+def test_4_other_weights_are_refused(tmp_path: Path) -> None:
+    ended = with_two_ranks(OTHER_WEIGHTS.format(json.dumps(PLAIN)), tmp_path)
+    assert all("they begin with different weights" in one.stdout for one in ended), ended[0].stderr
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("training.max_staleness=1", "training.max_staleness: 1"),
+        ("rollout.runner=vector", "rollout.runner: vector"),
+        ("rollout.runner=windows", "rollout.runner: windows"),
+    ],
+)
+def test_5_what_one_must_do_alone(override: str, words: str) -> None:
+    recipe = load([PLAIN], [override])
+    with pytest.raises(RecipeError, match=words):
+        parallel.refuse_alone(recipe.settings)
+
+
+def _sums(rank: int, port: int, check: Callable[[int], None]) -> None:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    check(rank)
+    dist.destroy_process_group()
+
+
+def check_sums(rank: int) -> None:
+    ranks = parallel.ProcessGroup()
+    both, one, none = (torch.nn.Parameter(torch.zeros(3)) for _ in range(3))
+    double = torch.nn.Parameter(torch.zeros(2, 2, dtype=torch.float64))
+    both.grad, double.grad = torch.full((3,), rank + 1.0), torch.full((2, 2), 0.5, dtype=torch.float64)
+    one.grad = torch.ones(3) if rank == 1 else None
+    parallel.BUCKET = 4  # so that the first two stand in messages of their own
+    ranks.sum_gradients([both, one, none, double])
+    assert both.grad.tolist() == [3, 3, 3] and one.grad is not None and one.grad.tolist() == [1, 1, 1]
+    assert none.grad is None and double.grad.tolist() == [[1, 1], [1, 1]]
+    assert ranks.sum_numbers({"a": 1.0} if rank else {"b": 2.0, "a": 0.5}) == {"a": 1.5, "b": 2.0}
+    assert ranks.texts("é" * rank) == ["", "é"]
+    given = ranks.exchange({rank: {"x.y": torch.full((rank + 1, 2), float(rank))}} if rank else {})
+    assert list(given) == [1] and given[1]["x.y"].tolist() == [[1, 1], [1, 1]]
+
+
+def test_6_sums() -> None:
+    processes.spawn(_sums, args=(free_port(), check_sums), nprocs=2)  # type: ignore[no-untyped-call]

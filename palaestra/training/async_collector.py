@@ -23,10 +23,10 @@ from palaestra.data.protocols import Sampling
 from palaestra.data.table import token_count
 from palaestra.errors import ContractError, RecipeError
 from palaestra.registry import declared
-from palaestra.rollout.journal import Journal, name_of
 from palaestra.rollout.strategies import RolloutContext, called_per, play_through
 from palaestra.training.batch import Batch
 from palaestra.training.collector import Collector
+from palaestra.training.journal import Journal, name_of
 from palaestra.training.settings import RunSettings
 
 Result = TypeVar("Result")

@@ -13,7 +13,6 @@ from palaestra.data import RunSetup
 from palaestra.evaluation.panels import form
 from palaestra.evaluation.report import write_report
 from palaestra.models.devices import run_device
-from palaestra.rollout.journal import Journal
 from palaestra.store.folder import RECIPE, RunFolder
 from palaestra.store.lock import writing
 from palaestra.store.metrics import UPDATES, MetricsLog
@@ -23,6 +22,7 @@ from palaestra.training.checkpoint import RunState
 from palaestra.training.clones import Clones
 from palaestra.training.collector import Collector
 from palaestra.training.evaluate import Panel
+from palaestra.training.journal import Journal
 from palaestra.training.loop import Trainer
 from palaestra.training.prepare import Parts, started
 from palaestra.training.progress import Progress

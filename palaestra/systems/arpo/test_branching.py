@@ -31,8 +31,8 @@ from palaestra.data.protocols import Policy, Response, Sampling, Session
 from palaestra.envs.probes.hopsearch import HopSearch
 from palaestra.errors import RecipeError
 from palaestra.policies.network import NetworkPolicy
-from palaestra.rollout.agent import conversation_of
 from palaestra.rollout.branches import Branch
+from palaestra.rollout.episode import conversation_of
 from palaestra.rollout.programs import play
 from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner

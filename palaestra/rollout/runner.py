@@ -105,22 +105,19 @@ class EpisodeRunner:
 
     def sampling(self, temperature: float | None = None) -> Sampling:
         """As the settings say, or at another temperature."""
-        s = self._settings
-        if temperature is not None:
-            return Sampling(temperature=temperature, max_tokens=s.response_tokens, exact=True)
-        return Sampling(temperature=s.temperature, top_k=s.top_k, top_p=s.top_p, max_tokens=s.response_tokens)
+        return sampling_of(self._settings, temperature)
 
     async def _play(
         self, play: Play, sampling: Sampling, program: Program, monitor: DeadlockMonitor, permit: _Permit
     ) -> Trajectory:
+        limits, declared = Limits.of(play, self._settings), roles_of(self._setup.program)
         try:
             host = await self._open()
         except EpisodeFailure as error:
             return failed(Trajectory(task=play.task, group=play.group, sample=play.sample), error)
-        limits, declared = Limits.of(play, self._settings), roles_of(self._setup.program)
         episode = Episode(play, self._setup, host, limits, sampling, self._open_session, declared)
         if play.branch is not None:
-            BranchingEpisode(episode, permit.lent)
+            BranchingEpisode(episode, permit.lent)  # stands in for its host, and around its sessions
         monitor.enter(episode.activity)
         try:
             return await self._perform(episode, program, monitor)
@@ -171,6 +168,14 @@ class EpisodeRunner:
         """End worker processes; threads without work end by themselves."""
         if self._workers is not None:
             self._workers.stop()
+
+
+def sampling_of(settings: RolloutSettings, temperature: float | None = None) -> Sampling:
+    """As the settings say, or at another temperature, which then holds for every role."""
+    s = settings
+    if temperature is not None:
+        return Sampling(temperature=temperature, max_tokens=s.response_tokens, exact=True)
+    return Sampling(temperature=s.temperature, top_k=s.top_k, top_p=s.top_p, max_tokens=s.response_tokens)
 
 
 class _Permit:

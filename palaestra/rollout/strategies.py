@@ -36,8 +36,8 @@ class Strategy(Protocol):
        `rollout.with_`. Roles may be added to `rollout.setup.roles`; who adds one removes it.
     5. What is random derives from `rollout.seed`, so that a run repeats itself.
     6. It is called on one thread, the one that plays, and awaits whatever takes time. `state_dict` and
-       `load_state_dict`, which it may have, are called on that thread too, between two steps of the event loop:
-       calls per group may be under way then. A checkpoint keeps the state.
+       `load_state_dict`, which it may have, are called on that thread too while it plays, between two steps of the
+       event loop: calls per group may be under way then. A checkpoint keeps a copy of the state.
     7. `rollout.played` holds all that the runner played, kept or not; `collect` fills it, and the strategy leaves it
        alone. All of it counts as spent. What a strategy makes without playing is only returned.
     8. What it writes to `rollout.metrics`, numbers under names of its own such as `dynamic_sampling/batches`, goes to

@@ -25,7 +25,7 @@ from palaestra.rollout.episode import Episode, Key, open_session
 from palaestra.rollout.limits import Limits
 from palaestra.rollout.programs import Program, roles_of
 from palaestra.rollout.roles import Role
-from palaestra.rollout.runner import finished, let_out, nobody_acted, verdict
+from palaestra.rollout.runner import finished, let_out, nobody_acted, sampling_of, verdict
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.slots import Slots, VectorSlots, open_slots
 from palaestra.rollout.strategies import RolloutContext, Strategy, play_through
@@ -123,10 +123,7 @@ class VectorRunner:
 
     def sampling(self, temperature: float | None = None) -> Sampling:
         """As the settings say, or at another temperature."""
-        s = self._settings
-        if temperature is not None:
-            return Sampling(temperature=temperature, exact=True)
-        return Sampling(temperature=s.temperature, top_k=s.top_k, top_p=s.top_p)
+        return sampling_of(self._settings, temperature)
 
 
 def _answers(live: Mapping[int, _Running], slots: Slots) -> dict[int, Any]:

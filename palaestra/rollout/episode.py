@@ -7,11 +7,13 @@ plays episodes otherwise wraps these two: branches and windows repeat what a rec
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from bisect import insort
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -185,7 +187,7 @@ class Turn:
 
     Attributes:
         number: its place in the order in which acts were begun. seed: of the response.
-        began: on the clock.
+        began: on the clock. task: that waits for it.
     """
 
     episode: Episode
@@ -194,6 +196,20 @@ class Turn:
     number: int
     seed: int
     began: float
+    task: asyncio.Task[Any] | None = None
+
+    def __enter__(self) -> Turn:
+        self.task = self.episode.activity.begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Raises: LimitReached, for an act that does not fit the context."""
+        self.episode.activity.end(self.task)
+        if isinstance(error, ContextFull):
+            self.agent.cut = self.observation
+            raise LimitReached(StopReason.CONTEXT_OVERFLOW) from None
 
     def file(self, response: Response, *, invocation: int | None = None, parent: int | None = None) -> Step:
         """The response as a step of the trajectory.
@@ -314,8 +330,7 @@ class Episode:
         return self.setup.role(self.play.roles.get(name, name))  # type: ignore[no-any-return]
 
     # ---- acts -----------------------------------------------------------------------------------------------
-    @contextmanager
-    def turn(self, agent: Agent, observation: Observation) -> Iterator[Turn]:
+    def turn(self, agent: Agent, observation: Observation) -> Turn:
         """One act of an agent: limits are checked, the turn is counted, and `Turn.file` takes the response.
 
         Raises: LimitReached, when the act would pass a limit or does not fit the context; CancelledError, in what a
@@ -332,17 +347,12 @@ class Episode:
         place = (agent.acts,) if agent.invocation == 0 else (agent.invocation, agent.acts)
         turn = Turn(self, agent, observation, self.turns, derive(self.play.seed, agent.name, *place), began)
         agent.acts, self.turns = agent.acts + 1, self.turns + 1
-        try:
-            with self.activity.busy():
-                yield turn
-        except ContextFull:
-            agent.cut = observation
-            raise LimitReached(StopReason.CONTEXT_OVERFLOW) from None
+        return turn
 
     def reward(self, agent: str, amount: float, *, step: Step | None = None) -> None:
         """Add to the reward of the agent's last step, or of another step of its own; and to its return."""
         amount = float(amount)
-        if not np.isfinite(amount):
+        if not math.isfinite(amount):
             raise EpisodeFailure(
                 boundary="environment",
                 where=f"environment {self.setup.environment_name}, agent {agent}, turn {len(self.trajectory.steps)}",
@@ -359,7 +369,7 @@ class Episode:
     # ---- the environment ----------------------------------------------------------------------------------
     async def reset(self) -> StepResult:
         """Set the task up. Raises: EpisodeFailure(boundary="environment")."""
-        with self.busy():
+        with self.activity.busy():
             result = await self.host.reset(self.play.task)
         self._take(result)
         return result
@@ -375,7 +385,7 @@ class Episode:
             no Action.
         """
         actions_of_agents, began = self._by_agent(actions), time.monotonic()
-        with self.busy():
+        with self.activity.busy():
             result = await self.host.step(actions_of_agents)
         for agent in actions.keys() & self.latest.keys():
             self.latest[agent].seconds += time.monotonic() - began
@@ -391,7 +401,7 @@ class Episode:
 
     async def expert(self, agent: str) -> Action:
         """The environment's own expert action for the present state."""
-        with self.busy():
+        with self.activity.busy():
             return await self.host.expert(agent)
 
     def _by_agent(self, actions: Mapping[str, Action]) -> dict[str, Action]:

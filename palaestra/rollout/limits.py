@@ -71,18 +71,27 @@ class Activity:
     moves: int = 0
     under_way: dict[asyncio.Task[Any] | None, int] = field(default_factory=dict)
 
-    @contextmanager
-    def busy(self) -> Iterator[None]:
-        """While something is under way that takes its time, so that the episode does not seem deadlocked."""
+    def begin(self) -> asyncio.Task[Any] | None:
+        """Something is under way that takes its time. Returns: the task that waits for it, for `end`."""
         task = _current_task()
         self.under_way[task] = self.under_way.get(task, 0) + 1
+        return task
+
+    def end(self, task: asyncio.Task[Any] | None) -> None:
+        """It has ended."""
+        self.moves += 1
+        self.under_way[task] -= 1
+        if not self.under_way[task]:
+            del self.under_way[task]
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """Meanwhile something is under way."""
+        task = self.begin()
         try:
             yield
         finally:
-            self.moves += 1
-            self.under_way[task] -= 1
-            if not self.under_way[task]:
-                del self.under_way[task]
+            self.end(task)
 
     async def settle(self) -> None:
         """End acts that a program has left behind: one of several at once has failed, or nobody waits for them."""

@@ -25,9 +25,9 @@ from palaestra.envs.adapters.openspiel.world import OpenSpiel
 from palaestra.evaluation.exploitability import average, nash_conv, tabular, uniform
 from palaestra.evaluation.statistics import t_interval, wilson_interval
 from palaestra.recipe import load
-from palaestra.rollout.opponents import Pool
 from palaestra.store.folder import RECIPE, RunFolder
 from palaestra.store.metrics import ENVIRONMENT_STEPS, MetricsLog
+from palaestra.systems.pfsp.opponents import Pool
 from palaestra.training.evaluate import Panel
 from palaestra.training.start import train
 

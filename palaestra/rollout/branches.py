@@ -7,18 +7,18 @@ stood. There the environment is put back into its place, and sessions go on as c
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
 
-from palaestra.data import Action, NextPrompt, Observation, Play, Step, StepResult
-from palaestra.data.protocols import Response, Session
+from palaestra.data import Action, NextPrompt, Observation, Play, Step, StepResult, Task, Trajectory
+from palaestra.data.protocols import Response, Sampling, Session
 from palaestra.errors import ContractError, EpisodeFailure
-from palaestra.rollout.agent import conversation_of
-
-if TYPE_CHECKING:
-    from palaestra.rollout.episode import Episode
+from palaestra.rollout.episode import Episode, Key, conversation_of
+from palaestra.rollout.roles import Role
 
 
 @dataclass(slots=True, frozen=True, kw_only=True, eq=False)
@@ -38,92 +38,167 @@ class BranchPoint:
     state: Any
     sessions: Mapping[str, Session]
 
-    def repeating(self, agent: str, session: Session) -> Session:
-        """The agent's session behind the acts that the record has of it."""
-        past = deque(step for step in self.steps if step.agent == agent)
-        return _Repeating(session, past) if past else session
 
-
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, frozen=True, kw_only=True, eq=False)
 class Branch:
-    """What branching keeps of one episode. A play's is copied when its episode begins.
+    """What a play says of branching.
 
     Attributes:
         start: where the episode leaves another one; None: it begins with the task.
-        pause: called with the episode whenever the environment has answered and an agent is about to act; the episode
-            waits for it. There, and only there, `fork` makes the play of a branch.
-        results: what the environment has answered. past: answers that are still to be repeated.
-        answered: the environment has, and nobody has acted on it yet.
+        pause: called with the `BranchingEpisode` whenever the environment has answered and an agent is about to act;
+            the episode waits for it. There, and only there, `fork` makes the play of a branch.
     """
 
     start: BranchPoint | None = None
-    pause: Callable[[Any], Awaitable[None]] | None = None
-    results: list[StepResult] = field(init=False, default_factory=list)
-    past: deque[StepResult] = field(init=False)
-    answered: bool = field(init=False, default=False)
+    pause: Callable[[BranchingEpisode], Awaitable[None]] | None = None
 
-    def __post_init__(self) -> None:
-        self.past = deque(() if self.start is None else self.start.results)
+
+class BranchingEpisode:
+    """Wraps an episode whose play has a `Branch`: it stands in for the episode's host, and around its sessions.
+
+    Attributes:
+        episode: it, from before its first act. agents: the environment's.
+    """
+
+    def __init__(self, episode: Episode, lend: Callable[[], AbstractAsyncContextManager[None]]) -> None:
+        """
+        Args:
+            lend: gives others the episode's place among those in flight while it pauses.
+        """
+        self.episode, self.agents = episode, episode.host.agents
+        self._host, self._open_session, self._lend = episode.host, episode.open_session, lend
+        self._branch: Branch = episode.play.branch
+        self._start = self._branch.start
+        self._results: list[StepResult] = []
+        self._past = deque(() if self._start is None else self._start.results)
+        self._sessions = {} if self._start is None else dict(self._start.sessions)  # that no agent has taken yet
+        self._answered = False  # the environment has, and nobody has acted on it yet
+        self._pauses: list[tuple[Action, float]] = []  # before which action, and how many seconds
+        episode.host, episode.open_session = self, self._open
 
     @property
-    def info(self) -> dict[str, Any]:
-        """What the trajectory tells of the place where it left another one."""
-        return {} if self.start is None else {"parent": self.start.parent, "fork": len(self.start.steps)}
+    def trajectory(self) -> Trajectory:
+        """So far."""
+        return self.episode.trajectory
 
-    async def wait(self, episode: Episode) -> None:
-        """Before an act: wait while others may leave this place."""
-        if self.answered and self.pause is not None:
-            self.answered = False
-            with episode.busy():
-                await self.pause(episode)
-
-    async def repeated(self, episode: Episode) -> StepResult | None:
-        """The next answer of the record. With its last one, the environment is where the branch begins."""
-        if not self.past:
-            return None
-        result = self.past.popleft()
-        if not self.past and self.start is not None:
-            await episode.host.reset(episode.play.task)
-            await episode.host.restore(self.start.state)
-            for copied, step in zip(episode.trajectory.steps, self.start.steps, strict=False):
-                copied.seconds = step.seconds
-        return result
-
-    def mark(self, step: Step, trajectory: str) -> None:
-        """Each step tells the node of the tree that it stands at; those of the record tell that they are copies."""
-        if self.start is not None and step.turn < len(self.start.steps):
-            step.mark(copied=1.0, node=self.start.steps[step.turn].marks.node)
-        else:
-            step.mark(node=f"{trajectory}:{step.turn}")
-
-    async def fork(self, episode: Episode, play: Play) -> Play:
+    async def fork(self, play: Play) -> Play:
         """The play of an episode that begins where this one stands.
 
         Raises: EpisodeFailure, if the environment cannot be copied; ContractError, if a session cannot.
         """
-        state = await episode.host.snapshot()
-        sessions = {
-            name: fork(agent.session, (play.group, play.sample, name)) for name, agent in episode.agents.items()
-        }
+        self._note()
+        state, steps = await self._host.snapshot(), tuple(self.trajectory.steps)
+        agents = self.episode.agents
         point = BranchPoint(
-            parent=episode.trajectory.id,
-            results=tuple(self.results),
-            steps=tuple(episode.trajectory.steps),
+            parent=self.trajectory.id,
+            results=tuple(self._results),
+            steps=steps,
             state=state,
-            sessions=sessions,
+            sessions={n: agent.session.fork((play.group, play.sample, n)) for n, agent in agents.items()},
         )
-        return replace(play, branch=Branch(start=point))
+        info = {**play.info, "parent": point.parent, "fork": len(steps)}
+        return replace(play, branch=Branch(start=point), info=info)
+
+    # ---- the environment ------------------------------------------------------------------------------------
+    async def reset(self, task: Task) -> StepResult:
+        """What the record says, else the environment."""
+        result = await self._repeated()
+        return self._recorded(await self._host.reset(task)) if result is None else result
+
+    async def step(self, actions: Mapping[str, Action]) -> StepResult:
+        """What the record says, else the environment."""
+        result = await self._repeated()
+        if result is not None:
+            return result
+        self._answered = True
+        return self._recorded(await self._host.step(actions))
+
+    async def expert(self, agent: str) -> Action:
+        """The environment's."""
+        return await self._host.expert(agent)
+
+    async def snapshot(self) -> Any:
+        """The environment's."""
+        return await self._host.snapshot()
+
+    async def restore(self, state: Any) -> None:
+        """Put the environment back."""
+        await self._host.restore(state)
+
+    async def close(self) -> None:
+        """The episode is over: its steps are marked, and copied sessions that it did not come to need are freed."""
+        self._note()
+        for session in self._sessions.values():
+            with suppress(Exception):  # the episode is over and recorded
+                session.end(None)
+        await self._host.close()
+
+    async def _repeated(self) -> StepResult | None:
+        """The next answer of the record. With its last one, the environment is where the branch begins."""
+        if not self._past:
+            return None
+        result = self._recorded(self._past.popleft())
+        if not self._past and self._start is not None:
+            await self._host.reset(self.episode.play.task)
+            await self._host.restore(self._start.state)
+        return result
+
+    def _recorded(self, result: StepResult) -> StepResult:
+        self._results.append(result)
+        return result
+
+    # ---- sessions -------------------------------------------------------------------------------------------
+    def _open(self, role: Role, sampling: Sampling, key: Key) -> Session:
+        _, _, name, *call = key
+        if call:
+            raise ContractError(
+                where=f"episode {self.trajectory.id}, role {name}",
+                what="calls of sub-agents cannot be repeated, and a strategy branches off from this episode.",
+                remedy="Leave out the strategy that branches, or let the role act in `episode.agents`.",
+            )
+        session = self._sessions.pop(name, None) or self._open_session(role, sampling, key)
+        copied = () if self._start is None else self._start.steps
+        past = deque(step for step in copied if step.agent == name)
+        return _BranchingSession(session, past, self)  # type: ignore[return-value]
+
+    async def act(self, session: Session, observation: Observation, *, seed: int) -> Response:
+        """A new act, after a pause in which others may leave this place."""
+        if not self._answered or self._branch.pause is None:
+            return await session.act(observation, seed=seed)
+        self._answered, began = False, time.monotonic()
+        async with self._lend():
+            await self._branch.pause(self)
+        paused = time.monotonic() - began
+        response = await session.act(observation, seed=seed)
+        self._pauses.append((response.action, paused))
+        return response
+
+    def _note(self) -> None:
+        """Mark the steps so far: each tells the node of the tree that it stands at; those of the record tell that they
+        are copies, and took as long as what they repeat; a pause before an act is no part of it."""
+        copied = {} if self._start is None else {step.turn: step for step in self._start.steps}
+        for step in self.trajectory.steps:
+            original = copied.get(step.turn)
+            if original is not None:
+                step.seconds = original.seconds
+                step.mark(copied=1.0, node=original.marks.node)
+            elif step.marks.node is None:
+                step.mark(node=f"{self.trajectory.id}:{step.turn}")
+            step.seconds -= sum(seconds for action, seconds in self._pauses if action is step.action)
+        self._pauses.clear()
 
 
-class _Repeating:
-    """Answers acts from the record; when that is used up, it is the copied session."""
+class _BranchingSession:
+    """Answers acts from the record; when that is used up, it is the session, which pauses before each act."""
 
-    def __init__(self, session: Session, past: deque[Step]) -> None:
-        self._session, self._past = session, past
+    def __init__(self, session: Session, past: deque[Step], episode: BranchingEpisode) -> None:
+        self._session, self._past, self._episode = session, past, episode
 
     async def act(self, observation: Observation, *, seed: int) -> Response:
         """The next recorded act, else a new one. Raises: EpisodeFailure, if the record does not fit."""
-        return self._repeat(observation) if self._past else await self._session.act(observation, seed=seed)
+        if self._past:
+            return self._repeat(observation)
+        return await self._episode.act(self._session, observation, seed=seed)
 
     def record(self, observation: Observation, action: Action) -> Response:
         """Take a given action: a program that records repeats itself."""
@@ -134,8 +209,12 @@ class _Repeating:
         return self._session.end(None if self._past else observation)
 
     def fork(self, key: Any) -> Session:
-        """A copy of the copy."""
-        return fork(self._session, key)
+        """A copy of the session."""
+        return self._session.fork(key)
+
+    def hear_expert(self, ask: Any) -> None:
+        """Nobody asks an expert while acts are repeated."""
+        self._session.hear_expert(ask)
 
     def __getattr__(self, name: str) -> Any:
         if self._past:
@@ -157,11 +236,3 @@ class _Repeating:
             )
         segment = conversation_of(step.segment)[1]
         return Response(action=step.action, prompt=step.prompt, segment=segment, version=step.version)
-
-
-def fork(session: Any, key: Any) -> Session:
-    """A copy of a session that goes on by itself under another key.
-
-    Raises: ContractError, if this kind of session cannot be copied.
-    """
-    return session.fork(key)  # type: ignore[no-any-return]

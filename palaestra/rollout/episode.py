@@ -1,121 +1,376 @@
-"""Episode: what a program sees: agents, the environment, rewards; limits end it with a reason."""
+"""Episode: what a program plays with: agents that act, the environment, and rewards.
+
+An episode is made around a host, which runs its environment, and a function that opens sessions with policies. What
+plays episodes otherwise wraps these two: branches and windows repeat what a record holds, lock step waits for others.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from bisect import insort
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 
+from palaestra.chat import ContextFull
 from palaestra.columns import may_be_missing
-from palaestra.data import Action, Observation, Play, RunSetup, Step, StepResult, StopReason, Trajectory
-from palaestra.data.protocols import Sampling, Session, complete
-from palaestra.errors import ContractError, EpisodeFailure
-from palaestra.rollout.agent import Agent, Agents, segment_number
-from palaestra.rollout.branches import Branch
+from palaestra.data import Action, Observation, Play, RunSetup, Step, StepResult, StopReason, Trajectory, derive
+from palaestra.data.protocols import Response, Sampling, Session, complete
+from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, nearest
 from palaestra.rollout.hosts import Host
-from palaestra.rollout.limits import LimitReached, Limits
-from palaestra.rollout.roles import AgentTools, Role
+from palaestra.rollout.limits import Activity, LimitReached, Limits
+from palaestra.rollout.roles import AgentTools, Role, tools_of
+
+CONVERSATION = 4096  # segments of a role's k-th conversation are numbered from k times this
+PAGE = 2**31 * CONVERSATION  # …, and from the 4096th on in further pages, which no other conversation's numbers reach
+RESULTS = ("success", "score")  # names in an environment's info that tell the outcome
+Shown = Observation | str  # what a program may show an agent
+Key = tuple[Any, ...]  # group, sample and role, and the number of a call
+OpenSession = Callable[[Role, Sampling, Key], Session]
+
+
+def open_session(role: Role, sampling: Sampling, key: Key) -> Session:
+    """A session with the policy of a role. Raises: ContractError, for one that lacks a method."""
+    session = role.policy.session(context=role.context, sampling=role.sampling_of(sampling), key=key)
+    return complete(session, Session, where=f"policy {role.policy.name}, session")
+
+
+# ---- agents -----------------------------------------------------------------------------------------------
+@dataclass(slots=True, eq=False)
+class Agent:
+    """One role in one episode: a name and a session with its policy. Each of its acts becomes a step.
+
+    Attributes:
+        tools: those of its role, and what it knows of those of others; None where nobody has any.
+        instruction: what the play says to everybody.
+        invocation: 0 for the conversation that lasts the whole episode, else the number of `Episode.invoke`.
+        parent: turn of the step that called this invocation.
+        acts: how often it was asked. last: its last step. cut: what a limit kept it from answering.
+    """
+
+    name: str
+    session: Session
+    role: Role
+    episode: Episode
+    tools: AgentTools | None
+    instruction: str | None = None
+    invocation: int = 0
+    parent: int | None = None
+    acts: int = 0
+    last: Step | None = None
+    cut: Observation | None = None
+
+    @property
+    def policy(self) -> str:
+        """The name of the policy that plays it."""
+        return self.role.policy.name
+
+    async def act(self, shown: Shown, *, invocation: int | None = None, parent: int | None = None) -> Action:
+        """Let the policy answer an observation, or a text; the act is recorded as a step.
+
+        Several agents may act at once (`asyncio.gather`): their steps are in the order in which they were asked.
+        A role with tools may call them first: each call is a step too, and its result is what the agent reads next.
+
+        Args:
+            invocation, parent: of this step, in place of the agent's own.
+
+        Raises: LimitReached, when a limit is reached; EpisodeFailure, when the policy or its engine fails.
+        """
+        observation = _observation(shown)
+        for left in range(0 if self.tools is None else self.tools.rounds, -1, -1):
+            with self.episode.turn(self, self.view(observation)) as turn:
+                response = await self._answer(turn)
+                step = turn.file(response, invocation=invocation, parent=parent)
+                if self.tools is None:
+                    break
+                said = step.action.text or ""
+                results = await self.tools.run(said, step, last=left == 0)
+            if results is None:
+                break
+            observation = self.tools.shown(observation, said, results)
+        return step.action
+
+    async def _answer(self, turn: Turn) -> Response:
+        """What the policy answers. Raises: EpisodeFailure, boundary "engine", for what it or its engine raises."""
+        try:
+            return await self.session.act(turn.observation, seed=turn.seed)
+        except (ContextFull, LimitReached, EpisodeFailure, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            what = error.what if isinstance(error, PalaestraError) else f"{type(error).__name__}: {error}"
+            remedy = error.remedy if isinstance(error, PalaestraError) else ""
+            where = f"agent {self.name}, policy {self.policy}"
+            raise EpisodeFailure(boundary="engine", where=where, what=what, remedy=remedy) from error
+
+    async def ask(self, shown: Shown, parse: Callable[[str], Any], **place: Any) -> Any:
+        """Act, and read the response: `parse` of its text, by the role's own parser where the recipe names one.
+
+        A response that means nothing gives None, and its step is marked `invalid`.
+        """
+        action = await self.act(shown, **place)
+        step = self.last
+        assert step is not None
+        meant = (self.role.parser or parse)(action.text or "")
+        if meant is None:
+            step.info["invalid"] = 1.0
+        return meant
+
+    def record(self, shown: Shown, action: Action | str, **info: Any) -> Action:
+        """Take a given action as this agent's own: demonstrations, and actions from outside.
+
+        Args:
+            info: for the step. `noise` is a mark: 1 says that the act is random, and nobody imitates it.
+        """
+        action = Action(text=action, value=action) if isinstance(action, str) else action
+        with self.episode.turn(self, self.view(shown)) as turn:
+            step = turn.file(self.session.record(turn.observation, action))
+        if "noise" in info:
+            step.mark(noise=info.pop("noise"))
+        step.info.update(info)
+        return step.action
+
+    def reward(self, amount: float) -> None:
+        """Add to the reward of this agent's last step. Raises: EpisodeFailure, for a number that is not finite."""
+        self.episode.reward(self.name, amount, step=self.last)
+
+    def view(self, shown: Shown) -> Observation:
+        """What the policy is shown: the role's prompt around the text, and what the play says to everybody.
+
+        Raises: EpisodeFailure, for what is no observation, or for a role with a prompt that is shown no text.
+        """
+        observation = _observation(shown)
+        if not isinstance(observation, Observation):
+            raise EpisodeFailure(
+                boundary="part",
+                where=f"program, role {self.name}",
+                what=f"it is shown a {type(shown).__name__}; a role is shown an Observation, or a text.",
+            )
+        if self.role.prompt is not None:
+            if observation.text is None:
+                raise EpisodeFailure(
+                    boundary="part",
+                    where=f"agents.{self.name}.prompt",
+                    what="it goes around a text, and what the role is shown has none.",
+                    remedy="Leave the prompt out, or show the role a text.",
+                )
+            tools = "" if self.tools is None else self.tools.toolbox.explain()
+            text = self.role.prompt.replace("{tools}", tools).replace("{text}", observation.text)
+            observation = replace(observation, text=text)
+        return observation if self.instruction is None else replace(observation, instruction=self.instruction)
+
+
+def _observation(shown: Shown) -> Observation:
+    return Observation(text=shown, state_key=shown) if isinstance(shown, str) else shown
+
+
+class Agents(dict[str, Agent]):
+    """Agents by name, made when first asked for."""
+
+    def __init__(self, make: Callable[[str], Agent]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, name: str) -> Agent:
+        agent = self[name] = self._make(name)
+        return agent
 
 
 @dataclass(slots=True, eq=False)
+class Turn:
+    """An act on its way: `Episode.turn` begins it, and `file` makes it a step.
+
+    Attributes:
+        number: its place in the order in which acts were begun. seed: of the response.
+        began: on the clock. task: that waits for it.
+    """
+
+    episode: Episode
+    agent: Agent
+    observation: Observation
+    number: int
+    seed: int
+    began: float
+    task: asyncio.Task[Any] | None = None
+
+    def __enter__(self) -> Turn:
+        self.task = self.episode.activity.begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Raises: LimitReached, for an act that does not fit the context."""
+        self.episode.activity.end(self.task)
+        if isinstance(error, ContextFull):
+            self.agent.cut = self.observation
+            raise LimitReached(StopReason.CONTEXT_OVERFLOW) from None
+
+    def file(self, response: Response, *, invocation: int | None = None, parent: int | None = None) -> Step:
+        """The response as a step of the trajectory.
+
+        Args:
+            invocation, parent: in place of the agent's own.
+        """
+        agent, episode = self.agent, self.episode
+        step = Step(
+            agent=agent.name,
+            turn=self.number,
+            action=response.action,
+            observation=self.observation,
+            policy=agent.policy,
+            version=response.version,
+            prompt=response.prompt,
+            segment=segment_number(agent.invocation, response.segment),
+            invocation=agent.invocation if invocation is None else invocation,
+            parent=agent.parent if parent is None else parent,
+        )
+        if agent.role.opponent:  # nobody learns from it
+            step.mark(row_weight=0.0)
+        insort(episode.trajectory.steps, step, key=lambda recorded: recorded.turn)
+        episode.sampled_tokens += len(step.action.tokens)
+        episode.pending.pop(agent.name, None)
+        step.reward += episode.owed.pop(agent.name, 0.0)
+        step.seconds = time.monotonic() - self.began
+        agent.last = episode.latest[agent.name] = step
+        return step
+
+
+# ---- the episode ------------------------------------------------------------------------------------------
+@dataclass(slots=True, eq=False)
 class Episode:
-    """What a program sees: agents, the environment's `reset` and `step`, rewards, and the trajectory so far."""
+    """What a program sees: agents, the environment's `reset` and `step`, rewards, and the trajectory so far.
+
+    Attributes:
+        declared: the roles that the program has by its own words; None: it does not say.
+        latest: each agent's last step.
+        pending: what the environment shows, still unanswered.
+        owed: rewards from before an agent's first act, which gets them.
+        over: nobody acts any more.
+        turns: acts that were begun.
+        invoked: conversations beside those of `agents`.
+        actors: the environment's agent → the role that acted for it.
+    """
 
     play: Play
     setup: RunSetup
     host: Host
     limits: Limits
     sampling: Sampling
+    open_session: OpenSession = open_session
+    declared: tuple[str, ...] | None = None
     trajectory: Trajectory = field(init=False)
     agents: Agents = field(init=False)
-    latest: dict[str, Step] = field(default_factory=dict)  # each agent's last step
-    pending: dict[str, Observation] = field(default_factory=dict)  # what the environment shows, still unanswered
-    owed: dict[str, float] = field(default_factory=dict)  # rewards from before an agent's first act, which gets them
-    over: bool = False  # nobody acts any more
+    latest: dict[str, Step] = field(default_factory=dict)
+    pending: dict[str, Observation] = field(default_factory=dict)
+    owed: dict[str, float] = field(default_factory=dict)
+    over: bool = False
     env_steps: int = 0
     sampled_tokens: int = 0
+    turns: int = 0
     started: float = field(default_factory=time.monotonic)
-    branch: Branch | None = field(init=False)  # where a strategy branches
-    turns: int = 0  # acts that were begun
-    moves: int = 0  # grows with whatever happens, so that an episode that stands still can be told
-    under_way: dict[asyncio.Task[Any] | None, int] = field(default_factory=dict)  # what waits for policies or worlds
-    invoked: list[Agent] = field(default_factory=list)  # conversations beside those of `agents`
-    actors: dict[str, str] = field(default_factory=dict)  # the environment's agent → the role that acted for it
+    activity: Activity = field(default_factory=Activity)
+    invoked: list[Agent] = field(default_factory=list)
+    actors: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         play = self.play
         self.trajectory = Trajectory(task=play.task, group=play.group, sample=play.sample, info=dict(play.info))
-        self.agents = Agents(self)
-        self.branch = None if play.branch is None else replace(play.branch)
-        if self.branch is not None:
-            self.trajectory.info = {**play.info, **self.branch.info}
+        self.agents = Agents(self._agent)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The environment's agents."""
         return self.host.agents
 
-    def make_agent(self, name: str) -> Agent:
-        role = self._role(name)
-        start = None if self.branch is None else self.branch.start
-        session = None if start is None else start.sessions.get(name)
-        if session is None:
-            session = self._session(role, (self.play.group, self.play.sample, name))
-        session.hear_expert(lambda: self.expert(name))
-        if start is not None:
-            session = start.repeating(name, session)
-        return Agent(name, session, role, self)
-
     def invoke(self, name: str, *, parent: Agent | None = None) -> Agent:
         """The role in a fresh conversation, as a sub-agent that is called: it knows nothing of earlier calls.
 
         Args:
             parent: who calls; the call belongs to its last step.
-
-        Raises: ContractError, in a branch of another episode.
         """
-        if self.branch is not None:
-            raise ContractError(
-                where=f"episode {self.trajectory.id}, role {name}",
-                what="calls of sub-agents cannot be repeated, and a strategy branches off from this episode.",
-                remedy="Leave out the strategy that branches, or let the role act in `episode.agents`.",
-            )
-        role, number = self._role(name), 1 + sum(agent.name == name for agent in self.invoked)
-        session = self._session(role, (self.play.group, self.play.sample, name, number))
+        number = 1 + sum(agent.name == name for agent in self.invoked)
         called_by = None if parent is None or parent.last is None else parent.last.turn
-        agent = Agent(name, session, role, self, invocation=number, parent=called_by)
+        agent = self._converse(name, number, called_by)
         self.invoked.append(agent)
         return agent
 
-    def tools_so_far(self, name: str) -> AgentTools | None:
-        """The tools of this role's other conversations, whose budget of calls is shared; None before the first."""
-        made = [*self.agents.values(), *self.invoked]
-        return next((agent.tools for agent in made if agent.name == name), None)
+    def busy(self) -> AbstractContextManager[None]:
+        """While something is under way for this episode that takes its time, so that it does not seem deadlocked."""
+        return self.activity.busy()
+
+    def _agent(self, name: str) -> Agent:
+        """Raises: ContractError, for a role that the program does not have by its own words."""
+        known = {*(self.declared or ()), *self.names, *self.play.roles, *self.setup.roles} - {"*"}
+        if self.declared is not None and name not in known:
+            raise ContractError(
+                where=f"role {name}",
+                what=f"the program asks for role `{name}`, which is none of its roles.",
+                options=nearest(name, known),
+                remedy="Spell it as `acted_by` does, or name it there.",
+            )
+        agent = self._converse(name)
+        agent.session.hear_expert(lambda: self.expert(name))
+        return agent
+
+    def _converse(self, name: str, number: int = 0, parent: int | None = None) -> Agent:
+        """An agent in a conversation of its own; all those of a role share its tools, and so their budget of calls."""
+        role, key = self._role(name), (self.play.group, self.play.sample, name)
+        session = self.open_session(role, self.sampling, (*key, number) if number else key)
+        earlier = next((a.tools for a in (*self.agents.values(), *self.invoked) if a.name == name), None)
+        tools = tools_of(role, self.setup.roles, earlier=earlier)
+        return Agent(name, session, role, self, tools, self.play.instruction, invocation=number, parent=parent)
 
     def _role(self, name: str) -> Role:
-        return self.setup.role(self.play.roles.get(name, name))
+        return self.setup.role(self.play.roles.get(name, name))  # type: ignore[no-any-return]
 
-    def _session(self, role: Role, key: tuple[Any, ...]) -> Session:
-        session = role.policy.session(context=role.context, sampling=role.sampling_of(self.sampling), key=key)
-        return complete(session, Session, where=f"policy {role.policy.name}, session")
+    # ---- acts -----------------------------------------------------------------------------------------------
+    def turn(self, agent: Agent, observation: Observation) -> Turn:
+        """One act of an agent: limits are checked, the turn is counted, and `Turn.file` takes the response.
 
-    def instructed(self, observation: Observation) -> Observation:
-        """The observation with what this play says to everybody; without such, as the environment gave it."""
-        text = self.play.instruction
-        return observation if text is None else replace(observation, instruction=text)
+        Raises: LimitReached, when the act would pass a limit or does not fit the context; CancelledError, in what a
+            program has left behind.
+        """
+        if self.over:
+            raise asyncio.CancelledError
+        began = time.monotonic()
+        turns = max(self.env_steps, agent.acts)
+        reason = self.limits.reached(turns=turns, tokens=self.sampled_tokens, seconds=began - self.started)
+        if reason is not None:
+            agent.cut = observation
+            raise LimitReached(reason)
+        place = (agent.acts,) if agent.invocation == 0 else (agent.invocation, agent.acts)
+        turn = Turn(self, agent, observation, self.turns, derive(self.play.seed, agent.name, *place), began)
+        agent.acts, self.turns = agent.acts + 1, self.turns + 1
+        return turn
+
+    def reward(self, agent: str, amount: float, *, step: Step | None = None) -> None:
+        """Add to the reward of the agent's last step, or of another step of its own; and to its return."""
+        amount = float(amount)
+        if not math.isfinite(amount):
+            raise EpisodeFailure(
+                boundary="environment",
+                where=f"environment {self.setup.environment_name}, agent {agent}, turn {len(self.trajectory.steps)}",
+                what=f"the reward is {amount}.",
+                remedy="Rewards must be finite numbers; mend the environment's `step`.",
+            )
+        self.trajectory.returns[agent] = self.trajectory.returns.get(agent, 0.0) + amount
+        earned = step or self.latest.get(agent)
+        if earned is not None:
+            earned.reward += amount
+        else:
+            self.owed[agent] = self.owed.get(agent, 0.0) + amount
 
     # ---- the environment ----------------------------------------------------------------------------------
     async def reset(self) -> StepResult:
         """Set the task up. Raises: EpisodeFailure(boundary="environment")."""
-        result = None if self.branch is None else await self.branch.repeated(self)
-        if result is None:
-            with self.busy():
-                result = await self.host.reset(self.play.task)
+        with self.activity.busy():
+            result = await self.host.reset(self.play.task)
         self._take(result)
         return result
 
@@ -129,16 +384,11 @@ class Episode:
         Raises: ContractError, for a role that acts for no agent, or two that act for one; EpisodeFailure, for what is
             no Action.
         """
-        actions_of_agents = self._by_agent(actions)
-        result = None if self.branch is None else await self.branch.repeated(self)
-        if result is None:
-            began = time.monotonic()
-            if self.branch is not None:
-                self.branch.answered = True
-            with self.busy():
-                result = await self.host.step(actions_of_agents)
-            for agent in actions.keys() & self.latest.keys():
-                self.latest[agent].seconds += time.monotonic() - began
+        actions_of_agents, began = self._by_agent(actions), time.monotonic()
+        with self.activity.busy():
+            result = await self.host.step(actions_of_agents)
+        for agent in actions.keys() & self.latest.keys():
+            self.latest[agent].seconds += time.monotonic() - began
         self.env_steps += 1
         self._take(result)
         for agent, reward in result.rewards.items():
@@ -148,6 +398,11 @@ class Episode:
                 if (role := self.actors.get(agent, agent)) in self.latest:
                     setattr(self.latest[role], name, True)
         return result
+
+    async def expert(self, agent: str) -> Action:
+        """The environment's own expert action for the present state."""
+        with self.activity.busy():
+            return await self.host.expert(agent)
 
     def _by_agent(self, actions: Mapping[str, Action]) -> dict[str, Action]:
         """The actions by the environment's agents; `actors` notes who acted for whom."""
@@ -175,39 +430,15 @@ class Episode:
             self.actors[agent] = name
         return by_agent
 
-    async def expert(self, agent: str) -> Action:
-        """The environment's own expert action for the present state."""
-        with self.busy():
-            return await self.host.expert(agent)
-
-    def reward(self, agent: str, amount: float, *, step: Step | None = None) -> None:
-        """Add to the reward of the agent's last step, or of another step of its own; and to its return."""
-        amount = float(amount)
-        if amount != amount or amount in (float("inf"), float("-inf")):
-            raise EpisodeFailure(
-                boundary="environment",
-                where=f"environment {self.setup.environment_name}, agent {agent}, turn {len(self.trajectory.steps)}",
-                what=f"the reward is {amount}.",
-                remedy="Rewards must be finite numbers; mend the environment's `step`.",
-            )
-        self.trajectory.returns[agent] = self.trajectory.returns.get(agent, 0.0) + amount
-        earned = step or self.latest.get(agent)
-        if earned is not None:
-            earned.reward += amount
-        else:
-            self.owed[agent] = self.owed.get(agent, 0.0) + amount
-
     def _take(self, result: StepResult) -> None:
+        """What the environment shows is pending, and what it tells goes to the trajectory and the last steps."""
         if not isinstance(result, StepResult):
             raise ContractError(
                 where=f"environment {self.setup.environment_name}",
                 what=f"`step` and `reset` must return a StepResult, found {type(result).__name__}.",
                 remedy="Run palaestra.testing.check_environment on it.",
             )
-        self._refuse_no_numbers(result)
-        if self.branch is not None:
-            self.branch.results.append(result)
-        self.moves += 1
+        self._refuse_info(result.info)
         shown = {**result.observations, **result.last}
         self.pending = {self.actors.get(agent, agent): observation for agent, observation in shown.items()}
         self.trajectory.info = {**self.trajectory.info, **result.info}
@@ -217,86 +448,40 @@ class Episode:
                     if (role := self.actors.get(agent, agent)) in self.latest:
                         _annotate(self.latest[role], name, value)
 
-    def _refuse_no_numbers(self, result: StepResult) -> None:
-        """Raises: EpisodeFailure, if the environment's info tells NaN or an infinite number."""
-        for name, given in result.info.items():
-            for agent, value in given.items() if isinstance(given, Mapping) else [("", given)]:
-                if _spoils(name, value):
+    def _refuse_info(self, info: Mapping[str, Any]) -> None:
+        """Raises: EpisodeFailure, for a number, a result or a reason to stop of the environment that is none."""
+        for name, given in info.items():
+            of_agents = isinstance(given, Mapping) and name not in RESULTS
+            for agent, value in given.items() if of_agents else [("", given)]:
+                fault = _fault(name, value)
+                if fault is not None:
                     raise EpisodeFailure(
                         boundary="environment",
                         where=f"environment {self.setup.environment_name}, info, {f'agent {agent}, ' if agent else ''}"
                         f"turn {len(self.trajectory.steps)}",
-                        what=f"`{name}` is {value}.",
+                        what=fault,
+                        options=[reason.value for reason in StopReason] if name == "stop" else [],
                         remedy="Numbers must be finite; leave a name out where there is none.",
                     )
 
-    # ---- acts -----------------------------------------------------------------------------------------------
-    def next_turn(self) -> int:
-        """The turn of an act that begins now."""
-        self.turns, self.moves = self.turns + 1, self.moves + 1
-        return self.turns - 1
-
-    def record(self, step: Step, *, opponent: bool) -> None:
-        """An act has become a step. That of an opponent is nobody's to learn from."""
-        if opponent:
-            step.mark(row_weight=0.0)
-        if self.branch is not None:
-            self.branch.mark(step, self.trajectory.id)
-        self.sampled_tokens += len(step.action.tokens)
-        self.latest[step.agent] = step
-        self.pending.pop(step.agent, None)
-        step.reward += self.owed.pop(step.agent, 0.0)
-        self.moves += 1
-
-    @contextmanager
-    def busy(self) -> Iterator[None]:
-        """While something is under way for this episode that takes its time, so that it does not seem deadlocked."""
-        task = _current_task()
-        self.under_way[task] = self.under_way.get(task, 0) + 1
-        try:
-            yield
-        finally:
-            self.under_way[task] -= 1
-            if not self.under_way[task]:
-                del self.under_way[task]
-
-    async def settle(self) -> None:
-        """End acts that a program has left behind: one of several at once has failed, or nobody waits for them."""
-        left = [task for task in self.under_way if task is not None and task is not _current_task()]
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
-
     # ---- the end ------------------------------------------------------------------------------------------
-    def check_limits(self, agent: Agent) -> None:
-        """Raises: LimitReached, when this act would pass a limit; CancelledError, in what a program has left behind."""
-        if self.over:
-            raise asyncio.CancelledError
-        if self.limits.turns is not None and max(self.env_steps, agent.acts) >= self.limits.turns:
-            raise LimitReached(StopReason.MAX_TURNS)
-        if self.limits.tokens is not None and self.sampled_tokens >= self.limits.tokens:
-            raise LimitReached(StopReason.MAX_TOKENS)
-        if self.limits.seconds is not None and time.monotonic() - self.started >= self.limits.seconds:
-            raise LimitReached(StopReason.TIMEOUT)
-
     def finish(self, reason: StopReason) -> Trajectory:
-        """Close all sessions and mark how each agent's part ended; a suspended episode has no end and no outcome."""
+        """Close all sessions and mark how each agent's part ended; a suspended episode has no end and no outcome.
+
+        Raises: EpisodeFailure, if a program has noted NaN or an infinite number on a step; what a session raises.
+        """
         trajectory, self.over = self.trajectory, True
         if reason is StopReason.COMPLETED and "stop" in trajectory.info:
-            reason = _stop_reason(trajectory.info["stop"], self.setup.environment_name)
+            reason = StopReason(trajectory.info["stop"])
         trajectory.stop = reason
         if reason is not StopReason.ERROR:
-            _refuse_spoiled(trajectory.steps)
+            _refuse_notes(trajectory)
         over = reason not in (StopReason.ERROR, StopReason.SUSPENDED)
-        if self.branch is not None and self.branch.start is not None:  # what it did not come to need is freed too
-            for name in self.branch.start.sessions:
-                self.agents[name]
         for name, agent in self.agents.items():
             last = self.latest.get(name)
-            if last is not None and not last.terminated and over:
-                last.truncated = last.truncated or reason.cut
-                last.terminated = not last.truncated
-            observation = self._open(agent) if last is not None and last.truncated else None
+            if last is not None and over:
+                _end(last, cut=reason.cut)
+            observation = self._unanswered(agent) if last is not None and last.truncated else None
             prompt = agent.session.end(observation)
             if observation is not None:
                 trajectory.last[name] = observation
@@ -304,13 +489,12 @@ class Episode:
                 trajectory.next_prompts[name] = prompt._replace(segment=segment_number(0, prompt.segment))
         for agent in self.invoked:
             agent.session.end(None)
-            if agent.last is not None and over and not agent.last.terminated:
-                agent.last.truncated = agent.last.truncated or agent.cut is not None
-                agent.last.terminated = not agent.last.truncated
+            if agent.last is not None and over:
+                _end(agent.last, cut=agent.cut is not None)
         trajectory.outcome = None if reason is StopReason.SUSPENDED else _outcome(trajectory)
         return trajectory
 
-    def _open(self, agent: Agent) -> Observation | None:
+    def _unanswered(self, agent: Agent) -> Observation | None:
         """What the agent would have answered next, as it would have seen it; None, if nobody had asked it yet."""
         if agent.cut is not None:
             return agent.cut
@@ -318,30 +502,11 @@ class Episode:
         return None if shown is None else agent.view(shown)
 
 
-def nobody_acted(where: str) -> EpisodeFailure:
-    """The failure of an episode whose program came to its end without a single act."""
-    return EpisodeFailure(
-        boundary="part",
-        where=where,
-        what="it has ended, and no role has acted.",
-        remedy="Let it call `await episode.agents[role].act(observation)`; an episode without acts teaches nothing.",
-    )
-
-
-def _stop_reason(reason: Any, environment: str) -> StopReason:
-    """Why the environment itself ended the episode, where it says so: too many calls, unreadable acts …
-
-    Raises: ContractError, for a word that is no reason.
-    """
-    try:
-        return StopReason(reason)
-    except ValueError:
-        raise ContractError(
-            where=f"environment {environment}, info",
-            what=f"`stop` is {reason!r}, no reason to stop.",
-            options=[known.value for known in StopReason],
-            remedy="Leave it out where the task itself is over.",
-        ) from None
+def _end(step: Step, *, cut: bool) -> None:
+    """Mark an agent's last step, unless the environment has terminated it."""
+    if not step.terminated:
+        step.truncated = step.truncated or cut
+        step.terminated = not step.truncated
 
 
 def _annotate(step: Step, name: str, value: Any) -> None:
@@ -352,18 +517,38 @@ def _annotate(step: Step, name: str, value: Any) -> None:
         step.info[name] = float(value) if isinstance(value, bool | int | float) else value
 
 
-def _spoils(name: str, value: Any) -> bool:
-    """Whether this is a number that no statistic could be made of; NaN says "none" where a column may lack values."""
+def _outcome(trajectory: Trajectory) -> float | None:
+    """The raw result: the first of `RESULTS` that the environment tells; None says that it is not known yet."""
+    told = (trajectory.info.get(name) for name in RESULTS)
+    return next((float(value) for value in told if value is not None), None)
+
+
+def _fault(name: str, value: Any) -> str | None:
+    """What is wrong with a value of an environment's info."""
+    if _is_no_number(name, value):
+        return f"`{name}` is {value}."
+    try:
+        if name == "stop":
+            StopReason(value)
+        elif name in RESULTS and value is not None:
+            float(value)
+    except (TypeError, ValueError, OverflowError):
+        return f"`{name}` is {value!r}, no {'reason to stop' if name == 'stop' else 'number'}."
+    return None
+
+
+def _is_no_number(name: str, value: Any) -> bool:
+    """Whether it is NaN or infinite; NaN says "none" where a column may lack values."""
     if not isinstance(value, float | np.floating) or np.isfinite(value):
         return False
     return not (may_be_missing(name) and np.isnan(value))
 
 
-def _refuse_spoiled(steps: Sequence[Step]) -> None:
+def _refuse_notes(trajectory: Trajectory) -> None:
     """Raises: EpisodeFailure, if a program has noted NaN or an infinite number on a step."""
-    for step in steps:
+    for step in trajectory.steps:
         for name, value in step.info.items():
-            if _spoils(name, value):
+            if _is_no_number(name, value):
                 raise EpisodeFailure(
                     boundary="part",
                     where=f"program, agent {step.agent}, turn {step.turn}, info",
@@ -372,17 +557,23 @@ def _refuse_spoiled(steps: Sequence[Step]) -> None:
                 )
 
 
-def _outcome(trajectory: Trajectory) -> float | None:
-    """The raw result: `success`, else `score` of the environment's info; None says that it is not known yet."""
-    for name in ("success", "score"):
-        if trajectory.info.get(name) is not None:
-            return float(trajectory.info[name])
-    return None
+# ---- numbers of segments ----------------------------------------------------------------------------------
+def segment_number(conversation: int, segment: int) -> int:
+    """The number in the trajectory of a segment of a role's conversation: every pair has a number of its own.
+
+    >>> segment_number(0, 4095), segment_number(1, 0), segment_number(0, 4096) == segment_number(1, 0)
+    (4095, 4096, False)
+    """
+    page, place = divmod(segment, CONVERSATION)
+    return page * PAGE + conversation * CONVERSATION + place
 
 
-def _current_task() -> asyncio.Task[Any] | None:
-    """The running task; None where a program is driven by hand."""
-    try:
-        return asyncio.current_task()
-    except RuntimeError:
-        return None
+def conversation_of(number: int) -> tuple[int, int]:
+    """The conversation and its segment that have this number.
+
+    >>> conversation_of(segment_number(3, 5000))
+    (3, 5000)
+    """
+    page, rest = divmod(number, PAGE)
+    conversation, place = divmod(rest, CONVERSATION)
+    return conversation, page * CONVERSATION + place

@@ -1,4 +1,4 @@
-"""Limits of one episode, and what notices that an episode does not go on.
+"""Limits of one episode, and monitors that notice when an episode does not go on.
 
 A limit ends an episode with a reason. A deadlock, where roles wait for each other and for nothing that could ever
 happen, ends it as failed. A call of the environment that blocks the event loop cannot be interrupted: a line on the
@@ -11,16 +11,14 @@ import asyncio
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Any
 
 from palaestra.data import Play, StopReason
-from palaestra.errors import EpisodeFailure
 from palaestra.rollout.settings import RolloutSettings
-
-if TYPE_CHECKING:
-    from palaestra.rollout.episode import Episode
 
 CHECKS = 4  # how often an episode is checked before it counts as deadlocked
 PATIENCE = 60.0  # seconds without a turn of the event loop
@@ -49,13 +47,73 @@ class Limits:
         turns = settings.max_turns if play.turns is None else play.turns
         return cls(turns=turns, tokens=settings.max_tokens, seconds=settings.max_seconds)
 
+    def reached(self, *, turns: int, tokens: int, seconds: float) -> StopReason | None:
+        """The limit that one act more would pass; None, if it would pass none."""
+        if self.turns is not None and turns >= self.turns:
+            return StopReason.MAX_TURNS
+        if self.tokens is not None and tokens >= self.tokens:
+            return StopReason.MAX_TOKENS
+        if self.seconds is not None and seconds >= self.seconds:
+            return StopReason.TIMEOUT
+        return None
+
 
 # ---- deadlocks --------------------------------------------------------------------------------------------
+@dataclass(slots=True, eq=False)
+class Activity:
+    """What goes on in one episode.
+
+    Attributes:
+        moves: how many acts, steps and tools have ended.
+        under_way: task → how many of them it waits for; None is a program that is driven by hand.
+    """
+
+    moves: int = 0
+    under_way: dict[asyncio.Task[Any] | None, int] = field(default_factory=dict)
+
+    def begin(self) -> asyncio.Task[Any] | None:
+        """Something is under way that takes its time. Returns: the task that waits for it, for `end`."""
+        task = _current_task()
+        self.under_way[task] = self.under_way.get(task, 0) + 1
+        return task
+
+    def end(self, task: asyncio.Task[Any] | None) -> None:
+        """It has ended."""
+        self.moves += 1
+        self.under_way[task] -= 1
+        if not self.under_way[task]:
+            del self.under_way[task]
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """Meanwhile something is under way."""
+        task = self.begin()
+        try:
+            yield
+        finally:
+            self.end(task)
+
+    async def settle(self) -> None:
+        """End acts that a program has left behind: one of several at once has failed, or nobody waits for them."""
+        left = [task for task in self.under_way if task is not None and task is not _current_task()]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    """The running task; None where a program is driven by hand."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
 @dataclass(slots=True, eq=False)
 class _Progress:
     """One open episode: the task that plays it, how far it was at the last check, and since when."""
 
-    episode: Episode
+    activity: Activity
     task: asyncio.Task[object]
     moves: int = -1
     since: float = 0.0
@@ -74,22 +132,22 @@ class DeadlockMonitor:
     _open: dict[int, _Progress] = field(default_factory=dict)
     _checks: asyncio.Task[None] | None = None
 
-    def enter(self, episode: Episode) -> None:
+    def enter(self, activity: Activity) -> None:
         """Monitor an episode that the running task plays."""
         task = asyncio.current_task()
         if self.seconds is None or task is None:
             return
-        self._open[id(episode)] = _Progress(episode, task)
+        self._open[id(activity)] = _Progress(activity, task)
         if self._checks is None:
             self._checks = asyncio.get_running_loop().create_task(self._check(self.seconds))
 
-    def leave(self, episode: Episode) -> None:
+    def leave(self, activity: Activity) -> None:
         """The episode is over."""
-        self._open.pop(id(episode), None)
+        self._open.pop(id(activity), None)
 
-    def ended(self, episode: Episode) -> bool:
+    def ended(self, activity: Activity) -> bool:
         """Whether this monitor is why the episode's task was canceled."""
-        progress = self._open.get(id(episode))
+        progress = self._open.get(id(activity))
         return progress is not None and progress.deadlocked
 
     def close(self) -> None:
@@ -103,24 +161,11 @@ class DeadlockMonitor:
             await asyncio.sleep(seconds / CHECKS)
             now = time.monotonic()
             for progress in list(self._open.values()):
-                if progress.episode.under_way or progress.episode.moves != progress.moves:
-                    progress.moves, progress.since = progress.episode.moves, now
+                if progress.activity.under_way or progress.activity.moves != progress.moves:
+                    progress.moves, progress.since = progress.activity.moves, now
                 elif now - progress.since >= seconds and not progress.deadlocked:
                     progress.deadlocked = True
                     progress.task.cancel()
-
-
-def deadlock(episode: Episode, program: str, seconds: float) -> EpisodeFailure:
-    """What a deadlocked episode is recorded with."""
-    acted = [f"{name} ({agent.acts} acts)" for name, agent in episode.agents.items()]
-    return EpisodeFailure(
-        boundary="part",
-        where=f"program {program}, episode {episode.trajectory.id}",
-        what=f"it stands still: nothing has happened for {seconds:g} s, and no act or step is under way. Roles so far: "
-        f"{', '.join(acted) or 'none'}.",
-        remedy="Look for roles that wait for each other. If the program waits for something of its own, wrap that in "
-        "`with episode.busy():`, or raise `rollout.stuck_seconds`.",
-    )
 
 
 # ---- calls that block the event loop ----------------------------------------------------------------------

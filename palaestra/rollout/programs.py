@@ -1,22 +1,22 @@
-"""Programs for environments: who acts when."""
+"""Programs: who acts when in an episode, and what a program says of its roles and of its demonstration."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from palaestra.data import Action, Observation, derive
+from palaestra.data import Action, Observation, ToolCall, derive
+from palaestra.errors import ContractError
 from palaestra.registry import declared, register
+from palaestra.rollout.episode import Agent, Episode, Shown
 
-if TYPE_CHECKING:
-    from palaestra.rollout.episode import Episode
-
-Program = Any  # a program as in `rollout.roles`, with attributes
+Program = Callable[[Episode], Awaitable[None]]
+Decorated = Any  # a program, which may have attributes
 
 
-def acted_by(*roles: str | Callable[[Mapping[str, Any]], Sequence[str]]) -> Callable[[Program], Program]:
+def acted_by(*roles: str | Callable[[Mapping[str, Any]], Sequence[str]]) -> Callable[[Decorated], Decorated]:
     """Decorates a program with the names of its roles, or with a function of its options that gives them; without any,
     its roles are the environment's agents.
 
@@ -24,7 +24,7 @@ def acted_by(*roles: str | Callable[[Mapping[str, Any]], Sequence[str]]) -> Call
     misspelled role are refused at the start. Stands below `@register`.
     """
 
-    def decorate(program: Program) -> Program:
+    def decorate(program: Decorated) -> Decorated:
         program.roles = roles
         return program
 
@@ -68,10 +68,34 @@ async def expert_or_random(
     return await episode.expert(name), False
 
 
-def demonstrated_by(demonstration: Program) -> Callable[[Program], Program]:
+async def record_call(agent: Agent, shown: Shown, name: str, **arguments: Any) -> Observation:
+    """In a demonstration: the agent makes this call, which is really run.
+
+    Returns: what it reads then, for its next act.
+    Raises: ContractError, if its role has no such tool.
+    """
+    tools = agent.tools
+    if tools is None or name not in tools.toolbox.tools:
+        raise ContractError(
+            where=f"demonstration, role {agent.name}",
+            what=f"it calls `{name}`, which it does not have.",
+            options=list(tools.toolbox.tools) if tools is not None else [],
+            remedy=f"Write `agents: {{{agent.name}: {{tools: {{use: [{name}]}}}}}}`.",
+        )
+    observation = Observation(text=shown, state_key=shown) if isinstance(shown, str) else shown
+    call = ToolCall(name=name, arguments=arguments)
+    said = tools.toolbox.write(call)
+    agent.record(observation, said)
+    assert agent.last is not None
+    with agent.episode.busy():
+        results = await tools.call([call], agent.last)
+    return tools.shown(observation, said, results)
+
+
+def demonstrated_by(demonstration: Program) -> Callable[[Decorated], Decorated]:
     """Decorates a program whose acts are not all for the environment: this is how a warm start plays it."""
 
-    def decorate(program: Program) -> Program:
+    def decorate(program: Decorated) -> Decorated:
         program.demonstration = demonstration
         return program
 

@@ -5,20 +5,14 @@ Tools of a role are what one role alone may call, in any program. The calls are 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from palaestra.data import Observation, Step, ToolCall
 from palaestra.data.protocols import Policy, Sampling
-from palaestra.errors import ContractError
-from palaestra.tools import Parsed, Tool, Toolbox, ToolResult
+from palaestra.tools import Parsed, Tool, Toolbox
 from palaestra.tools.formats import format_of
-
-if TYPE_CHECKING:
-    from palaestra.rollout.agent import Agent
-
-Program = Callable[[Any], Awaitable[None]]  # async def program(episode: Episode) -> None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +114,13 @@ class AgentTools:
             if made or self.declared is not None:
                 step.info |= {"tool_call": float(made), "tool_error": float(made)}
             return None if last or parsed.fault is None else f"error: {parsed.fault}"
-        results = await self.toolbox.gather(parsed.calls)
-        _note(step, results)
+        return await self.call(parsed.calls, step)
+
+    async def call(self, calls: Sequence[ToolCall], step: Step) -> str:
+        """The results of these calls. The step tells how many there were, and how many failed."""
+        results = await self.toolbox.gather(calls)
+        failed = sum(not result.ok for result in results)
+        step.info |= {"tool_call": float(len(results)), "tool_error": float(failed)}
         return "\n".join(result.text for result in results)
 
     def shown(self, observation: Observation, said: str, results: str) -> Observation:
@@ -152,35 +151,6 @@ def tools_of(role: Role, roles: Mapping[str, Role], *, earlier: AgentTools | Non
     return AgentTools(role.tools, known, tuple(formats), toolbox if earlier is None else earlier.toolbox)
 
 
-async def record_call(agent: Agent, shown: Observation | str, name: str, **arguments: Any) -> Observation:
-    """In a demonstration: the agent makes this call, which is really run.
-
-    Returns: what it reads then, for its next act.
-    Raises: ContractError, if its role has no such tool.
-    """
-    tools = agent.tools
-    if tools is None or name not in tools.toolbox.tools:
-        raise ContractError(
-            where=f"demonstration, role {agent.name}",
-            what=f"it calls `{name}`, which it does not have.",
-            options=list(tools.toolbox.tools) if tools is not None else [],
-            remedy=f"Write `agents: {{{agent.name}: {{tools: {{use: [{name}]}}}}}}`.",
-        )
-    observation = Observation(text=shown, state_key=shown) if isinstance(shown, str) else shown
-    call = ToolCall(name=name, arguments=arguments)
-    said = tools.toolbox.write(call)
-    agent.record(observation, said)
-    assert agent.last is not None
-    with agent.episode.busy():
-        results = await tools.toolbox.gather([call])
-    _note(agent.last, results)
-    return tools.shown(observation, said, results[0].text)
-
-
 def phrases_of(names: Sequence[str]) -> list[str]:
     """What stands around calls and results of these tools, for a tokenizer; twice, for words seen once are no token."""
     return [text for name in names for text in (name, f"x\n{name}", "x\ntool: error:")] * 2
-
-
-def _note(step: Step, results: list[ToolResult]) -> None:
-    step.info |= {"tool_call": float(len(results)), "tool_error": float(sum(not result.ok for result in results))}

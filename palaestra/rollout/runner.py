@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
+import sys
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
-from palaestra.data import Play, RunSetup, StopReason, Trajectory
+from palaestra.data import Failure, Play, RunSetup, StopReason, Trajectory
 from palaestra.data.protocols import Sampling
-from palaestra.errors import EpisodeFailure
+from palaestra.errors import EpisodeFailure, MissingExtra, PalaestraError
 from palaestra.registry import register, registration
-from palaestra.rollout.endings import failed, finished, let_out, verdict
-from palaestra.rollout.episode import Episode, nobody_acted
+from palaestra.rollout.branches import BranchingEpisode
+from palaestra.rollout.episode import Episode, OpenSession, open_session
 from palaestra.rollout.hosts import Host, InlineCalls, LocalHost, ThreadCalls, failure
-from palaestra.rollout.limits import DeadlockMonitor, EventLoopMonitor, Limits, deadlock
-from palaestra.rollout.roles import Program
+from palaestra.rollout.limits import DeadlockMonitor, EventLoopMonitor, LimitReached, Limits
+from palaestra.rollout.programs import Program, roles_of
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.strategies import RolloutContext, Strategy, play_through
 from palaestra.rollout.workers import WorkerPool
 from palaestra.tools.threads import Threads
+
+PACKAGE = Path(__file__).parents[1]
 
 
 @register("rollout", "episodes")
@@ -29,8 +33,12 @@ class EpisodeRunner:
 
     forks, opens = True, True  # episodes can branch off from others, and go on by themselves (palaestra.registry)
 
-    def __init__(self, setup: RunSetup, settings: RolloutSettings) -> None:
-        self._setup, self._settings = setup, settings
+    def __init__(self, setup: RunSetup, settings: RolloutSettings, open_session: OpenSession = open_session) -> None:
+        """
+        Args:
+            open_session: gives an agent its session with a policy.
+        """
+        self._setup, self._settings, self._open_session = setup, settings, open_session
         self._threads: Threads | None = None
         self._workers: WorkerPool | None = None
         if settings.workers and settings.worker_kind == "thread":
@@ -80,8 +88,8 @@ class EpisodeRunner:
         async def collect(plays: Sequence[Play], sampling: Sampling | None = None) -> list[Trajectory]:
             async def one(play: Play) -> Trajectory:
                 async with _Permit(gate) as permit:
-                    play = _leaving(permit, play)
-                    return await self._play(play, sampling or self.sampling(), program or self._setup.program, monitor)
+                    acting = program or self._setup.program
+                    return await self._play(play, sampling or self.sampling(), acting, monitor, permit)
 
             return await asyncio.gather(*(one(play) for play in plays))
 
@@ -97,23 +105,26 @@ class EpisodeRunner:
 
     def sampling(self, temperature: float | None = None) -> Sampling:
         """As the settings say, or at another temperature."""
-        s = self._settings
-        if temperature is not None:
-            return Sampling(temperature=temperature, max_tokens=s.response_tokens, exact=True)
-        return Sampling(temperature=s.temperature, top_k=s.top_k, top_p=s.top_p, max_tokens=s.response_tokens)
+        return sampling_of(self._settings, temperature)
 
-    async def _play(self, play: Play, sampling: Sampling, program: Program, monitor: DeadlockMonitor) -> Trajectory:
+    async def _play(
+        self, play: Play, sampling: Sampling, program: Program, monitor: DeadlockMonitor, permit: _Permit
+    ) -> Trajectory:
+        limits, declared = Limits.of(play, self._settings), roles_of(self._setup.program)
         try:
             host = await self._open()
         except EpisodeFailure as error:
             return failed(Trajectory(task=play.task, group=play.group, sample=play.sample), error)
-        episode = Episode(play, self._setup, host, Limits.of(play, self._settings), sampling)
-        monitor.enter(episode)
+        episode = Episode(play, self._setup, host, limits, sampling, self._open_session, declared)
+        if play.branch is not None:
+            BranchingEpisode(episode, permit.lent)  # stands in for its host, and around its sessions
+        monitor.enter(episode.activity)
         try:
             return await self._perform(episode, program, monitor)
         finally:
-            monitor.leave(episode)
-            await _close_quietly(host)
+            monitor.leave(episode.activity)
+            with suppress(EpisodeFailure):  # the episode is recorded; a second failure of its environment adds nothing
+                await episode.host.close()
 
     async def _perform(self, episode: Episode, program: Program, monitor: DeadlockMonitor) -> Trajectory:
         name, clock = _name(program), asyncio.timeout(self._settings.max_seconds)
@@ -126,7 +137,7 @@ class EpisodeRunner:
                 raise nobody_acted(f"program {name}")
             reason, fault = StopReason.COMPLETED, None
         except asyncio.CancelledError:
-            task, ended = asyncio.current_task(), monitor.ended(episode)
+            task, ended = asyncio.current_task(), monitor.ended(episode.activity)
             if task is None or (task.uncancel() if ended else task.cancelling()):
                 raise  # somebody ends the run
             fault = deadlock(episode, name, monitor.seconds or 0.0) if ended else let_out(f"program {name}")
@@ -136,7 +147,7 @@ class EpisodeRunner:
                 reason, fault = StopReason.TIMEOUT, None
             else:  # a TimeoutError of the program's own is a failure like any other
                 reason, fault = verdict(error, f"program {name}")
-        await episode.settle()
+        await episode.activity.settle()
         return finished(episode, reason, fault)
 
     async def _open(self) -> Host:
@@ -157,6 +168,14 @@ class EpisodeRunner:
         """End worker processes; threads without work end by themselves."""
         if self._workers is not None:
             self._workers.stop()
+
+
+def sampling_of(settings: RolloutSettings, temperature: float | None = None) -> Sampling:
+    """As the settings say, or at another temperature, which then holds for every role."""
+    s = settings
+    if temperature is not None:
+        return Sampling(temperature=temperature, max_tokens=s.response_tokens, exact=True)
+    return Sampling(temperature=s.temperature, top_k=s.top_k, top_p=s.top_p, max_tokens=s.response_tokens)
 
 
 class _Permit:
@@ -184,22 +203,15 @@ class _Permit:
             self._gate.release()
         return held
 
-
-def _leaving(permit: _Permit, play: Play) -> Play:
-    """The play, whose episode makes room for others while it pauses: it may wait for them."""
-    pause = None if play.branch is None else play.branch.pause
-    if pause is None:
-        return play
-
-    async def wait(episode: Episode) -> None:
-        held = permit.give_back()
+    @asynccontextmanager
+    async def lent(self) -> AsyncIterator[None]:
+        """Meanwhile another episode has the place."""
+        held = self.give_back()
         try:
-            await pause(episode)
+            yield
         finally:
             if held:
-                await permit.take()  # an episode that is canceled here ends without a place
-
-    return dataclasses.replace(play, branch=dataclasses.replace(play.branch, pause=wait))
+                await self.take()  # an episode that is canceled here ends without a place
 
 
 def _name(program: Program) -> str:
@@ -207,8 +219,114 @@ def _name(program: Program) -> str:
     return str(getattr(target, "__name__", target))
 
 
-async def _close_quietly(host: Host) -> None:
+# ---- how episodes end ------------------------------------------------------------------------------------
+def verdict(error: Exception, where: str) -> tuple[StopReason, EpisodeFailure | None]:
+    """How an episode ends whose program raised this. Of several errors at once, a failure counts more than a limit.
+
+    Raises: MissingExtra, if it is among them: no other episode would do without the package.
+    """
+    errors = _single_errors(error)
+    for single in errors:
+        if isinstance(single, MissingExtra):
+            raise single
+    faults = [single for single in errors if not isinstance(single, LimitReached)]
+    limits = [single for single in errors if isinstance(single, LimitReached)]
+    return (StopReason.ERROR, _fault(faults[0], where)) if faults else (limits[0].reason, None)
+
+
+def let_out(where: str) -> EpisodeFailure:
+    """The failure of an episode whose program raised CancelledError though nobody had canceled the episode."""
+    return EpisodeFailure(
+        boundary="part",
+        where=where,
+        what="it let a CancelledError out, and nobody had canceled the episode.",
+        remedy="Where it cancels a task of its own and awaits it, catch the error: "
+        "`with contextlib.suppress(asyncio.CancelledError): await task`.",
+    )
+
+
+def _single_errors(error: Exception) -> list[Exception]:
+    """The errors that an `asyncio.TaskGroup` of the program has gathered, or the one."""
+    if not isinstance(error, ExceptionGroup):
+        return [error]
+    return [single for inner in error.exceptions for single in _single_errors(inner)]
+
+
+def _fault(error: Exception, where: str) -> EpisodeFailure:
+    """What a program raised, as the failure that the episode is recorded with."""
+    if isinstance(error, EpisodeFailure):
+        return error
+    if isinstance(error, PalaestraError):
+        return EpisodeFailure(boundary="part", where=where, what=error.what, options=error.options, remedy=error.remedy)
+    return EpisodeFailure(boundary="part", where=where, what=f"{type(error).__name__}: {error}{_line(error)}")
+
+
+def _line(error: Exception) -> str:
+    """` (pair.py, line 12)`: where the user's own code was when it raised; empty, if none of it was at work."""
+    frames = traceback.extract_tb(error.__traceback__)
+    user_frames = [
+        frame for frame in frames if not Path(frame.filename).is_relative_to(PACKAGE) and not _installed(frame.filename)
+    ]
+    return f" ({Path(user_frames[-1].filename).name}, line {user_frames[-1].lineno})" if user_frames else ""
+
+
+def _installed(file: str) -> bool:
+    """Whether code belongs to Python or to a package that was installed."""
+    return "site-packages" in file or file.startswith((sys.base_prefix, sys.prefix, "<"))
+
+
+def nobody_acted(where: str) -> EpisodeFailure:
+    """The failure of an episode whose program came to its end without a single act."""
+    return EpisodeFailure(
+        boundary="part",
+        where=where,
+        what="it has ended, and no role has acted.",
+        remedy="Let it call `await episode.agents[role].act(observation)`; an episode without acts teaches nothing.",
+    )
+
+
+def deadlock(episode: Episode, program: str, seconds: float) -> EpisodeFailure:
+    """The failure of an episode in which nothing has happened for so long."""
+    acted = [f"{name} ({agent.acts} acts)" for name, agent in episode.agents.items()]
+    return EpisodeFailure(
+        boundary="part",
+        where=f"program {program}, episode {episode.trajectory.id}",
+        what=f"it stands still: nothing has happened for {seconds:g} s, and no act or step is under way. Roles so far: "
+        f"{', '.join(acted) or 'none'}.",
+        remedy="Look for roles that wait for each other. If the program waits for something of its own, wrap that in "
+        "`with episode.busy():`, or raise `rollout.stuck_seconds`.",
+    )
+
+
+def finished(episode: Episode, reason: StopReason, fault: EpisodeFailure | None = None) -> Trajectory:
+    """Finish an episode, with the failure that it is recorded with.
+
+    What keeps it from being finished, such as a session that cannot be closed, is a failure of this episode only; its
+    other sessions are closed all the same.
+    """
     try:
-        await host.close()
-    except EpisodeFailure:
-        pass  # the episode is over and recorded; a second failure of the same environment adds nothing
+        played = episode.finish(reason)
+    except Exception as error:
+        fault = fault or _unfinished(error)
+        played = episode.trajectory
+        for agent in (*episode.agents.values(), *episode.invoked):
+            with suppress(Exception):
+                agent.session.end(None)
+    return played if fault is None else failed(played, fault)
+
+
+def _unfinished(error: Exception) -> EpisodeFailure:
+    """What kept an episode from being finished."""
+    if isinstance(error, EpisodeFailure):
+        return error
+    what = f"{type(error).__name__}: {error}"
+    fault = EpisodeFailure(boundary="engine", where="the end of the episode, closing its sessions", what=what)
+    fault.__cause__ = error
+    return fault
+
+
+def failed(trajectory: Trajectory, error: EpisodeFailure) -> Trajectory:
+    """The trajectory, recorded as one that failed."""
+    trajectory.stop = StopReason.ERROR
+    trajectory.error = Failure(boundary=error.boundary, message=error.render(), kind=type(error.__cause__).__name__)
+    return trajectory

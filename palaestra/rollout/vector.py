@@ -12,22 +12,23 @@ import asyncio
 import dataclasses
 import types
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from palaestra.data import Action, Play, RunSetup, StepResult, StopReason, Task, Trajectory
-from palaestra.data.protocols import Policy, Sampling
+from palaestra.data.protocols import Sampling, Session
 from palaestra.errors import EpisodeFailure, RecipeError
-from palaestra.policies.network import NetworkPolicy, NetworkSession, Question
+from palaestra.policies.network import NetworkSession, Question
 from palaestra.registry import register
-from palaestra.rollout.endings import finished, let_out, verdict
-from palaestra.rollout.episode import Episode, nobody_acted
+from palaestra.rollout.episode import Episode, Key, open_session
 from palaestra.rollout.limits import Limits
-from palaestra.rollout.roles import Program, Role
+from palaestra.rollout.programs import Program, roles_of
+from palaestra.rollout.roles import Role
+from palaestra.rollout.runner import finished, let_out, nobody_acted, sampling_of, verdict
 from palaestra.rollout.settings import RolloutSettings
+from palaestra.rollout.slots import Slots, VectorSlots, open_slots
 from palaestra.rollout.strategies import RolloutContext, Strategy, play_through
-from palaestra.rollout.vectorized import Slots, VectorSlots, open_slots
 
 
 @register("rollout", "vector")
@@ -36,8 +37,14 @@ class VectorRunner:
 
     def __init__(self, setup: RunSetup, settings: RolloutSettings) -> None:
         """Raises: RecipeError, if a role's policy generates tokens with an engine."""
-        self._settings, self._roles = settings, _LockStepRoles(setup.roles)
-        self._setup = dataclasses.replace(setup, roles=self._roles)
+        for name, role in setup.roles.items():
+            if role.policy.model is not None:
+                raise RecipeError(
+                    where="rollout.runner: vector",
+                    what=f"role `{name}` is played by `{role.policy.name}`, which generates tokens with an engine.",
+                    remedy="Set `rollout.runner: episodes`; the vector runner is for network and scripted policies.",
+                )
+        self._setup, self._settings = setup, settings
         self._slots: Slots | None = None
         self._count = 0
 
@@ -62,7 +69,6 @@ class VectorRunner:
                 what="its programs run in lock step, and one that branches off would have to run ahead of it.",
                 remedy="Set `rollout.runner: episodes`, or leave out the strategy that branches.",
             )
-        self._roles.forget()
         waiting, done = deque(enumerate(plays)), dict[int, Trajectory]()
         live: dict[int, _Running] = {}
         sampling, count = sampling or self.sampling(temperature), min(self._settings.in_flight, len(plays))
@@ -108,18 +114,16 @@ class VectorRunner:
     def _start(
         self, slots: Slots, slot: int, position: int, play: Play, sampling: Sampling, program: Program
     ) -> _Running:
-        limits = Limits.of(play, self._settings)
-        episode = Episode(play, self._setup, _SlotHost(slots, slot), limits, sampling)
+        host, limits = _SlotHost(slots, slot), Limits.of(play, self._settings)
+        declared = roles_of(self._setup.program)
+        episode = Episode(play, self._setup, host, limits, sampling, _open_in_lock_step, declared)
         running = _Running(position, episode, program(episode))
         running.advance(None)
         return running
 
     def sampling(self, temperature: float | None = None) -> Sampling:
         """As the settings say, or at another temperature."""
-        s = self._settings
-        if temperature is not None:
-            return Sampling(temperature=temperature, exact=True)
-        return Sampling(temperature=s.temperature, top_k=s.top_k, top_p=s.top_p)
+        return sampling_of(self._settings, temperature)
 
 
 def _answers(live: Mapping[int, _Running], slots: Slots) -> dict[int, Any]:
@@ -195,51 +199,12 @@ class _LockStepBatcher:
         return await _wish(question)  # type: ignore[no-any-return]
 
 
-@dataclass(slots=True)
-class _LockStepPolicy(Policy):
-    """A network policy whose sessions ask the runner instead of the event loop."""
-
-    policy: NetworkPolicy
-    name: str
-
-    def session(self, **given: Any) -> NetworkSession:
-        return dataclasses.replace(self.policy.session(**given), batcher=_LockStepBatcher())
-
-
-class _LockStepRoles(Mapping[str, Role]):
-    """The run's roles in lock step, those added later too."""
-
-    def __init__(self, roles: Mapping[str, Role]) -> None:
-        self._roles = roles
-        self._made = {name: (role, _in_lock_step(name, role)) for name, role in roles.items()}
-
-    def __getitem__(self, name: str) -> Role:
-        role = self._roles[name]
-        if name not in self._made or self._made[name][0] is not role:
-            self._made[name] = (role, _in_lock_step(name, role))
-        return self._made[name][1]
-
-    def forget(self) -> None:
-        """Let go of roles that have left the run: an opponent holds a whole network."""
-        self._made = {name: made for name, made in self._made.items() if name in self._roles}
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._roles)
-
-    def __len__(self) -> int:
-        return len(self._roles)
-
-
-def _in_lock_step(name: str, role: Role) -> Role:
-    if role.policy.model is not None:
-        raise RecipeError(
-            where="rollout.runner: vector",
-            what=f"role `{name}` is played by `{role.policy.name}`, which generates tokens with an engine.",
-            remedy="Set `rollout.runner: episodes`; the vector runner is for network and scripted policies.",
-        )
-    if not isinstance(role.policy, NetworkPolicy):
-        return role
-    return dataclasses.replace(role, policy=_LockStepPolicy(role.policy, role.policy.name))  # type: ignore[arg-type]
+def _open_in_lock_step(role: Role, sampling: Sampling, key: Key) -> Session:
+    """A session that asks the runner instead of the event loop."""
+    session = open_session(role, sampling, key)
+    if isinstance(session, NetworkSession):
+        return dataclasses.replace(session, batcher=_LockStepBatcher())
+    return session
 
 
 # ---- one episode in progress ------------------------------------------------------------------------------

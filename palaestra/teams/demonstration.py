@@ -12,8 +12,7 @@ from palaestra.data import Action, Observation, Step, derive
 from palaestra.rollout.programs import options_of
 
 if TYPE_CHECKING:
-    from palaestra.rollout.agent import Agent
-    from palaestra.rollout.episode import Episode
+    from palaestra.rollout.episode import Agent, Episode
 
 
 async def everybody_as_expert(episode: Episode, *, noise: float = 0.0) -> None:

@@ -10,7 +10,7 @@ from palaestra.data import Observation, StepResult
 from palaestra.errors import ContractError
 
 if TYPE_CHECKING:
-    from palaestra.rollout.agent import Agent
+    from palaestra.rollout.episode import Agent
 
 
 def noted(observation: Observation, *notes: str) -> Observation:

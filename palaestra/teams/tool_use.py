@@ -6,10 +6,10 @@ import re
 from typing import TYPE_CHECKING
 
 from palaestra.data import Observation
-from palaestra.rollout.roles import record_call
+from palaestra.rollout.programs import record_call
 
 if TYPE_CHECKING:
-    from palaestra.rollout.agent import Agent
+    from palaestra.rollout.episode import Agent
 
 CALCULATORS = {"python": "code", "calculator": "expression"}  # tool → the argument that takes an expression
 NUMBER = r"-?\d+(?:\.\d+)?"

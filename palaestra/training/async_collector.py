@@ -22,9 +22,9 @@ from palaestra.data.protocols import Experience, Sampling
 from palaestra.data.table import token_count
 from palaestra.errors import ContractError, RecipeError
 from palaestra.registry import declared, register
-from palaestra.rollout.journal import Journal, name_of
 from palaestra.rollout.strategies import RolloutContext, called_per, play_through
 from palaestra.training.collector import Collector
+from palaestra.training.journal import Journal, name_of
 from palaestra.training.settings import RunSettings
 
 Result = TypeVar("Result")

@@ -34,6 +34,8 @@ def test_names(module: str, name: str, now: str) -> None:  # rule 1
     [
         ("palaestra.rollout.field", "palaestra.rollout.strategies.RolloutContext"),
         ("palaestra.rollout.stage", "palaestra.data.RunSetup"),
+        ("palaestra.rollout.agent", "palaestra.rollout.episode"),
+        ("palaestra.rollout.windows", "palaestra.systems.t_ppo.windows"),
     ],
 )
 def test_modules(module: str, now: str) -> None:  # rule 1

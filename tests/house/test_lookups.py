@@ -28,7 +28,7 @@ ALLOWED = {  # a file, or a folder that ends in "/" → whose objects are asked 
     "palaestra/policies/language.py": "configurations of transformers",
     "palaestra/recipe/origins.py": "PyYAML's errors",
     "palaestra/registry.py": "the one place that asks functions and classes for what they say of themselves",
-    "palaestra/rollout/vectorized.py": "Gymnasium's spaces",
+    "palaestra/rollout/slots.py": "Gymnasium's spaces",
     "palaestra/rollout/programs.py": "programs, which may be plain functions without options",
     "palaestra/store/atomic.py": "errors of the operating system",
     "palaestra/store/json_text.py": "arrays and scalars of NumPy and torch",

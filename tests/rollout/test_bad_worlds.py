@@ -331,8 +331,9 @@ def test_10_places_are_given_back_once() -> None:
 
     async def counted(episode: Any) -> None:
         nonlocal now, most
-        if episode.branch is not None:
-            episode.branch.answered = True
+        if episode.play.branch is not None:
+            await episode.reset()
+            await episode.step({"player": Action(text="red", value="red")})
             await episode.agents["player"].act("say red")
         now, most = now + 1, max(most, now + 1)
         await go_on.wait()

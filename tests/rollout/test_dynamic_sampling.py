@@ -17,9 +17,8 @@ from palaestra.data import Play, StopReason, Task, Trajectory
 from palaestra.data.protocols import Sampling
 from palaestra.errors import NoSignal, RecipeError, UnknownName
 from palaestra.recipe import load
-from palaestra.rollout.dynamic_sampling import DynamicSampling
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.strategies import RolloutContext, play_through
+from palaestra.rollout.strategies import DynamicSampling, RolloutContext, play_through
 from palaestra.store.metrics import MetricsLog
 from palaestra.training.start import train
 

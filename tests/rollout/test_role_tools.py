@@ -28,7 +28,8 @@ from palaestra.data import Action, Observation, Play, RunSetup, Step, Trajectory
 from palaestra.errors import ContractError, PalaestraError
 from palaestra.recipe import load
 from palaestra.rollout.episode import Episode
-from palaestra.rollout.roles import Role, RoleTools, record_call, tools_of
+from palaestra.rollout.programs import record_call
+from palaestra.rollout.roles import Role, RoleTools, tools_of
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.testing import EchoEnvironment, ScriptedPolicy

@@ -18,11 +18,11 @@ import pytest
 
 from palaestra.data import Action, NextPrompt, Observation, Play, RunSetup, StopReason
 from palaestra.data.protocols import Policy, Response, Session
-from palaestra.rollout.agent import conversation_of, segment_number
+from palaestra.rollout.episode import conversation_of, segment_number
 from palaestra.rollout.programs import play
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.windows import WindowRunner
+from palaestra.systems.t_ppo.windows import WindowRunner
 from palaestra.testing import EchoEnvironment
 from tests.rollout.test_vector import make_setup
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from palaestra.recipe import load
-from palaestra.rollout.self_play import SelfPlay
 from palaestra.store.metrics import MetricsLog
+from palaestra.systems.pfsp.self_play import SelfPlay
 from palaestra.training.start import train
 from tests.training.conftest import stopped_before
 

@@ -16,8 +16,7 @@ from palaestra.data import Play, StopReason, Trajectory, derive
 from palaestra.data.abilities import require
 from palaestra.errors import ContractError
 from palaestra.registry import Fraction, register
-from palaestra.rollout.retelling import opening, retold
-from palaestra.rollout.strategies import RolloutContext
+from palaestra.rollout.strategies import RolloutContext, opening, retold
 
 WHERE = "strategy: second_attempt"
 

@@ -11,10 +11,13 @@
 8.  Beam, penalty and balance do what they say.
 9.  Refusals: too many initial trajectories, a group of one, environments, sessions, programs and runners that cannot.
 10. Branches of a conversation with thousands of segments have its numbers of segments.
+11. A pause is no part of the act that it is before; what was taken over took as long as it did the first time; calls of
+    sub-agents are refused, and sessions that a branch did not come to need are closed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import functools
 import math
@@ -31,8 +34,8 @@ from palaestra.data.protocols import Policy, Response, Sampling, Session
 from palaestra.envs.probes.hopsearch import HopSearch
 from palaestra.errors import RecipeError
 from palaestra.policies.network import NetworkPolicy
-from palaestra.rollout.agent import conversation_of
-from palaestra.rollout.branches import Branch
+from palaestra.rollout.branches import Branch, BranchingEpisode
+from palaestra.rollout.episode import conversation_of
 from palaestra.rollout.programs import play
 from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
@@ -379,3 +382,66 @@ def test_branches_of_long_conversations(monkeypatch: pytest.MonkeyPatch) -> None
     for t, other in zip(found, expected, strict=True):
         assert [conversation_of(s.segment) for s in t.steps] == [(0, s.segment + 5000) for s in other.steps]
         assert len(acts(t)) == len(acts(other))
+
+
+def branched(policy: Any, program: Any = play) -> tuple[list[Trajectory], list[Play]]:
+    """An episode that is left at its first pause, then the branch; both pause for a while at every answer."""
+    left: list[Play] = []
+
+    async def pause(episode: BranchingEpisode) -> None:
+        await asyncio.sleep(0.1)
+        if not left:
+            left.append(await episode.fork(plays(1)[1]))
+
+    runner = EpisodeRunner(make_setup(policy, program=program), RolloutSettings(response_tokens=6))
+    first = runner.collect([dataclasses.replace(plays(1)[0], branch=Branch(pause=pause))])
+    return [*first, *runner.collect(left)], left
+
+
+def test_pauses_take_no_time() -> None:  # rule 11
+    (parent, branch), (play,) = branched(network())
+    assert parent.error is None and branch.error is None
+    assert play.info == {"parent": parent.id, "fork": 1} and branch.info["parent"] == parent.id
+    assert len(parent.steps) > 1 and all(0 < step.seconds < 0.1 for step in parent.steps)
+    assert branch.steps[0].seconds == parent.steps[0].seconds and branch.steps[0].marks.copied == 1.0
+    assert [step.marks.node for step in parent.steps] == [f"{parent.id}:{turn}" for turn in range(len(parent.steps))]
+    assert branch.steps[0].marks.node == parent.steps[0].marks.node != branch.steps[1].marks.node
+
+
+async def calling(episode: Any) -> None:
+    result = await episode.reset()
+    await episode.invoke("sub").act(next(iter(result.observations.values())))
+
+
+def test_calls_of_sub_agents_are_refused() -> None:  # rule 11
+    (played,), _ = branched(network(), calling)
+    assert played.error is not None and "calls of sub-agents cannot be repeated" in played.error.message
+
+
+def test_sessions_that_are_not_needed_are_closed() -> None:  # rule 11
+    closed: list[Any] = []
+
+    class Counted(Rigid):
+        def session(self, **given: Any) -> Any:
+            return Copied(given["key"])
+
+    class Copied(Session):
+        def __init__(self, key: Any) -> None:
+            self.key = key
+
+        async def act(self, observation: Any, *, seed: int) -> Response:
+            return Response(action=Action(text="search amber owner"))
+
+        def fork(self, key: Hashable) -> Any:
+            return Copied(key)
+
+        def end(self, observation: Any) -> None:
+            closed.append(self.key)
+
+    async def failing(episode: Any) -> None:
+        if episode.play.sample:
+            raise ValueError("before anybody acts")
+        await play(episode)
+
+    (_, branch), _ = branched(Counted(), failing)
+    assert branch.stop is StopReason.ERROR and [key[1] for key in closed] == [0, 1]

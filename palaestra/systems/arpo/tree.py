@@ -17,7 +17,7 @@ import numpy as np
 
 from palaestra.data import Play, Step, Trajectory, derive
 from palaestra.errors import PalaestraError
-from palaestra.rollout.branches import Branch
+from palaestra.rollout.branches import Branch, BranchingEpisode
 from palaestra.rollout.strategies import RolloutContext
 
 
@@ -48,7 +48,7 @@ class Path:
     root: int
     task: asyncio.Task[list[Trajectory]] | None = None
     trajectories: list[Trajectory] = field(default_factory=list)
-    episode: Any = None
+    episode: BranchingEpisode | None = None
     released: asyncio.Future[None] | None = None
     measured: int = 0
     first: float | None = None
@@ -121,7 +121,7 @@ class Tree:
         if left is not None:
             path.measured, path.first, path.streak = left.measured, left.first, left.streak
 
-        async def pause(episode: Any) -> None:
+        async def pause(episode: BranchingEpisode) -> None:
             path.episode, path.released = episode, asyncio.get_running_loop().create_future()
             self._moved.set()
             await path.released
@@ -152,36 +152,36 @@ class Tree:
     async def _branch(self, waiting: Sequence[Path]) -> None:
         """Look at everybody who waits, by the order of their samples, and let them go on."""
         for path in sorted(waiting, key=lambda path: path.play.sample):
-            if not path.waiting:  # its time ran out meanwhile
+            if not path.waiting or path.episode is None:  # its time ran out meanwhile
                 continue
             fault: PalaestraError | None = None
-            rise = self._measure(path)
+            rise = self._measure(path, path.episode)
             try:
-                await self._leave(path, rise)
+                await self._leave(path, path.episode, rise)
             except PalaestraError as error:
                 fault = error
             if path.released is not None and not path.released.done():
                 path.released.set_result(None) if fault is None else path.released.set_exception(fault)
             path.episode = None
 
-    def _measure(self, path: Path) -> float:
+    def _measure(self, path: Path, episode: BranchingEpisode) -> float:
         """H − H₀ of the acts since the last answer."""
-        steps = path.episode.trajectory.steps
+        steps = episode.trajectory.steps
         now = self._rule.uncertainty(steps[path.measured :], self._rollout.setup.policies)
         path.measured = len(steps)
         path.first = now if path.first is None else path.first
         self.uncertainties.append((now, now - path.first))
         return now - path.first
 
-    async def _leave(self, path: Path, rise: float) -> None:
+    async def _leave(self, path: Path, episode: BranchingEpisode, rise: float) -> None:
         """Let new trajectories begin where this one waits."""
         chance = 0.0 if self._closed else self._rule.probability(rise, path.streak)
-        place = (path.play.group, path.play.sample, len(path.episode.trajectory.steps))
+        place = (path.play.group, path.play.sample, len(episode.trajectory.steps))
         draw = np.random.default_rng(derive(self._rollout.seed, "branch", *place))
         count = sum(draw.random() < chance for _ in range(self._rule.beam - 1))
         count = min(count, len(self._left))
         path.streak = path.streak + 1 if count else 0
         for _ in range(count):
-            play = await path.episode.branch.fork(path.episode, self._left[0])
+            play = await episode.fork(self._left[0])
             self._left.popleft()
             self._start(play, path)

@@ -19,8 +19,7 @@ from palaestra.registry import register
 from palaestra.rollout.programs import acted_by, demonstrated_by
 
 if TYPE_CHECKING:
-    from palaestra.rollout.agent import Agent
-    from palaestra.rollout.episode import Episode
+    from palaestra.rollout.episode import Agent, Episode
 
 PIONEER, OBSERVER = "pioneer", "observer"
 QUERY, ANSWER = "{query}", "{answer}"
@@ -137,9 +136,7 @@ def _fits(agent: Agent, seen: Observation) -> bool:
     renderer, limit = agent.role.policy.renderer, agent.role.policy.limit
     if renderer is None or limit is None:
         return True
-    if agent.role.prompt is not None:
-        seen = replace(seen, text=agent.role.prompt.replace("{text}", seen.text or ""))
-    seen = agent.episode.instructed(seen)
+    seen = agent.view(seen)
     response = agent.role.sampling_of(agent.episode.sampling).max_tokens
     return len(head_of(renderer, seen)) + len(renderer.observation(seen, first=True)) + response <= int(limit)
 

@@ -17,8 +17,7 @@ from palaestra.rollout.programs import acted_by, demonstrated_by, expert_or_rand
 from palaestra.systems.dcpo.editable import PRUNED, Edit, EditableMemory, read_edit, write_edit
 
 if TYPE_CHECKING:
-    from palaestra.rollout.agent import Agent
-    from palaestra.rollout.episode import Episode
+    from palaestra.rollout.episode import Agent, Episode
 
 
 async def demonstrate_curating(episode: Episode, *, noise: float = 0.0) -> None:

@@ -5,5 +5,5 @@ the entropy signal is signed, as in the paper's text; the released code takes it
 for certain tokens never act (`released_sign`).
 
 `adaptive_temperature.py` is the strategy for the sampling temperature, `advantage.py` the estimator, and `loss.py`
-the loss. Dynamic sampling is in `palaestra/rollout/dynamic_sampling.py`.
+the loss. Dynamic sampling is in `palaestra/rollout/strategies.py`.
 """

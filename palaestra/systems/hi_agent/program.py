@@ -18,8 +18,7 @@ from palaestra.registry import register
 from palaestra.rollout.programs import acted_by
 
 if TYPE_CHECKING:
-    from palaestra.rollout.agent import Agent
-    from palaestra.rollout.episode import Episode
+    from palaestra.rollout.episode import Agent, Episode
 
 Several = Annotated[int, pydantic.Field(ge=1)]
 

@@ -14,8 +14,7 @@ import numpy as np
 from palaestra.data import Play, RunSetup, StopReason, Trajectory
 from palaestra.errors import ContractError
 from palaestra.registry import register
-from palaestra.rollout.retelling import Opened, opening, retold
-from palaestra.rollout.strategies import RolloutContext
+from palaestra.rollout.strategies import Opened, RolloutContext, opening, retold
 
 
 @register("strategy", "dual_branch", uses=("tokens",), source="arXiv 2512.01763")

@@ -18,8 +18,7 @@ from palaestra.teams.demonstration import option_of
 from palaestra.teams.shown import has_read, noted, sole
 
 if TYPE_CHECKING:
-    from palaestra.rollout.agent import Agent
-    from palaestra.rollout.episode import Episode
+    from palaestra.rollout.episode import Agent, Episode
 
 MAIN, SUB, ASK = "main", "sub", "ask"
 CALLS, ROUNDS = 4, 2

@@ -20,8 +20,7 @@ from palaestra.teams.demonstration import option_of, spoiled
 from palaestra.teams.shown import has_read, noted, sole
 
 if TYPE_CHECKING:
-    from palaestra.rollout.agent import Agent
-    from palaestra.rollout.episode import Episode
+    from palaestra.rollout.episode import Agent, Episode
 
 PLANNER, EXECUTOR, JUDGE, ANSWERER = ROLES = ("planner", "executor", "judge", "answerer")
 CORRECT, PLAN, EXECUTE = "correct", "plan", "execute"

@@ -2,7 +2,8 @@
 policy that only plays against its present self can go through the same strategies again and again and forget how to
 beat earlier ones. Some games are therefore played against frozen earlier versions, drawn more often the harder they
 are to beat, or the more even their games are. Here each player of a game has a baseline of its own, the estimator
-`mars` in `palaestra/parts/games.py`. The folder has no code of its own: the strategy is
-`palaestra/rollout/self_play.py` and the pool is `palaestra/rollout/opponents.py`. AlphaStar's league with its
-exploiter agents and its imitation of human games are not here.
+`mars` in `palaestra/parts/games.py`. AlphaStar's league with its exploiter agents and its imitation of human games are
+not here.
+
+`self_play.py` is the strategy, and `opponents.py` is the pool of earlier versions.
 """

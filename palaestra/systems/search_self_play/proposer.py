@@ -12,8 +12,7 @@ from palaestra.registry import register
 from palaestra.rollout.programs import acted_by, demonstrated_by
 
 if TYPE_CHECKING:
-    from palaestra.rollout.agent import Agent
-    from palaestra.rollout.episode import Episode
+    from palaestra.rollout.episode import Agent, Episode
 
 PROPOSER, SOLVER = "proposer", "solver"
 

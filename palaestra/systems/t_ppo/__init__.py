@@ -4,6 +4,6 @@ EGAE estimates advantages of unfinished responses with the critic's present valu
 ones only. Here an episode is suspended between two turns, so one long response, the paper's main case, cannot be cut.
 There is no public code; the paper gives neither the window nor λ, and whitening is ours.
 
-`egae.py` is the estimator, `fresh.py` keeps steps of earlier windows out of the policy loss, and `counting.py` is an
-environment. Windows are in `palaestra/rollout/windows.py`.
+`windows.py` is the runner, `egae.py` the estimator, `fresh.py` keeps steps of earlier windows out of the policy loss,
+and `counting.py` is an environment.
 """

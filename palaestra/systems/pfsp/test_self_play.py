@@ -1,6 +1,6 @@
 """Rules of self-play against a pool.
 
-1. Win rates, chances and ratings have the numbers of tests/golden/self_play.yaml.
+1. Win rates, chances and ratings have the numbers of golden.yaml.
 2. A member plays all agents but the learner's, which moves with the sample; a group has one opponent.
 3. A member's rows weigh 0 and are of its own policy; it plays with the weights of its time, under every runner.
 4. Results go into the pay-off table: illegal moves lose, equal returns are a draw.
@@ -26,14 +26,14 @@ from palaestra.data import Action, Observation, Play, RunSetup, StepResult, Step
 from palaestra.engines import InProcessEngine
 from palaestra.errors import CheckpointError, ContractError, InvalidData, RecipeError
 from palaestra.policies.network import NetworkPolicy
-from palaestra.rollout.opponents import Pool, chances, elo, win_rate
 from palaestra.rollout.programs import play as playing
 from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
-from palaestra.rollout.self_play import SelfPlay, score
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.strategies import RolloutContext
 from palaestra.rollout.vector import VectorRunner
+from palaestra.systems.pfsp.opponents import Pool, chances, elo, win_rate
+from palaestra.systems.pfsp.self_play import SelfPlay, score
 from palaestra.testing import TinyModel
 from tests.golden_cases import Golden
 
@@ -135,7 +135,7 @@ def test_1_numbers(golden: Golden) -> None:
         assert chances(case.extra["rates"], **case.options) == pytest.approx(case.expected, abs=5e-5)
     for case in golden.cases("elo"):
         assert elo(*case.extra["game"]) == pytest.approx(case.expected, abs=5e-5)
-    assert len(golden.cases(file="self_play")) == 6
+    assert len(golden.cases(file="pfsp")) == 6
     with pytest.raises(InvalidData, match="impossible"):
         win_rate(3, 2, 4)
 

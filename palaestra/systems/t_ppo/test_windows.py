@@ -34,8 +34,8 @@ from palaestra.policies.scripted import expert
 from palaestra.rollout.programs import demonstrate
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.rollout.windows import WindowRunner
 from palaestra.systems.t_ppo.counting import Counting
+from palaestra.systems.t_ppo.windows import WindowRunner
 from palaestra.testing import EchoEnvironment, TinyModel
 from tests.rollout.test_vector import Countdown, make_setup, network, plain
 

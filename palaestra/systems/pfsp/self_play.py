@@ -11,9 +11,9 @@ import numpy as np
 from palaestra.data import Play, StopReason, Trajectory, derive
 from palaestra.errors import RecipeError
 from palaestra.registry import Fraction, PositiveInt, register
-from palaestra.rollout.opponents import Choose, Member, Pool, Weighting, let_go
 from palaestra.rollout.programs import roles_of
 from palaestra.rollout.strategies import RolloutContext
+from palaestra.systems.pfsp.opponents import Choose, Member, Pool, Weighting, let_go
 
 WHERE = "strategy: self_play"
 EVEN = 1e-9  # returns that differ by less are a draw

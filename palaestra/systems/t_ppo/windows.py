@@ -7,25 +7,25 @@ contexts and sessions then hold what really happened, read with the present weig
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from palaestra.data import Action, Failure, NextPrompt, Observation, Play, RunSetup, Step, StopReason, Trajectory
-from palaestra.data.protocols import Oracle, Policy, Response, Sampling, Session
+from palaestra.data.protocols import Oracle, Response, Sampling, Session
 from palaestra.errors import EpisodeFailure
 from palaestra.registry import register
-from palaestra.rollout.agent import conversation_of
-from palaestra.rollout.journal import play_from_json, play_to_json
+from palaestra.rollout.episode import Key, conversation_of, open_session
 from palaestra.rollout.limits import LimitReached
-from palaestra.rollout.roles import Program, Role
+from palaestra.rollout.programs import Program
+from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.store.episodes import from_json, to_json
+from palaestra.training.journal import play_from_json, play_to_json
 
 
 @register("rollout", "windows")
@@ -49,8 +49,7 @@ class WindowRunner:
         self._size = settings.window
         self._environment = setup.environment_name
         self._windows: dict[tuple[str, int], Window] = {}  # by group and sample; none outside of `collect`
-        roles = {name: self._windowed(role) for name, role in setup.roles.items()}
-        self._runner = EpisodeRunner(dataclasses.replace(setup, roles=roles), settings)
+        self._runner = EpisodeRunner(setup, settings, self._open)
         self._suspended: list[Suspended] = []
 
     def collect(
@@ -110,8 +109,12 @@ class WindowRunner:
                 play = Play(task=past.task, group=past.group, sample=past.sample, seed=int(entry["seed"]))
             self._suspended.append(Suspended(play, past))
 
-    def _windowed(self, role: Role) -> Role:
-        return dataclasses.replace(role, policy=_WindowedPolicy(role.policy, role.policy.name, self._windows))  # type: ignore[arg-type]
+    def _open(self, role: Role, sampling: Sampling, key: Key) -> Session:
+        """A session that repeats and stops as its window says; outside of any window it is the policy's own."""
+        session = open_session(role, sampling, key)
+        group, sample, *place = key
+        window = self._windows.get((group, sample))
+        return session if window is None else _WindowedSession(session, window, window.record(*place))
 
 
 @dataclass(slots=True, eq=False)
@@ -186,21 +189,6 @@ class Window:
             if before.reward != now.reward and before.turn != last[before.agent]:
                 return self.changed(now.turn, f"the reward is {now.reward:g} where it was {before.reward:g}")
         return None
-
-
-@dataclass(slots=True)
-class _WindowedPolicy(Policy):
-    """A policy whose sessions repeat and stop as the windows say; outside of any window they are its own."""
-
-    policy: Policy
-    name: str
-    windows: Mapping[tuple[str, int], Window]
-
-    def session(self, *, context: Any, sampling: Sampling, key: Hashable) -> Any:
-        session = self.policy.session(context=context, sampling=sampling, key=key)
-        group, sample, *place = cast("tuple[Any, ...]", key)  # as episodes give it
-        window = self.windows.get((group, sample))
-        return session if window is None else _WindowedSession(session, window, window.record(*place))
 
 
 @dataclass(slots=True, eq=False)

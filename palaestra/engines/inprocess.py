@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from palaestra.data.protocols import Engine, Request, Response
 from palaestra.engines.server import PolicyServer
 from palaestra.engines.session import SessionState, Statistics
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, UnknownName, nearest
+from palaestra.registry import PositiveInt, register
 
 # A program that was answered needs a few turns of the event loop (tasks inside tasks, time limits) to ask again.
 QUIET_TURNS = 4
@@ -34,7 +36,7 @@ class InProcessEngine(Engine):
 
     Args:
         models: causal language models by policy name; used as they are, in place.
-        versions: of each policy's weights; a function is asked before each pass. None: 0 until `weights_changed`.
+        versions: of each policy's weights; a function is asked before each pass. None: 0 until `publish`.
         max_sessions: sessions per policy whose keys and values are kept; the longest unused gives way and is
             recomputed from its ids when it comes back. Higher: more memory, less recomputed. Usual: the number
             of agents that act in one iteration.
@@ -143,8 +145,9 @@ class InProcessEngine(Engine):
         """Serve this policy no longer; its sessions must have been closed. Unknown ones are fine."""
         self._servers.pop(policy, None)
 
-    def weights_changed(self, policy: str, version: int) -> None:
-        """Call after an update. What was cached is forgotten; living sessions are recomputed when they act next."""
+    def publish(self, policy: str, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """The module that it holds has changed: nothing is read. What was cached is forgotten; living sessions are
+        recomputed when they act next."""
         self._server(policy).weights_changed(version)
 
     def context(self, policy: str) -> int:
@@ -213,6 +216,29 @@ class InProcessEngine(Engine):
             if self._ask_version is not None and self._ask_version(name) != server.version:
                 server.weights_changed(self._ask_version(name))
             server.advance(sessions)
+
+
+@register("engine", "in_process")
+def in_process(
+    models: Mapping[str, PreTrainedModel],
+    device: str,
+    *,
+    max_sessions: PositiveInt = 1024,
+    max_length: PositiveInt | None = None,
+    chunk_tokens: PositiveInt = 2048,
+) -> InProcessEngine:
+    """The trainer's own models generate, in this process; weights are shared and never copied.
+
+    Args:
+        models: causal language models by policy name. device: that they are moved to.
+        max_sessions: per policy, whose keys and values are kept. Higher: more memory, less recomputed. Usual: the
+            number of agents that act in one iteration.
+        max_length: most ids per session; None: the model's context. Lower: less memory.
+        chunk_tokens: most new ids per forward pass. Higher: fewer calls, more memory. Usual: 512 to 8192.
+    """
+    return InProcessEngine(
+        models=models, device=device, max_sessions=max_sessions, max_length=max_length, chunk_tokens=chunk_tokens
+    )
 
 
 def _moved(model: PreTrainedModel, device: str | torch.device | None, dtype: torch.dtype | None) -> PreTrainedModel:

@@ -112,6 +112,8 @@ def _trainer(
         weights=started(settings.weights),
     )
     setup = build_setup(settings)
+    if setup.engine is not None:
+        resources.callback(setup.engine.shutdown)
     resources.callback(setup.runner.close)
     parts.frozen = setup.frozen
     sampler, strategies = settings.sampler.started(), [strategy.started() for strategy in settings.strategy]

@@ -75,7 +75,7 @@ def test_logits_that_are_not_finite():  # rule 2
     good = weight.clone()
     with torch.no_grad():
         weight.fill_(torch.nan)
-    engine.weights_changed("p", 4)
+    engine.publish("p", (), 4)
     # A long prompt leaves not-a-number values in the slot, beyond where the next, short one ends.
     first, second, third = asyncio.run(play(40))
     for failure in (first, second):
@@ -84,7 +84,7 @@ def test_logits_that_are_not_finite():  # rule 2
     assert not isinstance(third, BaseException)
     with torch.no_grad():
         weight.copy_(good)
-    engine.weights_changed("p", 5)
+    engine.publish("p", (), 5)
     assert not any(isinstance(answer, BaseException) for answer in asyncio.run(play()))
     for talker in talkers:
         assert_true_to(models[talker.policy], talker)

@@ -155,7 +155,7 @@ def test_sessions_outlive_their_weights():  # rule 7
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(1.1)
-    engine.weights_changed("p", 7)
+    engine.publish("p", (), 7)
     for talker in talkers:
         talker.turns.clear()
     engine.statistics.reset()

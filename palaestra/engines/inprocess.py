@@ -112,7 +112,8 @@ class InProcessEngine(Engine):
             if state.request is not None:
                 what = f"session {session!r} was closed while it was generating."
                 state.fail(EpisodeFailure(boundary="engine", where="in-process engine", what=what))
-            self._servers[policy].release(state)
+            if policy in self._servers:
+                self._servers[policy].release(state)
 
     def fork(self, session: Hashable, new_session: Hashable) -> None:
         """Make `new_session` continue from where `session` is, without computing anything.

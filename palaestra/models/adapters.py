@@ -163,11 +163,13 @@ class AdaptedLinear(nn.Module):
 
     def __init__(self, layer: nn.Module, place: str, fixed: Addition | None = None) -> None:
         super().__init__()
-        self.layer, self.place, self.fixed = layer, place, fixed
+        self.base_layer, self.place, self.fixed = layer, place, fixed
+        if fixed is not None:
+            self.lora_A, self.lora_B = fixed.a, fixed.b
 
     def forward(self, x: Tensor) -> Tensor:
         """layer(x) + scaling · B(A(x)), with the addition of this call, if there is one."""
-        result = self.layer(x)
+        result = self.base_layer(x)
         found = self.fixed or (_additions.get() or {}).get(self.place)
         if found is None:
             return result  # type: ignore[no-any-return]
@@ -227,7 +229,7 @@ def low_rank(part: nn.Module) -> tuple[nn.Module, Addition] | None:
     Dropout does not count: adapters are never in training mode.
     """
     if isinstance(part, AdaptedLinear):
-        return None if part.fixed is None else (part.layer, part.fixed)
+        return None if part.fixed is None else (part.base_layer, part.fixed)
     if (type(part).__module__, type(part).__name__) != ("peft.tuners.lora.layer", "Linear"):
         return None
     layer: Any = part

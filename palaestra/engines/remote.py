@@ -30,21 +30,9 @@ from torch import Tensor
 
 import palaestra
 from palaestra.data.protocols import Engine, Request, Response
+from palaestra.engines import wire
 from palaestra.engines.server import length_of
-from palaestra.engines.wire import (
-    LARGEST_BODY,
-    OK,
-    OTHER_PROCESS,
-    TOKEN,
-    UNAUTHORIZED,
-    describe,
-    error_of,
-    message,
-    read_message,
-    request_json,
-    response_of,
-    write_tensors,
-)
+from palaestra.engines.session import refuse_fork
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, RecipeError, UnknownName, nearest
 from palaestra.models.adapters import named_tensors
 from palaestra.registry import Positive, PositiveInt, register
@@ -137,10 +125,11 @@ class RemoteEngine(Engine):
         if place.scheme != "http" or place.hostname is None or place.port is None:
             raise RecipeError(where="engine: remote.url", what=f"`{url}` is not like http://127.0.0.1:8760.")
         self._host, self._port, self._start = place.hostname, place.port, start
-        self._token = token or (secrets.token_hex(16) if start else os.environ.get(TOKEN, ""))
+        self._token = token or (secrets.token_hex(16) if start else os.environ.get(wire.TOKEN, ""))
         self._patience, self._seconds, self._max_length = patience, response_seconds, max_length
-        given = {"device": device, "max-sessions": max_sessions, "max-length": max_length, "chunk-tokens": chunk_tokens}
-        self._options = [f"--{name}={value}" for name, value in given.items() if value is not None]
+        given = {"--device": device, "max_sessions": max_sessions, "chunk_tokens": chunk_tokens}
+        given |= {} if max_length is None else {"max_length": max_length}
+        self._options = [f"{name}={value}" for name, value in given.items()]
         self._folder = None if folder is None else Path(folder)
         self._own_folder: tempfile.TemporaryDirectory[str] | None = None
         self._child: subprocess.Popen[bytes] | None = None
@@ -193,13 +182,8 @@ class RemoteEngine(Engine):
 
         Raises: ContractError, if `session` is unknown or generating, or `new_session` exists.
         """
-        states, where = self._sessions.get(session, {}), f"RemoteEngine.fork({session!r}, {new_session!r})"
-        if not states:
-            raise ContractError(where=where, what=f"there is no session {session!r}.")
-        if new_session in self._sessions:
-            raise ContractError(where=where, what=f"session {new_session!r} exists.", remedy="Close it first.")
-        if any(state.busy for state in states.values()):
-            raise ContractError(where=where, what="it is generating.", remedy="Wait for `generate` to return.")
+        states = self._sessions.get(session, {})
+        refuse_fork(session, new_session, self._sessions, any(state.busy for state in states.values()))
         self._sessions[new_session] = {policy: self._copied(state) for policy, state in states.items()}
 
     def _copied(self, state: _Session) -> _Session:
@@ -287,21 +271,21 @@ class RemoteEngine(Engine):
         if first:
             request = replace(request, prompt=np.array([*session.before, *request.prompt.tolist()], np.int32))
         closing, self._closing = self._closing, []
-        asked = request_json(request, session.place, self._name(request.policy))
+        asked = wire.request_json(request, session.place, self._name(request.policy))
         body = {"process": session.process, "request": asked, "close": closing}
         try:
             reader, writer = await asyncio.open_connection(self._host, self._port)
             with contextlib.closing(writer):
-                writer.write(message("POST /generate HTTP/1.1", body, token=self._token))
+                writer.write(wire.message("POST /generate HTTP/1.1", body, token=self._token))
                 await writer.drain()
-                words, _, said = await read_message(reader)
+                words, _, said = await wire.read_message(reader)
         except OSError as error:
             self._disconnect(session.process)
             raise _Gone(f"{type(error).__name__}: {error}") from error
         except asyncio.CancelledError:
             self._closing += closing
             raise
-        return response_of(self._answer(int(words[1]), said, session.process))
+        return wire.response_of(self._answer(int(words[1]), said, session.process))
 
     def _lose(self, session: _Session) -> None:
         """The process shall forget a session; what it has heard is told again, if it goes on."""
@@ -311,13 +295,15 @@ class RemoteEngine(Engine):
 
     def _answer(self, status: int, said: Any, process: str) -> Any:
         """What the process says. Raises: what it says has failed; _Gone, if it is another one."""
-        if status == OTHER_PROCESS:
+        if status == wire.OTHER_PROCESS:
             self._disconnect(process)
             raise _Gone("another process has taken its place")
-        if status == UNAUTHORIZED:
-            raise self._failure("the process asks for a secret, and it is another one.", f"Set `token`, or {TOKEN}.")
-        if status != OK:
-            raise error_of(said)
+        if status == wire.UNAUTHORIZED:
+            raise self._failure(
+                "the process asks for a secret, and it is another one.", f"Set `token`, or {wire.TOKEN}."
+            )
+        if status != wire.OK:
+            raise wire.error_of(said)
         return said
 
     # ---- the process --------------------------------------------------------------------------------------
@@ -352,7 +338,7 @@ class RemoteEngine(Engine):
         with (folder / "log").open("ab") as log:
             self._child = subprocess.Popen(
                 [sys.executable, "-m", "palaestra.engines.serve", *options, *self._options],
-                env=os.environ | {TOKEN: self._token, "PYTHONPATH": paths},
+                env=os.environ | {wire.TOKEN: self._token, "PYTHONPATH": paths},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -376,7 +362,7 @@ class RemoteEngine(Engine):
                 break
             known.setdefault(_first_weight(self._served[other].model), other)
         base = known.get(_first_weight(served.model))
-        config, additions = describe(served.model)
+        config, additions = wire.describe(served.model)
         tensors = named_tensors(served.model)
         if base is not None:
             tensors = ((name, tensor) for name, tensor in tensors if name.rpartition(".")[2] in ("lora_A", "lora_B"))
@@ -388,7 +374,7 @@ class RemoteEngine(Engine):
         self, path: str, process: str, policy: str, version: int, tensors: Iterable[tuple[str, Tensor]], **said: Any
     ) -> None:
         assert self._folder is not None
-        file = write_tensors(self._folder, self._name(policy), version, tensors)
+        file = wire.write_tensors(self._folder, self._name(policy), version, tensors)
         try:
             self._send(path, process, policy=self._name(policy), version=version, file=file.name, **said)
         finally:
@@ -404,7 +390,7 @@ class RemoteEngine(Engine):
             secret = {"Authorization": f"Bearer {self._token}"} if self._token else {}
             connection.request("POST", path, json.dumps(said), secret)
             answer = connection.getresponse()
-            status, body = answer.status, json.loads(answer.read(LARGEST_BODY) or b"{}")
+            status, body = answer.status, json.loads(answer.read(wire.LARGEST_BODY) or b"{}")
         except (OSError, http.client.HTTPException, ValueError) as error:
             self._disconnect(said.get("process", ""))
             raise _Gone(f"{type(error).__name__}: {error}") from error

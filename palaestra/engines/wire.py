@@ -34,12 +34,10 @@ from palaestra.data.protocols import Request, Response
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, UnknownName
 from palaestra.models.adapters import Addition, adapt, low_rank, named_tensors, sharing
 
-OK, REFUSED, OTHER_PROCESS, UNAUTHORIZED, FAILED = 200, 400, 409, 401, 500
+OK, REFUSED, UNAUTHORIZED, OTHER_PROCESS = 200, 400, 401, 409
 LARGEST_HEAD, LARGEST_BODY = 2**14, 2**26  # bytes
 TOKEN = "PALAESTRA_ENGINE_TOKEN"  # the environment variable with the secret of an engine process
-ERRORS: dict[str, type[PalaestraError]] = {
-    kind.__name__: kind for kind in (EpisodeFailure, ContractError, UnknownName, PalaestraError)
-}
+ERRORS = {kind.__name__: kind for kind in (EpisodeFailure, ContractError, UnknownName, PalaestraError)}
 
 
 # ---- messages ---------------------------------------------------------------------------------------------

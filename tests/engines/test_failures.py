@@ -63,7 +63,8 @@ def test_prompts_that_cannot_be_read():  # rule 1
 
 def test_logits_that_are_not_finite():  # rule 2
     models = {"p": small_model(), "sound": small_model(1)}
-    engine = InProcessEngine(models=models, versions={"p": 3})
+    engine = InProcessEngine(models=models)
+    engine.publish("p", (), 3)
     talkers = [Talker(engine, 0), Talker(engine, 1), Talker(engine, 2, policy="sound")]
 
     async def play(count: int = 3) -> list[object]:

@@ -299,9 +299,7 @@ class RemoteEngine(Engine):
             self._disconnect(process)
             raise _Gone("another process has taken its place")
         if status == wire.UNAUTHORIZED:
-            raise self._failure(
-                "the process asks for a secret, and it is another one.", f"Set `token`, or {wire.TOKEN}."
-            )
+            raise self._failure("the process asks for another secret.", f"Set `token`, or {wire.TOKEN}.")
         if status != wire.OK:
             raise wire.error_of(said)
         return said

@@ -84,7 +84,8 @@ class RemoteEngine(Engine):
     """Another process generates: one that the run starts and ends itself, or one that listens at a URL.
 
     With the same processor and number of threads its numbers are those of the in-process engine, bit for bit. Weights
-    go through a folder that both sides see. A process that dies is started again, or waited for.
+    go through a folder that both sides see. A process that dies is started again, or waited for. The secret of one at a
+    URL is the environment variable PALAESTRA_ENGINE_TOKEN.
 
     Raises: RecipeError, if neither `start` nor `url` is given, or both.
     """
@@ -97,7 +98,6 @@ class RemoteEngine(Engine):
         start: bool = False,
         url: str | None = None,
         folder: str | None = None,
-        token: str | None = None,
         patience: Positive = 120.0,
         response_seconds: Positive = 600.0,
         max_sessions: PositiveInt = 1024,
@@ -110,7 +110,6 @@ class RemoteEngine(Engine):
             start: start a process on this machine, and end it with the run.
             url: of one that runs: `http://127.0.0.1:8760`, as `python -m palaestra.engines.serve` says.
             folder: for weights, if this side knows it by another name than the process. A started one has its own.
-            token: the secret of the process. None: the environment variable PALAESTRA_ENGINE_TOKEN.
             patience: seconds that a request waits for a process that does not answer; then its episode has failed.
             response_seconds: that one response may take.
             max_sessions, max_length, chunk_tokens: of the in-process engine, for a started process.
@@ -125,7 +124,7 @@ class RemoteEngine(Engine):
         if place.scheme != "http" or place.hostname is None or place.port is None:
             raise RecipeError(where="engine: remote.url", what=f"`{url}` is not like http://127.0.0.1:8760.")
         self._host, self._port, self._start = place.hostname, place.port, start
-        self._token = token or (secrets.token_hex(16) if start else os.environ.get(wire.TOKEN, ""))
+        self._token = secrets.token_hex(16) if start else os.environ.get(wire.TOKEN, "")
         self._patience, self._seconds, self._max_length = patience, response_seconds, max_length
         given = {"--device": device, "max_sessions": max_sessions, "chunk_tokens": chunk_tokens}
         given |= {} if max_length is None else {"max_length": max_length}
@@ -299,7 +298,9 @@ class RemoteEngine(Engine):
             self._disconnect(process)
             raise _Gone("another process has taken its place")
         if status == wire.UNAUTHORIZED:
-            raise self._failure("the process asks for another secret.", f"Set `token`, or {wire.TOKEN}.")
+            raise self._failure(
+                "the process asks for another secret.", f"Set the environment variable {wire.TOKEN} on both sides."
+            )
         if status != wire.OK:
             raise wire.error_of(said)
         return said

@@ -166,17 +166,21 @@ def listening(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
         process.kill()
 
 
-def test_3_4_of_somebody_else(remote: Callable[..., RemoteEngine], listening: Any, tmp_path: Path) -> None:
+def test_3_4_of_somebody_else(
+    remote: Callable[..., RemoteEngine], listening: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url, process = listening
+    monkeypatch.setenv(TOKEN, "secret")
     models = [small_model(seed) for seed in (1, 2)]
-    clients = [remote({"p": model}, start=False, url=url, token="secret", patience=0.5) for model in models]
+    clients = [remote({"p": model}, start=False, url=url, patience=0.5) for model in models]
     for client, model in zip(clients, models, strict=True):
         talker, other = Talker(client, 0), Talker(InProcessEngine({"p": model}), 0)
         asyncio.run(talker.talk(3, seed=1))
         asyncio.run(other.talk(3, seed=1))
         assert talker.ids == other.ids
     assert not list(tmp_path.glob("*.safetensors")), "what was read is removed"
-    stranger = remote({"p": models[0]}, start=False, url=url, token="wrong")
+    monkeypatch.setenv(TOKEN, "wrong")
+    stranger = remote({"p": models[0]}, start=False, url=url)
     with pytest.raises(EpisodeFailure, match="another secret"):
         asyncio.run(Talker(stranger, 0).say(ids(1)))
     clients[1].shutdown()

@@ -3,8 +3,8 @@ weights are in memory once, and an adapter's module holds its own alone; (3) tra
 as they are; (4) two adapters that change places change what they do; (5) one engine serves base and adapters at once,
 and its numbers are the trainer's, whoever else is in the batch; (6) a clone has an adapter of its own on the same base;
 (7) what is saved is one model for everybody, and an adapter for peft and for this policy; (8) the global random state
-is left alone, and what does not fit is refused; (9) they are trained through one module, which a call hands its adapter,
-also from several threads at once, and without one it is the base; no call changes a `requires_grad`.
+is left alone, and what does not fit is refused; (9) they are trained through one module, which a call hands its
+adapter, also from several threads at once, and without one it is the base; no call changes a `requires_grad`.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class Ours:
 def ours(model: Any) -> Ours:
     """The library's flow, built from the parts that a recipe would name."""
     policy = LanguagePolicy("main", RunSetup(seed=0, texts=lambda: ["x"]), hidden=32, heads=2, vocabulary=300)
-    policy.module["model"] = model
+    policy.module.model = model
     optimizer = bind("optimizer", BoundPart(name="adamw", options={"lr": RATE, "clip": NORM}))
     updater = Updater(
         policy=policy,

@@ -82,6 +82,7 @@ SLOTS: dict[str, str] = {
     "environment": "where agents act: tasks, observations, rewards",
     "policy": "what maps observations to actions",
     "context": "how a history becomes prompt tokens",
+    "engine": "what generates the responses of language policies",
     "program": "who acts when in an episode",
     "parser": "what a response means: a choice, a number",
     "tool": "what a role alone may call",

@@ -9,7 +9,7 @@ made or called is in `palaestra.registry.DECLARED`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -107,12 +107,32 @@ class Response:
 
 
 class Engine(Protocol):
-    """Serves generations of one or several policies."""
+    """Generates the responses of one or several policies: a part of the slot `engine`, made of their models.
+
+    A run makes one, `engine(models, device)`, for all policies that generate tokens, and one more where copies of the
+    policies act. Sessions of policies call `generate`, `fork` and `close` from the event loop that plays episodes.
+    A policy calls `publish` when its weights are others: after each update, a warm start and a checkpoint that was
+    read. A pool of opponents calls `serve` and `dismiss`. Whoever made the engine calls `shutdown` at the end.
+
+    Rules, which `palaestra.testing.check_engine` checks:
+
+    1.  A response ends after a stop id, after `max_tokens`, or where the context is full, and says which.
+    2.  A session remembers its prompts and responses: what is asked next continues them.
+    3.  A response carries the version that was last published.
+    4.  After `publish` nothing that older weights computed is used, also in sessions that go on.
+    5.  A fork continues like its original, and neither hears of the other afterwards.
+    6.  A request that was cancelled or has failed leaves its session as it was.
+    7.  A closed session is forgotten; one of the same key begins anew. Unknown ones may be closed.
+    8.  A policy that is not served is refused by name, and so are prompts that leave no room for a response.
+    9.  The same seed gives the same tokens, whatever else is asked at the same time. Log-probabilities are of the
+        distribution that was sampled from, up to rounding (an engine that claims no batch invariance says so).
+    """
 
     async def generate(self, request: Request) -> Response:
         """Sample a response; the session remembers prompt and response.
 
-        Raises: EpisodeFailure, boundary "engine".
+        Raises: EpisodeFailure, boundary "engine": this episode cannot go on. UnknownName, for a policy that is not
+            served. ContractError, for a second request of a session while its first is running.
         """
         ...
 
@@ -120,14 +140,25 @@ class Engine(Protocol):
         """Forget a session, if there is one of this key."""
         ...
 
-    def weights_changed(self, policy: str, version: int) -> None:
-        """The policy's weights are others now: forget what the old ones computed. Default: nothing is kept."""
+    def publish(self, policy: str, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """The policy's weights are others now: take them over and forget what the old ones computed.
+
+        Args:
+            named_tensors: names and tensors of what is trained; an engine that shares the policy's module does not
+                read them. version: that responses carry from now on.
+
+        Default: nothing is kept and the module is shared. Raises: EpisodeFailure or UnknownName.
+        """
         return
+
+    def context(self, policy: str) -> int:
+        """The most ids that a session of this policy can hold, prompts and responses together."""
+        ...
 
     def fork(self, session: Hashable, new_session: Hashable) -> None:
         """A second session that goes on from where the first one stands. Default: it cannot.
 
-        Raises: ContractError.
+        Raises: ContractError, also if `session` is unknown or generating, or `new_session` exists.
         """
         raise ContractError(
             where=f"engine {type(self).__name__}",
@@ -145,6 +176,10 @@ class Engine(Protocol):
 
     def dismiss(self, policy: str) -> None:
         """Serve a policy no longer. Default: nothing is held for it."""
+        return
+
+    def shutdown(self) -> None:
+        """The run has ended: free what is held outside this process. May be called twice. Default: nothing is."""
         return
 
 

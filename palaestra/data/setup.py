@@ -32,6 +32,7 @@ class RunSetup:
         demonstrate: lets the environment's expert solve tasks, each act recorded as the run's policies would have
             it, without log-probabilities; None, if there is no expert.
         policies: by name; one may stand on another.
+        engine: generates for all policies of tokens; None, if there is none. `shutdown` it at the end.
         roles: per role name; "*" is anybody else. Roles may be added while a run goes on: opponents from a pool.
         program: who acts when.
         runner: plays episodes; `close` it at the end.
@@ -52,6 +53,7 @@ class RunSetup:
     texts: Callable[[], Sequence[str]] = tuple
     demonstrate: Callable[[Sequence[Task]], list[Trajectory]] | None = None
     policies: dict[str, Any] = field(default_factory=dict)
+    engine: Any = None
     roles: Mapping[str, Any] = field(default_factory=dict)
     program: Any = None
     runner: Any = None

@@ -16,7 +16,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from palaestra.engines.attention import ROW_MULTIPLE, Attend, Batch, Row, round_up
 from palaestra.engines.slots import Shape, SlotStore
 from palaestra.errors import ContractError
-from palaestra.models.adapters import low_rank
+from palaestra.models.adapters import Addition, low_rank
 
 # (batch) → logits (rows, vocabulary) after each row's last token, in packing order
 Forward = Callable[[Batch], Tensor]
@@ -209,8 +209,10 @@ def _product(x: Tensor, linear: Any) -> Tensor:
 class _Adapted:
     """Products of linear layers, some of which have low-rank additions."""
 
-    def __init__(self, additions: Mapping[Any, tuple[Any, Tensor, Tensor, float]]) -> None:
-        self._additions = additions
+    def __init__(self, additions: Mapping[Any, tuple[Any, Addition]]) -> None:
+        self._additions = {
+            part: (layer, found.a.weight, found.b.weight, found.scaling) for part, (layer, found) in additions.items()
+        }
 
     def __call__(self, x: Tensor, linear: Any) -> Tensor:
         found = self._additions.get(linear)

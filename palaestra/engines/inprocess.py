@@ -10,37 +10,28 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from palaestra.data.protocols import Engine, Request, Response
 from palaestra.engines.server import PolicyServer
-from palaestra.engines.session import SessionState, Statistics
+from palaestra.engines.session import SessionState, Statistics, refuse_fork
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, UnknownName, nearest
+from palaestra.registry import PositiveInt, register
 
 # A program that was answered needs a few turns of the event loop (tasks inside tasks, time limits) to ask again.
 QUIET_TURNS = 4
 
-Versions = Mapping[str, int] | Callable[[str], int]
 
-
+@register("engine", "in_process")
 class InProcessEngine(Engine):
-    """Serves generations of one or several policies from models in this process.
+    """The trainer's own models generate, in this process; weights are shared and never copied.
 
     Keys and values stay with each session from turn to turn, so every id is computed once. A prompt which
     several sessions begin with is computed once and copied.
-
-    Args:
-        models: causal language models by policy name; used as they are, in place.
-        versions: of each policy's weights; a function is asked before each pass. None: 0 until `weights_changed`.
-        max_sessions: sessions per policy whose keys and values are kept; the longest unused gives way and is
-            recomputed from its ids when it comes back. Higher: more memory, less recomputed. Usual: the number
-            of agents that act in one iteration.
-        max_length: most ids per session; None: the model's context. Lower: less memory.
-        device, dtype: where to move the models first; None leaves them.
-        chunk_tokens: most new ids per forward pass. Higher: fewer calls, more memory. Usual: 512 to 8192.
 
     Attributes:
         statistics: counters of tokens and forward passes; `statistics.reset()` sets them to 0.
@@ -50,18 +41,24 @@ class InProcessEngine(Engine):
 
     def __init__(
         self,
-        *,
         models: Mapping[str, PreTrainedModel],
-        versions: Versions | None = None,
-        max_sessions: int = 1024,
-        max_length: int | None = None,
         device: str | torch.device | None = None,
-        dtype: torch.dtype | None = None,
-        chunk_tokens: int = 2048,
+        *,
+        max_sessions: PositiveInt = 1024,
+        max_length: PositiveInt | None = None,
+        chunk_tokens: PositiveInt = 2048,
     ) -> None:
+        """
+        Args:
+            models: causal language models by policy name; used as they are, in place.
+            device: where to move the models first; None leaves them.
+            max_sessions: sessions per policy whose keys and values are kept; the longest unused gives way and is
+                recomputed from its ids when it comes back. Higher: more memory, less recomputed. Usual: the number
+                of agents that act in one iteration.
+            max_length: most ids per session; None: the model's context. Lower: less memory.
+            chunk_tokens: most new ids per forward pass. Higher: fewer calls, more memory. Usual: 512 to 8192.
+        """
         self.statistics = Statistics()
-        self._ask_version = versions if callable(versions) else None
-        known = versions if isinstance(versions, Mapping) else {}
         self._make = functools.partial(
             PolicyServer,
             statistics=self.statistics,
@@ -71,7 +68,8 @@ class InProcessEngine(Engine):
         )
         self._servers: dict[str, PolicyServer] = {}
         for name, model in models.items():
-            self.serve(name, _moved(model, device, dtype), version=known.get(name, 0))
+            torch.nn.Module.to(model, device)  # in place: the trainer holds the same module
+            self.serve(name, model)
         self._sessions: dict[Hashable, dict[str, SessionState]] = {}
         self._active: dict[SessionState, None] = {}  # those with a request in progress, in order of arrival
         self._arrivals = 0
@@ -110,7 +108,8 @@ class InProcessEngine(Engine):
             if state.request is not None:
                 what = f"session {session!r} was closed while it was generating."
                 state.fail(EpisodeFailure(boundary="engine", where="in-process engine", what=what))
-            self._servers[policy].release(state)
+            if policy in self._servers:
+                self._servers[policy].release(state)
 
     def fork(self, session: Hashable, new_session: Hashable) -> None:
         """Make `new_session` continue from where `session` is, without computing anything.
@@ -118,13 +117,7 @@ class InProcessEngine(Engine):
         Raises: ContractError, if `session` is unknown or generating, or `new_session` exists.
         """
         states = self._sessions.get(session, {})
-        where = f"InProcessEngine.fork({session!r}, {new_session!r})"
-        if not states:
-            raise ContractError(where=where, what=f"there is no session {session!r}.")
-        if new_session in self._sessions:
-            raise ContractError(where=where, what=f"session {new_session!r} exists.", remedy="Close it first.")
-        if any(state.request is not None for state in states.values()):
-            raise ContractError(where=where, what="it is generating.", remedy="Wait for `generate` to return.")
+        refuse_fork(session, new_session, self._sessions, any(state.request is not None for state in states.values()))
         self._sessions[new_session] = {name: self._servers[name].fork(state) for name, state in states.items()}
 
     def serve(self, policy: str, model: PreTrainedModel, *, version: int = 0) -> None:
@@ -136,15 +129,15 @@ class InProcessEngine(Engine):
             raise ContractError(
                 where="in-process engine", what=f"policy `{policy}` is served.", remedy="Dismiss it first."
             )
-        version = self._ask_version(policy) if self._ask_version else version
         self._servers[policy] = self._make(policy, model, version=version)
 
     def dismiss(self, policy: str) -> None:
         """Serve this policy no longer; its sessions must have been closed. Unknown ones are fine."""
         self._servers.pop(policy, None)
 
-    def weights_changed(self, policy: str, version: int) -> None:
-        """Call after an update. What was cached is forgotten; living sessions are recomputed when they act next."""
+    def publish(self, policy: str, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """The module that it holds has changed: nothing is read. What was cached is forgotten; living sessions are
+        recomputed when they act next."""
         self._server(policy).weights_changed(version)
 
     def context(self, policy: str) -> int:
@@ -209,15 +202,7 @@ class InProcessEngine(Engine):
         for session in self._alive():
             by_policy.setdefault(session.current.policy, []).append(session)
         for name, sessions in by_policy.items():
-            server = self._servers[name]
-            if self._ask_version is not None and self._ask_version(name) != server.version:
-                server.weights_changed(self._ask_version(name))
-            server.advance(sessions)
-
-
-def _moved(model: PreTrainedModel, device: str | torch.device | None, dtype: torch.dtype | None) -> PreTrainedModel:
-    torch.nn.Module.to(model, device=device, dtype=dtype)  # in place: the trainer holds the same module
-    return model
+            self._servers[name].advance(sessions)
 
 
 def _stopped(error: BaseException) -> PalaestraError:

@@ -43,10 +43,8 @@ class PolicyServer:
         chunk_tokens: int,
     ) -> None:
         self.name, self.version, self.statistics, self.chunk_tokens = name, version, statistics, chunk_tokens
-        config = model.config.get_text_config()
-        context = getattr(config, "max_position_embeddings", None) or 1024
-        self.length: int = min(max_length or context, context)
-        self.vocabulary: int = config.vocab_size
+        self.length = length_of(model, max_length)
+        self.vocabulary: int = model.config.get_text_config().vocab_size
         self.epoch = 0
         self._clock = 0
         self._placed: dict[int, SessionState] = {}
@@ -241,6 +239,12 @@ class PolicyServer:
     def _failure(self, what: str, remedy: str = "") -> EpisodeFailure:
         where = f"in-process engine, policy `{self.name}`, version {self.version}"
         return EpisodeFailure(boundary="engine", where=where, what=f"{what}.", remedy=remedy)
+
+
+def length_of(model: PreTrainedModel, max_length: int | None) -> int:
+    """Most ids of a session: those of the model's context, if it says one, or fewer."""
+    context = int(getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1024)
+    return min(max_length or context, context)
 
 
 def _may_share(session: SessionState) -> bool:

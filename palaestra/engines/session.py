@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Container, Hashable
 from dataclasses import dataclass, field, fields
 
 import numpy as np
 
 from palaestra.data.interaction import Action, FinishReason
 from palaestra.data.protocols import Request, Response
-from palaestra.errors import PalaestraError
+from palaestra.errors import ContractError, PalaestraError
 
 
 @dataclass(slots=True, kw_only=True)
@@ -131,3 +132,12 @@ class SessionState:
         del self.ids[self.start :]
         self.cached = min(self.cached, self.start)
         self.seen = min(self.seen, self.start)
+
+
+def refuse_fork(session: Hashable, new_session: Hashable, known: Container[Hashable], busy: bool) -> None:
+    """Raises: ContractError, if `session` is unknown or generating (`busy`), or `new_session` exists."""
+    fault = f"there is no session {session!r}." if session not in known else ""
+    fault = fault or (f"session {new_session!r} exists; close it first." if new_session in known else "")
+    fault = fault or ("it is generating; wait for `generate` to return." if busy else "")
+    if fault:
+        raise ContractError(where=f"Engine.fork({session!r}, {new_session!r})", what=fault)

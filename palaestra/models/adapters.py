@@ -2,9 +2,8 @@
 
     layer(x) = W x + alpha / rank · B A x          A (rank, in) random, B (out, rank) zero at the start
 
-Several stand on one model: each has modules of its own over the very same weights, so that none needs to be switched
-on before it is used, and what one learns no other sees. Knows transformers models and peft. Knows nothing of
-tokenizers, engines or training.
+Several stand on one model. In training they share its modules, and a call says whose additions count (`adding`). Each
+has a model of its own over the very same weights beside it (by peft), to generate with and for files.
 """
 
 from __future__ import annotations
@@ -12,11 +11,13 @@ from __future__ import annotations
 import copy
 import functools
 import importlib
+import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -130,6 +131,90 @@ def own_weights(adapter: Any) -> nn.Module:
     return root
 
 
+class Addition(NamedTuple):
+    """Of one linear layer: x ↦ scaling · B(A(x))."""
+
+    a: nn.Linear
+    b: nn.Linear
+    scaling: float
+
+
+Additions = Mapping[str, Addition]  # by the layer's place in the model
+_additions: ContextVar[Additions | None] = ContextVar("palaestra_additions", default=None)
+
+
+@contextmanager
+def adding(additions: Additions | None) -> Iterator[None]:
+    """What the adapted layers of a shared model add in this call; None: nothing."""
+    token = _additions.set(additions)
+    try:
+        yield
+    finally:
+        _additions.reset(token)
+
+
+class AdaptedLinear(nn.Module):
+    """A layer of a model that several adapters share.
+
+    Args:
+        layer: linear. place: its name in the model.
+        fixed: an addition of every call, in place of those that calls name.
+    """
+
+    def __init__(self, layer: nn.Module, place: str, fixed: Addition | None = None) -> None:
+        super().__init__()
+        self.base_layer, self.place, self.fixed = layer, place, fixed
+        if fixed is not None:
+            self.lora_A, self.lora_B = fixed.a, fixed.b
+
+    def forward(self, x: Tensor) -> Tensor:
+        """layer(x) + scaling · B(A(x)), with the addition of this call, if there is one."""
+        result = self.base_layer(x)
+        found = self.fixed or (_additions.get() or {}).get(self.place)
+        if found is None:
+            return result  # type: ignore[no-any-return]
+        x = x.to(found.a.weight.dtype)
+        return (result + found.b(found.a(x)) * found.scaling).to(result.dtype)  # type: ignore[no-any-return]
+
+
+def adapt(model: nn.Module, places: Mapping[str, Addition | None]) -> None:
+    """Let these layers of a model add what a call says, or a fixed addition; those that do already stay as they are."""
+    for place, fixed in places.items():
+        layer = model.get_submodule(place)
+        if not isinstance(layer, AdaptedLinear):
+            model.set_submodule(place, AdaptedLinear(layer, place, fixed))
+
+
+def additions_of(adapter: Any) -> dict[str, Addition]:
+    """The additions of a model with an adapter, by the places of their layers.
+
+    Raises: CheckpointError, if it has more than plain low-rank additions.
+    """
+    found, rest = {}, {id(p) for p in own_weights(adapter).parameters()}
+    for place, part in adapter.get_base_model().named_modules():
+        plain = low_rank(part)
+        if plain is not None:
+            found[place] = plain[1]
+            rest -= {id(p) for p in (*plain[1].a.parameters(), *plain[1].b.parameters())}
+    if rest:
+        raise CheckpointError(
+            where="policy: adapter",
+            what=f"{len(rest)} of its trained tensors are no low-rank additions to linear layers.",
+            remedy="Use plain LoRA: no DoRA, no biases, and no modules or embeddings that are trained beside it.",
+        )
+    return found
+
+
+def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """All that a model computes with, each tensor once: by its name in the model without additions, and for a layer
+    with an addition `….lora_A` and `….lora_B`."""
+    known = set()
+    for name, tensor in model.state_dict().items():
+        if tensor.data_ptr() not in known:
+            known.add(tensor.data_ptr())
+            yield re.sub(r"(\.lora_[AB])\..*", r"\1", name.replace(".base_layer.", ".")), tensor
+
+
 def _place(root: nn.Module, path: Sequence[str], part: nn.Module) -> None:
     for name in path[:-1]:
         if name not in dict(root.named_children()):
@@ -138,16 +223,21 @@ def _place(root: nn.Module, path: Sequence[str], part: nn.Module) -> None:
     root.add_module(path[-1], part)
 
 
-def low_rank(part: nn.Module) -> tuple[nn.Module, Tensor, Tensor, float] | None:
-    """(layer, A, B, alpha / rank) of a linear layer with one plain low-rank addition; None, if it is anything else."""
+def low_rank(part: nn.Module) -> tuple[nn.Module, Addition] | None:
+    """The layer and its addition, of a linear layer with one plain low-rank addition; None, if it is anything else.
+
+    Dropout does not count: adapters are never in training mode.
+    """
+    if isinstance(part, AdaptedLinear):
+        return None if part.fixed is None else (part.base_layer, part.fixed)
     if (type(part).__module__, type(part).__name__) != ("peft.tuners.lora.layer", "Linear"):
         return None
     layer: Any = part
     names = list(layer.lora_A)
     plain = len(names) == 1 and layer.active_adapters == names and not layer.merged and not layer.disable_adapters
-    if not plain or layer.lora_variant or layer.fan_in_fan_out or type(layer.lora_dropout[names[0]]) is not nn.Identity:
+    if not plain or layer.lora_variant:
         return None
     a, b = layer.lora_A[names[0]], layer.lora_B[names[0]]
     if a.bias is not None or b.bias is not None:
         return None
-    return layer.base_layer, a.weight, b.weight, float(layer.scaling[names[0]])
+    return layer.base_layer, Addition(a, b, float(layer.scaling[names[0]]))

@@ -1,58 +1,46 @@
 """The adapter policy: low-rank additions to the model of another policy, which stays as it is (LoRA).
 
-Several stand on one base as policies of their own: the base's weights are in memory once, and each adapter has its own
-optimizer, version, value head, checkpoint and reference. Knows the language policy that it stands on and its model.
-Knows nothing of environments, rewards or estimators.
+Several stand on one base as policies of their own. They are trained through one shared module, and each has its own
+additions, optimizer, version, value head, checkpoint and reference.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from palaestra.data import RunSetup, derive
-from palaestra.data.protocols import Engine, Policy
 from palaestra.errors import RecipeError
-from palaestra.models.adapters import FOLDER, add_adapter, load_adapter, merged, own_weights, second
+from palaestra.models.adapters import (
+    FOLDER,
+    adapt,
+    add_adapter,
+    additions_of,
+    load_adapter,
+    merged,
+    own_weights,
+    second,
+)
 from palaestra.models.heads import ValueHead
 from palaestra.policies.language import LanguagePolicy
+from palaestra.policies.language_sampler import LanguageSampler
+from palaestra.policies.language_trainer import VALUE_HEAD, AdapterModule, LanguageTrainer, save_language
 from palaestra.registry import Positive, PositiveInt, register
-
-VALUE_HEAD = "value_head.safetensors"
-
-
-def _through(name: str) -> Any:
-    """What it does exactly as the language policy over the adapted model does it."""
-    return property(lambda self: getattr(self.language, name))
 
 
 @register("policy", "adapter", source="arXiv 2106.09685", extra="lora", modules=("peft",))
-class AdapterPolicy(Policy):
+class AdapterPolicy(LanguageSampler, LanguageTrainer):
     """A language policy that is another one plus a low-rank addition; only the addition is its own and learns.
 
     At the start it is its base exactly (B = 0). Adapters that change places change the roles they play.
     """
 
-    name = property(lambda self: self.language.name, lambda self, name: setattr(self.language, "name", name))
-    version = _through("version")
-    has_critic = _through("has_critic")
-    limit = _through("limit")
-    renderer = _through("renderer")
-    tokenizer = _through("tokenizer")
-    model = _through("model")
-    choices = _through("choices")
-    session = _through("session")
-    weights_changed = _through("weights_changed")
-    respond = _through("respond")
-    connected = _through("connected")
-    collate = _through("collate")
-    forward = _through("forward")
-    outputs = _through("outputs")
+    module: AdapterModule
 
     def __init__(
         self,
@@ -102,15 +90,22 @@ class AdapterPolicy(Policy):
             value = ValueHead(base.model.config.hidden_size, widths=value_layers, seed=seed).to(setup.device)
             if model is not None and (Path(model) / VALUE_HEAD).exists():
                 value.load_state_dict(load_file(Path(model) / VALUE_HEAD))
-        self.base, self.trainable, self.value_layers = of, True, value_layers
-        self.language = base.over(name, adapter.get_base_model(), value=value, critic_gradient=critic_gradient)
-        self.language.value_layers = value_layers
-        self._hold(adapter, value)
+        self.name, self.base, self.trainable, self.version = name, of, True, 0
+        self.tokenizer, self.renderer, self.limit = base.tokenizer, base.renderer, base.limit
+        self.has_critic, self.value_layers, self.engine = value_head, value_layers, None
+        self.network, self._base_architecture = base.as_base(), base.architecture()
+        self._hold(adapter, value, critic_gradient)
 
-    def _hold(self, adapter: Any, value: nn.Module | None) -> None:
-        self.adapter = adapter
-        parts: dict[str, nn.Module] = {"adapter": own_weights(adapter)}
-        self.module = nn.ModuleDict(parts if value is None else {**parts, "value": value})
+    def _hold(self, adapter: Any, value: nn.Module | None, critic_gradient: bool) -> None:
+        self.adapter, additions = adapter, additions_of(adapter)
+        adapt(self.network.model, dict.fromkeys(additions))
+        own = AdapterModule(own_weights(adapter), additions, value, critic_gradient=critic_gradient)
+        self.module = self.adapter_module = own
+
+    @property
+    def model(self) -> Any:  # type: ignore[override]
+        """The causal language model with the addition, over the base's weights."""
+        return self.adapter.get_base_model()
 
     @staticmethod
     def stands_on(options: Mapping[str, Any]) -> str:
@@ -118,44 +113,34 @@ class AdapterPolicy(Policy):
         return str(options["of"])
 
     @staticmethod
-    def outputs_with(options: Mapping[str, Any]) -> frozenset[str]:
-        """The outputs that a policy with these options has."""
-        return LanguagePolicy.outputs_with(options)
-
-    @staticmethod
     def abilities(options: Mapping[str, Any]) -> frozenset[str]:
         """What parts may use of this policy: {"tokens"}, and {"critic"} with a value head."""
         return frozenset({"tokens"} | ({"critic"} if options.get("value_head") else set()))
 
-    @property
-    def engine(self) -> Engine | None:
-        """What generates."""
-        return self.language.engine
-
-    @engine.setter
-    def engine(self, engine: Engine | None) -> None:
-        self.language.engine = engine
-
     def clone(self) -> AdapterPolicy:
         """The same policy on the same base with an adapter of its own, and no engine yet."""
         other = copy.copy(self)
-        adapter = second(self.adapter, self.module)
-        value = copy.deepcopy(self.module["value"]) if self.has_critic else None
-        model, gradient, version = adapter.get_base_model(), self.language.critic_gradient, self.version
-        other.language = self.language.over(self.name, model, value=value, critic_gradient=gradient)
-        other.language.version = version
-        other._hold(adapter, value)
+        other.engine = None
+        other._hold(second(self.adapter, self.module), copy.deepcopy(self.module.value), self.module.critic_gradient)
         return other
+
+    def trained_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Names and tensors of the additions."""
+        return (
+            (f"{place}.lora_{kind}", part.weight)
+            for place, addition in self.module.additions.items()
+            for kind, part in (("A", addition.a), ("B", addition.b))
+        )
 
     # ---- files --------------------------------------------------------------------------------------------
     def save(self, folder: str) -> None:
         """Write a Hugging Face folder of base and adapter in one, and the adapter alone below `adapter` (for peft)."""
-        value = self.module["value"] if self.has_critic else None
-        self.language.over(self.name, merged(self.adapter), value=value).save(folder)
+        save_language(Path(folder), merged(self.adapter), self.tokenizer, self.module.value)
         self.adapter.save_pretrained(Path(folder) / FOLDER, save_embedding_layers=False)
 
     def architecture(self) -> dict[str, Any]:
         """What must agree before weights are exchanged: the base's architecture and the adapter's."""
         config = self.adapter.peft_config[self.adapter.active_adapter]
         own = {"rank": config.r, "alpha": config.lora_alpha, "targets": sorted(config.target_modules)}
-        return {**self.language.architecture(), "kind": "adapter", "of": self.base, **own}
+        own["value_head"] = list(self.value_layers) or self.has_critic
+        return {**self._base_architecture, "kind": "adapter", "of": self.base, **own}

@@ -1,7 +1,7 @@
 """LanguageSamples: recorded steps as training samples of a language model.
 
 Steps of one segment are one sequence, because their ids are an exact prefix of one another: each token is
-read once however many turns an episode has. Knows ids and rows. Knows no model.
+read once however many turns an episode has.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from palaestra.data import Row
 
 
 class LanguageInputs(NamedTuple):
-    """A batch as tensors: ids (samples, length), places of the response tokens' logits, their ids, ends."""
+    """A batch as tensors: ids (samples, length), places of the response tokens' logits, their ids, ends; the length of
+    each sample without padding, and the sampling temperature."""
 
     ids: Tensor
     response: tuple[Tensor, Tensor]
     targets: Tensor
     ends: Tensor
+    lengths: list[int]
+    temperature: float
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -60,7 +63,8 @@ class LanguageSamples:
         tensor, row, column, target, end = (
             torch.from_numpy(array).to(device) for array in (ids, rows, places - 1, targets, ends)
         )
-        return LanguageInputs(tensor, (row, column), target, end)
+        lengths = self.cost[list(which)].tolist()
+        return LanguageInputs(tensor, (row, column), target, end, lengths, self.temperature)
 
 
 @dataclass(slots=True, eq=False)

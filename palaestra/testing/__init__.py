@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from palaestra.testing.contexts import check_context
     from palaestra.testing.devices import FakeDevice
+    from palaestra.testing.engines import check_engine
     from palaestra.testing.environments import check_environment
     from palaestra.testing.estimators import check_estimator
     from palaestra.testing.fakes import EchoEnvironment, ScriptedPolicy, TinyModel
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "check_context": "contexts",
+    "check_engine": "engines",
     "check_environment": "environments",
     "check_estimator": "estimators",
     "check_loss": "losses",
@@ -30,6 +32,7 @@ __all__ = [
     "ScriptedPolicy",
     "TinyModel",
     "check_context",
+    "check_engine",
     "check_environment",
     "check_estimator",
     "check_loss",

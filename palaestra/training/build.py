@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from palaestra.bound import BoundPart
 from palaestra.data import Play, RunSetup, StopReason, Task, Trajectory, derive
 from palaestra.data.abilities import has, require, sizes_of
-from palaestra.data.protocols import Policy, complete
-from palaestra.engines import InProcessEngine
+from palaestra.data.protocols import Engine, Policy, complete
 from palaestra.errors import ContractError, RecipeError, nearest
 from palaestra.models.devices import run_device
 from palaestra.policies.scripted import expert, random
@@ -58,7 +58,7 @@ def build_setup(settings: RunSettings) -> RunSetup:
         ],
     )
     make_policies(settings, setup)
-    connect_engine(setup.policies, setup.device)
+    setup.engine = connect_engine(setup.policies, setup.device, settings.engine)
     setup.program = settings.program
     declared = roles_of(setup.program)
     setup.roles = make_roles(settings, source.agents, declared, setup.policies)
@@ -136,13 +136,25 @@ def _policy(name: str, settings: PolicySettings, setup: RunSetup) -> Any:
     return policy
 
 
-def connect_engine(policies: Mapping[str, Any], device: str) -> None:
-    """One engine serves all policies that generate tokens."""
+def connect_engine(policies: Mapping[str, Any], device: str, engine: BoundPart) -> Engine | None:
+    """One engine of this kind serves all policies that generate tokens; None, if there is none.
+
+    Raises: ContractError, for an engine of an earlier version of the protocol.
+    """
     models = {name: policy.model for name, policy in policies.items() if policy.model is not None}
-    if models:
-        engine = InProcessEngine(models=models, device=device)
-        for name in models:
-            policies[name].engine = engine
+    if not models:
+        return None
+    made = engine.part.target(models, device, **engine.options)
+    if hasattr(made, "weights_changed") and not hasattr(made, "publish"):
+        raise ContractError(
+            where=f"engine: {engine.name}",
+            what="its method `weights_changed(…)` is called `publish(policy, named_tensors, version)` now.",
+            remedy="Rename it.",
+        )
+    complete(made, Engine, where=f"engine: {engine.name}")
+    for name in models:
+        policies[name].engine = made
+    return made
 
 
 def transcripts(settings: RunSettings, make: Callable[[], Any], source: Any) -> list[str]:

@@ -92,9 +92,11 @@ class Collector(Experience):
         self._past.append({n: (p.version, copy.deepcopy(p.module.state_dict())) for n, p in self._learners.items()})
 
     def close(self) -> None:
-        """End the workers of a runner that is its own; that of the run is closed with the run."""
+        """End the workers of a runner that is its own, and its engine; those of the run are closed with the run."""
         if self.acting is not self.setup:
             self.acting.runner.close()
+            if self.acting.engine is not None:
+                self.acting.engine.shutdown()
 
     # ---- which plays an iteration has -----------------------------------------------------------------------
     def plays(self, step: int) -> list[Play]:
@@ -193,9 +195,9 @@ class Collector(Experience):
 def _with_copies(setup: RunSetup, settings: RunSettings) -> RunSetup:
     """The setup with copies of the policies that have weights, and with an engine and a runner of their own."""
     policies = {name: p.clone() if p.module is not None else p for name, p in setup.policies.items()}
-    connect_engine(policies, setup.device)
+    engine = connect_engine(policies, setup.device, settings.engine)
     roles = {name: dataclasses.replace(role, policy=policies[role.policy.name]) for name, role in setup.roles.items()}
-    acting = dataclasses.replace(setup, policies=policies, roles=roles)
+    acting = dataclasses.replace(setup, policies=policies, roles=roles, engine=engine)
     acting.runner = settings.rollout.runner.part.target(acting, settings.rollout)
     if setup.ranks.world > 1:
         acting.runner = SharedRunner(acting.runner, setup.ranks)

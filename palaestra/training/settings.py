@@ -140,6 +140,7 @@ class RunSettings(Section):
     program: BoundPart = BoundPart(name="play")
     agents: dict[str, RoleSettings] = {"*": RoleSettings()}
     policies: dict[str, PolicySettings]
+    engine: BoundPart = BoundPart(name="in_process")  # what generates for policies of tokens
     reference: Literal["start"] | None = None  # weights that KL terms refer to: those after the warm start
     warm_start: WarmStartSettings | None = None
     experience: BoundPart = BoundPart(name="rollout")
@@ -192,6 +193,7 @@ PART_SLOTS: dict[str, str] = {
     "policies.*.optimizer": "optimizer",
     "policies.*.loss": "loss",
     "policies.*.regularizers": "regularizer",
+    "engine": "engine",
     "warm_start.optimizer": "optimizer",
     "experience": "experience",
     "sampler": "sampler",

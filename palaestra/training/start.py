@@ -124,6 +124,8 @@ def _trainer(
     resources, ranks = resources or ExitStack(), ranks or Ranks()
     setup = build_setup(settings)
     setup.folder, setup.ranks = folder.path, ranks
+    if setup.engine is not None:
+        resources.callback(setup.engine.shutdown)
     resources.callback(setup.runner.close)
     if ranks.world > 1:
         setup.runner = SharedRunner(setup.runner, ranks)

@@ -76,7 +76,7 @@ def test_5_engines() -> None:
         def close(self, session: Any) -> None: ...
 
     engine = Plain()
-    engine.weights_changed("main", 1), engine.dismiss("main")
+    engine.publish("main", (), 1), engine.dismiss("main")
     with pytest.raises(ContractError, match="cannot fork a session"):
         engine.fork("a", "b")
     with pytest.raises(ContractError, match="`other` is another one"):

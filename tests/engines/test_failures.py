@@ -63,7 +63,8 @@ def test_prompts_that_cannot_be_read():  # rule 1
 
 def test_logits_that_are_not_finite():  # rule 2
     models = {"p": small_model(), "sound": small_model(1)}
-    engine = InProcessEngine(models=models, versions={"p": 3})
+    engine = InProcessEngine(models=models)
+    engine.publish("p", (), 3)
     talkers = [Talker(engine, 0), Talker(engine, 1), Talker(engine, 2, policy="sound")]
 
     async def play(count: int = 3) -> list[object]:
@@ -75,7 +76,7 @@ def test_logits_that_are_not_finite():  # rule 2
     good = weight.clone()
     with torch.no_grad():
         weight.fill_(torch.nan)
-    engine.weights_changed("p", 4)
+    engine.publish("p", (), 4)
     # A long prompt leaves not-a-number values in the slot, beyond where the next, short one ends.
     first, second, third = asyncio.run(play(40))
     for failure in (first, second):
@@ -84,7 +85,7 @@ def test_logits_that_are_not_finite():  # rule 2
     assert not isinstance(third, BaseException)
     with torch.no_grad():
         weight.copy_(good)
-    engine.weights_changed("p", 5)
+    engine.publish("p", (), 5)
     assert not any(isinstance(answer, BaseException) for answer in asyncio.run(play()))
     for talker in talkers:
         assert_true_to(models[talker.policy], talker)

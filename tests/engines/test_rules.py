@@ -138,7 +138,8 @@ def test_short_responses_do_not_wait_for_a_long_one():  # rule 5
 
 def test_several_policies_at_once():  # rule 6
     models = {name: small_model(seed, layers=seed) for seed, name in enumerate(("left", "right"), start=1)}
-    engine = InProcessEngine(models=models, versions={"left": 4})
+    engine = InProcessEngine(models=models)
+    engine.publish("left", (), 4)
     talkers = [Talker(engine, number // 2, policy=("left", "right")[number % 2]) for number in range(8)]
     asyncio.run(talk_all(talkers))
     for talker in talkers:
@@ -155,7 +156,7 @@ def test_sessions_outlive_their_weights():  # rule 7
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(1.1)
-    engine.weights_changed("p", 7)
+    engine.publish("p", (), 7)
     for talker in talkers:
         talker.turns.clear()
     engine.statistics.reset()
@@ -169,8 +170,9 @@ def test_sessions_outlive_their_weights():  # rule 7
 
 
 def test_weights_change_inside_a_response():  # rule 7
-    model, version = small_model(), {"p": 1}
-    engine = InProcessEngine(models={"p": model}, versions=lambda policy: version[policy])
+    model = small_model()
+    engine = InProcessEngine(models={"p": model})
+    engine.publish("p", (), 1)
     talker = Talker(engine, 0)
 
     async def play() -> None:
@@ -179,7 +181,7 @@ def test_weights_change_inside_a_response():  # rule 7
             await asyncio.sleep(0)
         with torch.no_grad():
             model.model.embed_tokens.weight.mul_(0.5)
-        version["p"] = 2
+        engine.publish("p", (), 2)
         await waiting
 
     asyncio.run(play())

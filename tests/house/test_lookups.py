@@ -26,6 +26,7 @@ ALLOWED = {  # a file, or a folder that ends in "/" → whose objects are asked 
     "palaestra/envs/adapters/": "objects of other libraries",
     "palaestra/models/attention.py": "attention layers of transformers",
     "palaestra/policies/language.py": "configurations of transformers",
+    "palaestra/policies/language_trainer.py": "configurations of transformers",
     "palaestra/recipe/origins.py": "PyYAML's errors",
     "palaestra/registry.py": "the one place that asks functions and classes for what they say of themselves",
     "palaestra/rollout/slots.py": "Gymnasium's spaces",

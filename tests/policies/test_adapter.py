@@ -3,12 +3,14 @@ weights are in memory once, and an adapter's module holds its own alone; (3) tra
 as they are; (4) two adapters that change places change what they do; (5) one engine serves base and adapters at once,
 and its numbers are the trainer's, whoever else is in the batch; (6) a clone has an adapter of its own on the same base;
 (7) what is saved is one model for everybody, and an adapter for peft and for this policy; (8) the global random state
-is left alone, and what does not fit is refused.
+is left alone, and what does not fit is refused; (9) they are trained through one module, which a call hands its
+adapter, also from several threads at once, and without one it is the base; no call changes a `requires_grad`.
 """
 
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,10 @@ from palaestra.engines import InProcessEngine
 from palaestra.engines.forward import LlamaForward, TransformersForward, forward_of
 from palaestra.errors import CheckpointError, RecipeError
 from palaestra.models import load_causal_lm
-from palaestra.models.adapters import own_weights
+from palaestra.models.adapters import own_weights, sharing
 from palaestra.policies.adapter import AdapterPolicy
 from palaestra.policies.language import LanguagePolicy
+from palaestra.policies.sequences import LanguageSamples
 from palaestra.testing import ScriptedPolicy, TinyModel
 from tests.engines.conversations import lively
 
@@ -45,7 +48,7 @@ def stirred(policy: AdapterPolicy, seed: int = 0) -> AdapterPolicy:
     """With an adapter that does something."""
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for p in policy.module["adapter"].parameters():
+        for p in policy.module.adapter.parameters():
             p.normal_(std=0.3, generator=draw)
     return policy
 
@@ -162,7 +165,7 @@ def test_5_one_engine_for_all(run_setup: RunSetup, rank: int) -> None:
 
 def test_5_other_adapters_take_the_general_way(run_setup: RunSetup) -> None:
     adapter = stirred(AdapterPolicy("one", run_setup, of="base"))
-    adapter.model.model.layers[0].mlp.up_proj.lora_dropout["default"] = torch.nn.Dropout(0.5)
+    adapter.model.model.layers[0].mlp.up_proj.lora_A["default"].bias = torch.nn.Parameter(torch.zeros(8))
     assert isinstance(forward_of(adapter.model, length=64), TransformersForward)
     found = say([adapter], PROMPTS)["one", 0]
     np.testing.assert_allclose(found.logprobs, trainers(adapter, PROMPTS[0], found.tokens), atol=1e-5, rtol=0)
@@ -189,14 +192,14 @@ def test_6_a_twin(run_setup: RunSetup) -> None:
 
 def test_7_saved(run_setup: RunSetup, tmp_path: Path) -> None:
     one = stirred(AdapterPolicy("one", run_setup, of="base", rank=4, alpha=6.0, value_head=True))
-    torch.nn.init.normal_(one.module["value"].linear.weight)
+    torch.nn.init.normal_(one.module.value.linear.weight)
     one.save(str(tmp_path))
     whole = LanguagePolicy("whole", RunSetup(seed=2), model=str(tmp_path), value_head=True)
     torch.testing.assert_close(logits(whole), logits(one), atol=1e-5, rtol=0)
     again = AdapterPolicy("again", run_setup, of="base", model=str(tmp_path), value_head=True)
     assert torch.equal(logits(again), logits(one)) and again.architecture() == one.architecture()
     for policy in (whole, again):
-        assert same(policy.module["value"].state_dict(), one.module["value"].state_dict())
+        assert same(policy.module.value.state_dict(), one.module.value.state_dict())
     assert all(p.requires_grad for p in again.module.parameters()) and len(
         list(own_weights(again.adapter).parameters())
     )
@@ -235,3 +238,54 @@ def test_8_abilities() -> None:
     assert AdapterPolicy.abilities({"of": "base"}) == {"tokens"}
     assert AdapterPolicy.abilities({"of": "base", "value_head": True}) == {"tokens", "critic"}
     assert AdapterPolicy.stands_on({"of": "base"}) == "base"
+
+
+def samples() -> LanguageSamples:
+    """Two sequences of seven ids, of which the last four are responses."""
+    return LanguageSamples(
+        ids=[row.numpy() for row in IDS],
+        places=[np.arange(3, 7)] * 2,
+        token_index=np.arange(8),
+        token_start=np.array([0, 4, 8]),
+        end_row=np.array([-1, -1]),
+        ends=np.array([-1, -1]),
+        temperature=1.0,
+    )
+
+
+def logprobs_of(policy: Any) -> Tensor:
+    return policy.forward(samples(), [0, 1], ("logprob",))["logprob"]  # type: ignore[no-any-return]
+
+
+def test_9_one_module_for_all(run_setup: RunSetup) -> None:
+    base = run_setup.policies["base"]
+    one = stirred(AdapterPolicy("one", run_setup, of="base"), 1)
+    two = stirred(AdapterPolicy("two", run_setup, of="base", targets=("q_proj",), value_head=True), 2)
+    network = one.network
+    assert network is two.network is one.clone().network and network is not base.network
+    wanted = {name: p.requires_grad for name, p in network.named_parameters()}
+    for policy in (one, two):
+        theirs = torch.log_softmax(policy.model(IDS).logits, -1)[:, 2:-1].gather(2, IDS[:, 3:, None])[..., 0]
+        assert torch.equal(logprobs_of(policy), theirs.flatten()), "what peft computes"
+    batch = samples().batch([0, 1])
+    assert torch.equal(network(batch, ("logprob",), adapter=None)["logprob"], logprobs_of(base)), "the reference"
+    logprobs_of(two).sum().backward()
+    assert all(p.grad is not None for p in two.module.adapter.parameters())
+    assert all(p.grad is None for p in (*base.module.parameters(), *one.module.parameters(), *network.parameters()))
+    assert {name: p.requires_grad for name, p in network.named_parameters()} == wanted and not any(wanted.values())
+
+
+def test_9_from_several_threads(run_setup: RunSetup) -> None:
+    policies = [stirred(AdapterPolicy(str(seed), run_setup, of="base"), seed) for seed in range(4)]
+    alone = [logprobs_of(policy) for policy in policies]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(10):
+            assert all(torch.equal(*pair) for pair in zip(pool.map(logprobs_of, policies), alone, strict=True))
+
+
+def test_8_more_than_low_rank(run_setup: RunSetup, tmp_path: Path) -> None:
+    base = run_setup.policies["base"]
+    config = peft.LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM", use_dora=True)
+    peft.get_peft_model(sharing(base.model), config).save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match="no low-rank additions"):
+        AdapterPolicy("one", run_setup, of="base", model=str(tmp_path))

@@ -22,7 +22,7 @@ SETUP = RunSetup(seed=3, vector_size=None, action_count=None, texts=lambda: ["wa
 def policy(**options: Any) -> LanguagePolicy:
     """A tiny one, whose values depend on the hidden states."""
     made = LanguagePolicy("main", SETUP, value_head=True, **SIZES, **options)
-    torch.nn.init.ones_(made.module["value"].linear.weight)
+    torch.nn.init.ones_(made.module.value.linear.weight)
     return made
 
 
@@ -46,7 +46,7 @@ def value_loss(of: LanguagePolicy) -> dict[str, float]:
     (now["value"].square().sum() + now.bootstrap_value[0] ** 2).backward()
     sizes = {}
     for name in ("model", "value"):
-        gradients = [p.grad for p in of.module[name].parameters() if p.grad is not None]
+        gradients = [p.grad for p in of.module.get_submodule(name).parameters() if p.grad is not None]
         sizes[name] = float(sum(g.abs().sum() for g in gradients))
     return sizes
 

@@ -200,22 +200,17 @@ def test_7_weights_change_inside_a_response() -> None:
     torch.manual_seed(0)
     models = [make_causal_lm(vocabulary=32, hidden=32, layers=2, heads=2, context=64, seed=seed) for seed in (0, 1)]
     acting = make_causal_lm(vocabulary=32, hidden=32, layers=2, heads=2, context=64, seed=0)
-    version, passes = 0, 0
-
-    def ask(name: str) -> int:
-        nonlocal version, passes
-        passes += 1
-        if passes == 4:
-            version = 1
-            acting.load_state_dict(models[1].state_dict())
-        return version
-
-    engine = InProcessEngine(models={"main": acting}, versions=ask)
+    engine = InProcessEngine(models={"main": acting})
     prompt = np.arange(1, 6, dtype=np.int32)
 
     async def generate() -> Any:
         request = Request(policy="main", session=0, prompt=prompt, seed=1, max_tokens=8)
-        return (await engine.generate(request)).action
+        waiting = asyncio.create_task(engine.generate(request))
+        while engine.statistics.sampled_tokens < 4:
+            await asyncio.sleep(0)
+        acting.load_state_dict(models[1].state_dict())
+        engine.publish("main", (), 1)
+        return (await waiting).action
 
     found = asyncio.run(generate())
     drawn_by = found.versions.tolist()

@@ -87,7 +87,7 @@ def trajectory(group: int, episode: object) -> Trajectory:
 def test_2_same_first_update(one_file: ModuleType, groups: list[list[object]]) -> None:
     model = one_file.make_model()
     policy = LanguagePolicy("main", RunSetup(seed=0, texts=lambda: ["x"]), hidden=32, heads=2, vocabulary=300)
-    policy.module["model"] = copy.deepcopy(model)
+    policy.module.model = copy.deepcopy(model)
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
     norm = one_file.update(model, optimizer, groups)

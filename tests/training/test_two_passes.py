@@ -88,7 +88,7 @@ def policy() -> LanguagePolicy:
         "main", RunSetup(seed=0, texts=lambda: ["x"]), hidden=16, heads=2, layers=1, context=64, vocabulary=260,
         value_head=True,
     )  # fmt: skip
-    torch.nn.init.normal_(made.module["value"].linear.weight, std=0.1, generator=torch.Generator().manual_seed(1))
+    torch.nn.init.normal_(made.module.value.linear.weight, std=0.1, generator=torch.Generator().manual_seed(1))
     return made
 
 

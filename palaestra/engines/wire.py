@@ -1,0 +1,167 @@
+"""What an engine process and its client say to each other: HTTP/1.1 with JSON bodies, weights through a shared folder.
+
+    POST /state                                                            → process, folder
+    POST /serve     policy, version, file, model, additions, base          a policy more, or the same one anew
+    POST /publish   policy, version, file                                  weights have changed
+    POST /generate  request, close                                         → response; first it closes sessions
+    POST /fork      session, new_session
+    POST /dismiss   policies
+
+A body but that of `/state` names the process that it means, as `/state` told it: what an earlier process knew, one that
+was started in its place does not. Answers are JSON; a status that is not 200 stands for an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from palaestra.data.entropy_signal import EntropyScale, EntropyTemperature
+from palaestra.data.interaction import Action, FinishReason
+from palaestra.data.protocols import Request, Response
+from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, UnknownName
+from palaestra.models.adapters import Addition, adapt, low_rank, named_tensors, sharing
+
+OK, REFUSED, UNAUTHORIZED, OTHER_PROCESS = 200, 400, 401, 409
+LARGEST_HEAD, LARGEST_BODY = 2**14, 2**26  # bytes
+TOKEN = "PALAESTRA_ENGINE_TOKEN"  # the environment variable with the secret of an engine process
+ERRORS = {kind.__name__: kind for kind in (EpisodeFailure, ContractError, UnknownName, PalaestraError)}
+
+
+# ---- messages ---------------------------------------------------------------------------------------------
+def message(first: str, body: Any, *, token: str = "") -> bytes:
+    """An HTTP message: its first line, a few headers and a JSON body."""
+    content = json.dumps(body, separators=(",", ":")).encode()
+    secret = f"Authorization: Bearer {token}\r\n" if token else ""
+    head = f"{first}\r\nHost: engine\r\n{secret}Content-Length: {len(content)}\r\nConnection: close\r\n\r\n"
+    return head.encode() + content
+
+
+async def read_message(reader: asyncio.StreamReader) -> tuple[list[str], dict[str, str], Any]:
+    """Words of the first line, headers in lower case, and the JSON body.
+
+    Raises: ConnectionError, if the other side has gone, or says what is no such message.
+    """
+    try:
+        first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").strip().split("\r\n")
+        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        length = int(headers.get("content-length", 0))
+        if length > LARGEST_BODY:
+            raise ConnectionError(f"a message of {length} bytes; at most {LARGEST_BODY} are read")
+        return first.split(), headers, json.loads(await reader.readexactly(length) or b"{}")
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
+        raise ConnectionError(f"{type(error).__name__}: {error}") from error
+
+
+def request_json(request: Request, session: str, policy: str) -> dict[str, Any]:
+    """A request as JSON values, under the names that the process knows."""
+    return {**asdict(request), "prompt": request.prompt.tolist(), "session": session, "policy": policy}
+
+
+def request_of(said: dict[str, Any]) -> Request:
+    """The request that these JSON values describe."""
+    rule = said["entropy_temperature"]
+    if rule is not None:
+        rule = EntropyTemperature(**{**rule, "scale": EntropyScale(**rule["scale"])})
+    prompt, stop = np.array(said["prompt"], np.int32), tuple(said["stop"])
+    return Request(**{**said, "prompt": prompt, "stop": stop, "entropy_temperature": rule})
+
+
+def response_json(response: Response) -> dict[str, Any]:
+    """A response as JSON values; float32 numbers survive the way there and back."""
+    action = response.action
+    arrays = {name: getattr(action, name) for name in ("tokens", "logprobs", "entropy", "versions")}
+    lists = {name: None if array is None else array.tolist() for name, array in arrays.items()}
+    return {**lists, "finish": action.finish.value, "version": response.version}
+
+
+def response_of(said: Mapping[str, Any]) -> Response:
+    """The response that these JSON values describe."""
+    kinds = {"tokens": np.int32, "logprobs": np.float32, "entropy": np.float32, "versions": np.int32}
+    arrays: dict[str, Any] = {
+        name: None if said[name] is None else np.array(said[name], kind) for name, kind in kinds.items()
+    }
+    return Response(action=Action(**arrays, finish=FinishReason(said["finish"])), version=said["version"])
+
+
+def error_json(error: PalaestraError) -> dict[str, Any]:
+    """An error as JSON values."""
+    kind = next(name for name, kind in ERRORS.items() if isinstance(error, kind))
+    said = {"error": kind, "where": error.where, "what": error.what, "options": error.options, "remedy": error.remedy}
+    return {**said, "boundary": error.boundary} if isinstance(error, EpisodeFailure) else said
+
+
+def error_of(said: Mapping[str, Any]) -> PalaestraError:
+    """The error that these JSON values describe."""
+    return ERRORS[said["error"]](**{name: value for name, value in said.items() if name != "error"})
+
+
+# ---- weights ----------------------------------------------------------------------------------------------
+def write_tensors(folder: Path, policy: str, version: int, tensors: Iterable[tuple[str, Tensor]]) -> Path:
+    """Tensors as `<policy>-<version>.safetensors`, which appears as a whole."""
+    path = folder / f"{quote(policy, safe='')}-{version}.safetensors"
+    beside = path.with_suffix(".tmp")
+    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors}, beside)
+    os.replace(beside, path)
+    return path
+
+
+def read_tensors(path: Path, model: nn.Module) -> None:
+    """Put the tensors of a file where the model has them.
+
+    Raises: ContractError, for a name that the model does not have, or another shape.
+    """
+    places = dict(named_tensors(model))
+    for name, tensor in load_file(path).items():
+        if name not in places or places[name].shape != tensor.shape:
+            raise ContractError(where=f"engine process, {path.name}", what=f"the model has no tensor {name} like this.")
+        places[name].copy_(tensor)
+
+
+def describe(model: Any) -> tuple[dict[str, Any], dict[str, float]]:
+    """A model's configuration, and the scaling of its low-rank additions by layer.
+
+    Raises: ContractError, if its weights are not all there: additions of another kind.
+    """
+    parts = {name: low_rank(part) for name, part in model.named_modules()}
+    additions = {name: found[1].scaling for name, found in parts.items() if found is not None}
+    config = {**model.config.to_dict(), "dtype": str(next(model.parameters()).dtype).removeprefix("torch.")}
+    return config, additions
+
+
+def empty_model(config: Mapping[str, Any]) -> Any:
+    """A model of this configuration, with any weights."""
+    options = {name: value for name, value in config.items() if name not in ("model_type", "dtype")}
+    made = AutoConfig.for_model(config["model_type"], **options)
+    return AutoModelForCausalLM.from_config(made, dtype=getattr(torch, config["dtype"])).eval().requires_grad_(False)
+
+
+def with_additions(base: Any, additions: Mapping[str, float], path: Path) -> Any:
+    """A model over the base's weights, whose layers add what a file has for them."""
+    model, tensors, device = sharing(base), load_file(path), next(base.parameters()).device
+
+    def product(weight: Tensor) -> nn.Linear:
+        linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+        linear.weight = nn.Parameter(weight.to(device, copy=True), requires_grad=False)
+        return linear
+
+    adapt(
+        model,
+        {
+            place: Addition(product(tensors[f"{place}.lora_A"]), product(tensors[f"{place}.lora_B"]), scaling)
+            for place, scaling in additions.items()
+        },
+    )
+    return model

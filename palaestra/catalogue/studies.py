@@ -6,10 +6,9 @@ them.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import pydantic
 import yaml
@@ -18,7 +17,7 @@ from palaestra.catalogue.systems import System
 from palaestra.errors import RecipeError
 
 DEFAULT_SETUP = "setups/rooms-tiny.yaml"
-STUDIES, RESULTS, SEEN = "studies", "results", "seen.md"
+STUDIES, RESULTS = "studies", "results"
 SYSTEMS, SHARED = "palaestra/systems", "benchmarks"
 
 
@@ -106,19 +105,3 @@ def trained_with(system: System, studies: Sequence[Study]) -> list[str]:
         return [DEFAULT_SETUP, system.overlay]
     files = [layer for layer in layers if layer.endswith(".yaml")]
     return [study.setup, *files, *study.overrides, *(layer for layer in layers if layer not in files)]
-
-
-def result(root: Path, study: Study) -> Mapping[str, Any] | None:
-    """What the study's last run gave: the comparison, with `measures`; None if it never ran."""
-    path = results_of(root, study) / "comparison.json"
-    if not path.exists():
-        return None
-    measures = path.with_name("measures.json")
-    more = json.loads(measures.read_text(encoding="utf-8")) if measures.exists() else {}
-    return {**json.loads(path.read_text(encoding="utf-8")), "measures": more}
-
-
-def seen(root: Path, study: Study) -> str:
-    """What was seen, in words written after the run, with the reason where the relation failed; "" before."""
-    path = results_of(root, study) / SEEN
-    return path.read_text(encoding="utf-8").strip() if path.exists() else ""

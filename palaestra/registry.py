@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 
 import pydantic
 
+from palaestra.clashes import Clash
 from palaestra.errors import ContractError, MissingExtra, UnknownName, missing_extra, nearest
 from palaestra.index import add, known_parts
 from palaestra.options import (
@@ -145,6 +146,7 @@ class Part:
     extra: str = ""
     modules: tuple[str, ...] = ()
     first: tuple[str, ...] = ()
+    clashes: tuple[Clash, ...] = ()
 
     @property
     def options(self) -> type[pydantic.BaseModel]:
@@ -219,6 +221,7 @@ def register(
     extra: str = "",
     modules: tuple[str, ...] = (),
     first: tuple[str, ...] = (),
+    clashes: tuple[Clash, ...] = (),
 ) -> Callable[[P], P]:
     """Make a function or class a part of `slot`, known in recipes as `name`.
 
@@ -244,6 +247,7 @@ def register(
         source: "arXiv 2505.10978", or where the formula comes from.
         extra: the optional dependencies that it needs, as in `pip install 'palaestra[extra]'`.
         modules: of the extra, those that it imports whatever its options are; a recipe is refused where one is absent.
+        clashes: what it does not go with in a recipe, each with the reason and the way out.
         first: options that stand first where options are listed; the others follow in the order of the signature.
 
     The signature says the rest. Positional parameters are *data*: whoever calls the part hands them over, by position
@@ -278,6 +282,7 @@ def register(
             extra=extra,
             modules=modules,
             first=first,
+            clashes=clashes,
         )
         return made  # type: ignore[no-any-return]
 

@@ -20,7 +20,8 @@ from torch import Tensor
 from palaestra.algebra import Aggregation
 from palaestra.data import TokenBatch
 from palaestra.errors import ContractError
-from palaestra.testing import FakeDevice, check_loss
+from palaestra.testing import check_loss
+from tests.fake_device import FakeDevice
 from tests.parts.batches import batches, filled, quick
 from tests.registered import targets
 

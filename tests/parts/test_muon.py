@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from palaestra.errors import CheckpointError, ContractError, InvalidData, RecipeError
-from palaestra.models.attention import AttentionMeter, bound_logits, reading
+from palaestra.models.attention import reading
 from palaestra.models.networks import ActorCritic, RecurrentActorCritic
 from palaestra.parts.optimizers import AdamW, Muon, matrices_of, orthogonalized
+from palaestra.systems.kimi_rl.attention import AttentionMeter, bound_logits
 from palaestra.systems.kimi_rl.muon_clip import MuonClip
 from tests.parts.language_models import IDS, backward, grouped, largest, llama, trained
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from palaestra.models.attention import heads_of
 from palaestra.parts.optimizers import AdamW, Muon
+from palaestra.systems.kimi_rl.attention import heads_of
 from palaestra.systems.kimi_rl.muon_clip import MuonClip
 from tests.parts.language_models import grouped, largest, llama, trained
 

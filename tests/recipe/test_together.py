@@ -11,10 +11,10 @@ from typing import Any, get_args
 import pytest
 
 from palaestra import registry
-from palaestra.algebra import Aggregation
 from palaestra.clashes import PartPattern, SettingPattern
 from palaestra.errors import RecipeError
 from palaestra.index import known_parts
+from palaestra.options import Aggregation
 from palaestra.recipe import load
 from palaestra.registry import STAGES
 

@@ -27,7 +27,8 @@ from palaestra.registry import Degrees, Positive, register
         Clash(
             options={"average": ("token",)},
             other=SettingPattern(key="aggregate.how", values=("sequence-mean", "step-mean", "trajectory-step-mean")),
-            why="Its advantages balance over tokens; an average over a trajectory's own tokens corrects for length again.",
+            why="Its advantages balance over tokens; an average over a trajectory's own tokens corrects for length "
+            "again.",
             ways="Set aggregate.how=token-mean, or advantage.hapo.average=trajectory.",
         ),
     ),

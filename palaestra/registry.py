@@ -253,8 +253,7 @@ def register(
     The signature says the rest. Positional parameters are *data*: whoever calls the part hands them over, by position
     or by name (an estimator gets the table, a loss the batch, a policy its name and setting). Keyword-only parameters
     are *options*: a recipe sets them, and a direct call's are checked as a recipe's are. `reads`, `writes` and `uses`
-    are neither: they say what must be true of the data and of the setup, so that a recipe can be checked without
-    running. What a part does not declare is unknown and never refused.
+    say what must be true of data and setup, so that a recipe can be checked before it runs.
     """
     if slot not in SLOTS:
         raise UnknownName(where=f"register({slot!r}, {name!r})", what=f"no slot `{slot}`.", options=SLOTS)

@@ -28,7 +28,7 @@ from palaestra.bound import BoundPart, bind
 from palaestra.commands.evaluate import load_weights, open_run
 from palaestra.data import RunSetup
 from palaestra.envs.adapters.openspiel.tables import Tabular, average, nash_conv
-from palaestra.evaluation.exploitability import tabular
+from palaestra.envs.adapters.openspiel.tabular import tabular
 from palaestra.evaluation.statistics import Interval, t_interval, wilson_interval
 from palaestra.launch.arms import ArmRun, run_all
 from palaestra.recipe import load

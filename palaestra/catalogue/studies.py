@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import pydantic
 import yaml
 
-from palaestra.catalogue.systems import System
+from palaestra.catalogue.systems import System, checked
 from palaestra.errors import RecipeError
 
 DEFAULT_SETUP = "setups/rooms-tiny.yaml"
@@ -67,14 +67,8 @@ def studies(root: Path) -> list[Study]:
 
 def _read(path: Path, root: Path) -> Study:
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    try:
-        study = Study(name=path.stem, folder=path.parents[1].relative_to(root).as_posix(), **content)
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(piece) for piece in first["loc"])
-        raise RecipeError(
-            where=f"{path.name}  {key}", what=f"{first['msg'].lower()}.", options=Study.model_fields
-        ) from None
+    folder = path.parents[1].relative_to(root).as_posix()
+    study = checked(Study, content, where=path.name, name=path.stem, folder=folder)
     if study.reference not in study.arms:
         raise RecipeError(
             where=f"{path.name}  reference", what=f"no arm is called `{study.reference}`.", options=study.arms

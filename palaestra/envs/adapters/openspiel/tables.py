@@ -1,8 +1,8 @@
 """Policies of a game as tables, and what tables are worth: exploitability, averages, who beats whom.
 
-A table holds the probabilities of the legal moves at every information state. `palaestra.evaluation.exploitability`
-makes one of a trained policy. Tables can be averaged (a mixture whose member is drawn at the beginning of a game is
-such an average), and OpenSpiel computes what best answers gain against them.
+A table holds the probabilities of the legal moves at every information state; `tabular.py` makes one of a policy.
+Tables can be averaged (a mixture whose member is drawn at the beginning of a game is such an average), and OpenSpiel
+computes what best answers gain against them.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ import torch
 
 from palaestra.data import Action, RunSetup
 from palaestra.data.protocols import Sampling
+from palaestra.envs.adapters.openspiel.tabular import tabular
 from palaestra.errors import InvalidData
-from palaestra.evaluation.exploitability import tabular
 from palaestra.policies.language import LanguagePolicy
 from palaestra.policies.network import NetworkPolicy
 

@@ -1,7 +1,6 @@
-"""Exploitability: what a policy gives away in a small game of OpenSpiel to opponents who know it.
+"""A policy, network or language, as a table: the probabilities of the legal moves at every information state of a game.
 
-A policy, network or language, becomes a table: the probabilities of the legal moves at every information state. What
-tables are worth is computed in `palaestra.envs.adapters.openspiel.tables`.
+What tables are worth is computed in `tables.py`.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ from palaestra.data import Action, Observation, Row, Step, Task, Trajectory, row
 from palaestra.data.protocols import Sampling
 from palaestra.envs.adapters.openspiel.tables import Game, Place, Tabular, places
 from palaestra.errors import InvalidData
-from palaestra.policies.drawing import masked, stack_legal
-from palaestra.policies.network import NetworkPolicy
 
 CHUNK = 256  # samples of a forward pass
 
@@ -55,10 +52,7 @@ def tabular(
             remedy="Give the temperature that it is sampled at.",
         )
     known = places(game)
-    if isinstance(policy, NetworkPolicy) and policy.module.start(1) is None:
-        shares = _by_vectors(policy, known, temperature)
-    else:
-        shares = _by_texts(policy, known, context, prompt, temperature)
+    shares = _probabilities(policy, known, context, prompt, temperature)
     moves, outside = {}, {}
     for place, row in zip(known, shares, strict=True):
         total = sum(row)
@@ -68,21 +62,7 @@ def tabular(
     return Tabular(moves, {place.key: place.player for place in known}, outside)
 
 
-def _by_vectors(policy: Any, known: Sequence[Place], temperature: float) -> list[list[float]]:
-    """By one pass over what is seen; a network without memory needs no past."""
-    found: list[list[float]] = []
-    for start in range(0, len(known), 64 * CHUNK):
-        cut = known[start : start + 64 * CHUNK]
-        legal = stack_legal([policy.legal(place.seen) for place in cut], policy.actions)
-        with torch.inference_mode():
-            vectors = torch.from_numpy(np.stack([policy.vector(place.seen) for place in cut])).to(policy.device)
-            logits = policy.module.step(vectors, None)[0].float().cpu() / temperature
-            shares = torch.softmax(masked(logits, None if legal is None else torch.from_numpy(legal)).double(), -1)
-        found += [[float(row[move]) for move in place.moves] for place, row in zip(cut, shares, strict=True)]
-    return found
-
-
-def _by_texts(
+def _probabilities(
     policy: Any, known: Sequence[Place], context: Any, prompt: str | None, temperature: float
 ) -> list[list[float]]:
     """By the log-probability of each legal move, taken after the player's own way to the place."""

@@ -10,7 +10,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from palaestra.algebra import row_draws
-from palaestra.data import StepTable
+from palaestra.data import Batch, StepTable
 from palaestra.data.iteration import Iteration
 from palaestra.data.protocols import StatefulPart
 from palaestra.errors import InvalidData
@@ -43,6 +43,6 @@ class Arrivals(StatefulPart):
             self._metrics["arrivals/slow_arrived"] = float(slow[kept].double().mean())
         return kept
 
-    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
+    def update(self, batch: Batch, iteration: Iteration) -> dict[str, float]:
         """Shares of acts that were longer than the shortest: of those played, of those that arrived."""
         return self._metrics

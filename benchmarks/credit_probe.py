@@ -16,7 +16,7 @@ import math
 import torch
 from torch import Tensor
 
-from palaestra.data import StepTable
+from palaestra.data import Batch, StepTable
 from palaestra.data.iteration import Iteration
 from palaestra.data.protocols import StatefulPart
 
@@ -33,7 +33,8 @@ class CreditProbe(StatefulPart):
         self.seen = table.per_token(advantage)
         return advantage
 
-    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
+    def update(self, batch: Batch, iteration: Iteration) -> dict[str, float]:
+        table = batch.table
         assert self.seen is not None
         policy = iteration.policies["main"]
         samples = iteration.samples("main")

@@ -28,7 +28,7 @@ from palaestra.parts.filters import whiten
 from palaestra.registry import names, part
 from palaestra.systems.gigpo import gigpo
 from palaestra.systems.hi_agent.advantage import foresight
-from palaestra.training.credit import assign_credit
+from palaestra.training.stages import assign_credit
 
 RESULT = Path(__file__).parent / "results" / "estimators.json"
 SIZES = (10**3, 10**4, 10**5, 10**6)

@@ -110,7 +110,7 @@ class Arm:
         self.seconds: dict[str, list[float]] = defaultdict(list)
         self.tokens: list[tuple[int, ...]] = []
         self._collected = (0.0, 0.0)
-        collect = self.trainer.collector.collect
+        collect = self.trainer.experience.collect
 
         def timed(step: int) -> Any:
             batch = collect(step)
@@ -119,7 +119,7 @@ class Arm:
             self.tokens.append(tuple(int(token) for tokens in acts for token in tokens))
             return batch
 
-        self.trainer.collector.collect = timed  # type: ignore[method-assign]
+        self.trainer.experience.collect = timed  # type: ignore[method-assign]
 
     def iterate(self) -> None:
         """One iteration, timed."""

@@ -24,7 +24,7 @@ from palaestra.recipe import load
 from palaestra.store.folder import RunFolder
 from palaestra.training.build import build_setup
 from palaestra.training.checkpoint import load_policy
-from palaestra.training.prepare import started
+from palaestra.training.stages import started
 from palaestra.training.start import train
 
 ROOT = Path(__file__).resolve().parent.parent

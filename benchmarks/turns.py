@@ -27,7 +27,7 @@ from matplotlib.figure import Figure
 
 from palaestra.bound import BoundPart, bind
 from palaestra.chat import FullHistory
-from palaestra.data import Play, RunSetup, Step, Trajectory, derive
+from palaestra.data import Batch, Play, RunSetup, Step, Trajectory, derive
 from palaestra.data.iteration import Iteration
 from palaestra.data.protocols import Engine, Request, Response
 from palaestra.engines import InProcessEngine
@@ -36,8 +36,8 @@ from palaestra.registry import part
 from palaestra.rollout.roles import Role
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.testing.fakes import WORDS, EchoEnvironment
-from palaestra.training.batch import Batch
-from palaestra.training.prepare import Parts, prepare
+from palaestra.training.loop import prepare
+from palaestra.training.stages import Stages
 from palaestra.training.updates import Updater
 
 RESULT = Path(__file__).parent / "results" / "turns.json"
@@ -155,16 +155,18 @@ def play(side: Side, turns: int, sizes: Sizes) -> list[Trajectory]:
 
 def learn(side: Side, played: Sequence[Trajectory]) -> tuple[float, int]:
     """One update. Returns the gradient's norm and how many ids the model read."""
-    parts = Parts(
+    stages = Stages(
         reward=[bind("reward", BoundPart(name="environment"))],
         selection=[],
         advantage=[bind("advantage", BoundPart(name="grpo"))],
         weights=[],
+        updates={"main": side.updater.parts},
     )
     iteration = Iteration({"main": side.learner}, 0, 0, 1.0, TOKEN_BUDGET)
-    batch = prepare(Batch.of(played), parts, iteration, {}, several_updates=False)
-    norm = side.updater.update(batch, seed=0)["policy/grad_norm"]
-    return norm, int(batch.samples["main"].cost.sum())  # type: ignore[attr-defined]
+    batch = Batch.of(played)
+    prepare(batch, stages, iteration, several_updates=False)
+    norm = side.updater.update(batch, iteration, seed=0)["policy/grad_norm"]
+    return norm, int(iteration.samples("main").cost.sum())
 
 
 def measure(turns: int, sizes: Sizes, repeats: int) -> dict[str, Any]:

@@ -33,13 +33,13 @@ from machine import describe
 from torch import Tensor
 
 from palaestra.bound import BoundPart, bind
-from palaestra.data import Action, FinishReason, Observation, RunSetup, Step, Task, Trajectory
+from palaestra.data import Action, Batch, FinishReason, Observation, RunSetup, Step, Task, Trajectory
 from palaestra.data.iteration import Iteration
 from palaestra.models.causal_lm import make_causal_lm
 from palaestra.models.tokenizer import train_tokenizer
 from palaestra.policies.language import LanguagePolicy
-from palaestra.training.batch import Batch
-from palaestra.training.prepare import Parts, prepare
+from palaestra.training.loop import prepare
+from palaestra.training.stages import Stages
 from palaestra.training.updates import Updater
 
 RESULT = Path(__file__).parent / "results" / "vs_trl.json"
@@ -110,18 +110,18 @@ def episodes(case: Case, *, seed: int) -> list[Episode]:
 # ---- our side -------------------------------------------------------------------------------------------------
 @dataclass
 class Ours:
-    """A policy around `model`, and the parts of GRPO."""
+    """A policy around `model`, and the stages of GRPO."""
 
     policy: LanguagePolicy
-    parts: Parts
+    stages: Stages
     updater: Updater
 
     def step(self, played: Sequence[Episode]) -> float:
         """From ids and rewards to the optimizer's step. Returns the gradient's norm before clipping."""
         batch = Batch.of([_trajectory(episode, sample) for sample, episode in enumerate(played)])
         iteration = Iteration({"main": self.policy}, 0, 0, 1.0, TOKEN_BUDGET)
-        prepare(batch, self.parts, iteration, {}, several_updates=False)
-        return self.updater.update(batch, seed=0)["policy/grad_norm"]
+        prepare(batch, self.stages, iteration, several_updates=False)
+        return self.updater.update(batch, iteration, seed=0)["policy/grad_norm"]
 
     @contextmanager
     def clipped_gradient(self) -> Iterator[list[Tensor]]:
@@ -139,12 +139,6 @@ def ours(model: Any) -> Ours:
     """The library's flow, built from the parts that a recipe would name."""
     policy = LanguagePolicy("main", RunSetup(seed=0, texts=lambda: ["x"]), hidden=32, heads=2, vocabulary=300)
     policy.module["model"] = model
-    parts = Parts(
-        reward=[bind("reward", BoundPart(name="environment"))],
-        selection=[],
-        advantage=[bind("advantage", BoundPart(name="grpo"))],
-        weights=[],
-    )
     optimizer = bind("optimizer", BoundPart(name="adamw", options={"lr": RATE, "clip": NORM}))
     updater = Updater(
         policy=policy,
@@ -157,7 +151,14 @@ def ours(model: Any) -> Ours:
         minibatches=1,
         token_budget=TOKEN_BUDGET,
     )
-    return Ours(policy, parts, updater)
+    stages = Stages(
+        reward=[bind("reward", BoundPart(name="environment"))],
+        selection=[],
+        advantage=[bind("advantage", BoundPart(name="grpo"))],
+        weights=[],
+        updates={"main": updater.parts},
+    )
+    return Ours(policy, stages, updater)
 
 
 def _trajectory(episode: Episode, sample: int) -> Trajectory:

@@ -87,6 +87,7 @@ SLOTS: dict[str, str] = {
     "parser": "what a response means: a choice, a number",
     "tool": "what a role alone may call",
     "rollout": "how episodes are run",
+    "experience": "what iterations learn from: play, files, a buffer",
     "sampler": "which tasks an iteration plays, and how",
     "strategy": "how plays become trajectories: forks, further groups, second attempts; a list composes",
     "reward": "rows of a table to rewards",
@@ -95,6 +96,7 @@ SLOTS: dict[str, str] = {
     "weights": "factors per row or token, multiplied",
     "loss": "per-token policy loss",
     "regularizer": "further per-token terms: KL, entropy, value",
+    "learner": "what improves policies from a batch; a list runs in order",
     "optimizer": "parameters to updates",
 }
 
@@ -109,11 +111,12 @@ FORMER_USES = {
     "rejection": 'writes=("weight",)',
 }
 MAY_BE_OBJECTS = {"tool"}  # `palaestra.tools.tool` makes an object of a function
-MAY_HOLD_STATE = STAGES | {"sampler", "strategy"}
+MAY_HOLD_STATE = STAGES | {"sampler", "strategy", "learner"}
 
 # What parts of any slot may say of themselves, so that it is known before they are made or called: an attribute of the
 # function or the class. Beside each what holds where a part says nothing.
 DECLARED: dict[str, Any] = {
+    "runs": None,  # of a learner: a function of settings and a policy that gives the recipe's parts that it runs
     "provides": None,  # columns that tables have with it, a frozenset; None: unknown
     "abilities": None,  # of an environment, their names (palaestra.data.abilities); of a policy, a function of options
     "outputs_with": None,  # of a policy: a function of options that gives the outputs it has with them

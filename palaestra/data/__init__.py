@@ -12,7 +12,7 @@ from palaestra.former import former_names
 
 if TYPE_CHECKING:
     from palaestra.data.interaction import Action, FinishReason, Observation, StepResult, ToolCall
-    from palaestra.data.iteration import Iteration
+    from palaestra.data.iteration import Batch, Iteration
     from palaestra.data.keys import Key
     from palaestra.data.pairs import PairTable
     from palaestra.data.seeds import derive
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Action",
+    "Batch",
     "Failure",
     "FinishReason",
     "Iteration",
@@ -49,7 +50,7 @@ __all__ = [
 
 _PLACES = {
     "interaction": ("Action", "FinishReason", "Observation", "StepResult", "ToolCall"),
-    "iteration": ("Iteration",),
+    "iteration": ("Batch", "Iteration"),
     "keys": ("Key",),
     "pairs": ("PairTable",),
     "seeds": ("derive",),

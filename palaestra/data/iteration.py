@@ -1,4 +1,4 @@
-"""What parts may know of the iteration that they work in."""
+"""What one iteration is: the iteration itself, for parts that name it, and the batch that it learns from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,43 @@ from torch import Tensor
 
 from palaestra.data.batches import micro_batches, token_index
 from palaestra.data.protocols import Samples
-from palaestra.data.table import Row, tokens_of
+from palaestra.data.table import Row, StepTable, tokens_of
+from palaestra.data.trajectory import Trajectory
+from palaestra.errors import ContractError
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Batch:
+    """The episodes of one iteration. The experience gives them, the stages fill in the table.
+
+    Attributes:
+        kept: what the update learns from. played: all that was spent for it, kept or not.
+        metrics: what the experience and the parts say.
+    """
+
+    kept: Sequence[Trajectory]
+    played: Sequence[Trajectory]
+    metrics: dict[str, float] = field(default_factory=dict)
+    _table: StepTable | None = None
+
+    @classmethod
+    def of(cls, trajectories: Sequence[Trajectory], table: StepTable | None = None) -> Batch:
+        """A batch of these episodes, all of which are learned from."""
+        return cls(kept=trajectories, played=trajectories, _table=table)
+
+    @property
+    def table(self) -> StepTable:
+        """All columns; after the stages among them `weight` and `counts` of tokens, and `advantage` where it is read.
+
+        Raises: ContractError, before there is one.
+        """
+        if self._table is None:
+            raise ContractError(where="Batch.table", what="the batch is not prepared yet.", remedy="Call `prepare`.")
+        return self._table
+
+    @table.setter
+    def table(self, table: StepTable) -> None:
+        self._table = table
 
 
 @dataclass(slots=True, eq=False)
@@ -24,6 +60,7 @@ class Iteration:
         temperature: of the rollout. token_budget: tokens a model should read at once.
         rows: the steps behind the table's rows, in its order.
         temperatures: of policies whose roles have their own.
+        references: per policy, its frozen reference, where it has one.
         metrics: a part adds what it wants logged, `iteration.metrics["judge/wrong"] = 0.1`.
     """
 
@@ -35,6 +72,7 @@ class Iteration:
     rows: Sequence[Row] = ()
     collated: dict[str, Samples] = field(default_factory=dict)
     temperatures: Mapping[str, float] = field(default_factory=dict)
+    references: Mapping[str, Any] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
 
     def acted(self, policy: str) -> bool:

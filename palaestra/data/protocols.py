@@ -20,13 +20,13 @@ from torch.nn import Module
 
 from palaestra.data.entropy_signal import EntropyTemperature
 from palaestra.data.interaction import Action, Observation
-from palaestra.data.table import Row, StepTable
+from palaestra.data.table import Row
 from palaestra.data.trajectory import NextPrompt, Trajectory
 from palaestra.errors import ContractError
 from palaestra.former import former_names
 
 if TYPE_CHECKING:
-    from palaestra.data.iteration import Iteration  # which imports this module
+    from palaestra.data.iteration import Batch, Iteration  # which imports this module
     from palaestra.data.setup import RunSetup  # likewise
 
 Made = TypeVar("Made")
@@ -382,19 +382,23 @@ class Optimizer(Protocol):
         ...
 
 
-# ---- parts with state -------------------------------------------------------------------------------------
+# ---- what has state ---------------------------------------------------------------------------------------
 class StatefulPart(Protocol):
-    """What a part of the slots reward, selection, advantage or weights inherits that remembers something.
+    """What a part of the slots reward, selection, advantage or weights inherits that remembers or learns something.
 
     A run makes one object of such a class. It calls the object in every iteration with what a function of the slot
     gets, so that the class itself has to write `__call__`. Each member below has a default; write those that differ.
     A part that remembers nothing from one iteration to the next is a function.
 
+    One iteration calls `choose` with the episodes, then the stages, the object among them, then `update`.
+
     Attributes:
         ready: False while the part wants no update. Such iterations do not count as without signal. Default: True.
+        made: optimizer steps of the policies in the last `update`; `updates` of the log is their sum. Default: 0.
     """
 
     ready: bool = True
+    made: int = 0
 
     def start(self, setup: RunSetup, policies: Mapping[str, Any]) -> None:
         """Prepare for a run: called once, after the warm start and before a checkpoint is read. Default: nothing.
@@ -411,21 +415,86 @@ class StatefulPart(Protocol):
         """
         return trajectories
 
-    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
-        """Learn from the table with all its columns; called after the weights. Default: nothing.
+    def update(self, batch: Batch, iteration: Iteration) -> dict[str, float]:
+        """Learn from the batch, whose table has all its columns; called after the weights. Default: nothing.
 
         Returns: metrics for the log.
         """
         return {}
 
+    def has_signal(self, batch: Batch, iteration: Iteration) -> bool:
+        """Whether this batch teaches a policy its task. Without it for long, the run stops. Default: False."""
+        return False
+
+    def modules(self) -> Mapping[str, Module]:
+        """The modules that it trains beside the policies, such as critics, and slow copies of them. Default: none.
+
+        A run moves them to its device and writes their weights in checkpoints, a file for each name.
+        """
+        return {}
+
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps, so that a resumed run is the same byte for byte: tensors, numbers, texts, lists and
-        dicts. Default: nothing.
+        """What a checkpoint keeps beside the weights of `modules`, so that a resumed run is the same byte for byte:
+        tensors, numbers, texts, lists and dicts. Default: nothing.
         """
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state` was taken; `start` came before. Default: nothing is read."""
+        return
+
+
+class Learner(StatefulPart, Protocol):
+    """What improves policies: a part of the slot `learner`, a class with the options of the recipe.
+
+    A run makes one object of it, calls `start`, and `update` at the end of each iteration, in the order of the recipe.
+    Whatever it needs of the policies it asks them for: `policy.module`, `policy.forward(iteration.samples(name), …)`.
+    After it has moved a policy's weights it calls `policy.weights_changed(policy.version + 1)`.
+
+    What its registration names in `reads` is computed before it is called: columns such as "advantage", and outputs of
+    policies such as "logprob_reference". Estimators run only where a learner or a part that it runs reads "advantage".
+    """
+
+    @staticmethod
+    def runs(settings: Any, policy: str) -> Sequence[Any]:
+        """The parts of the recipe that its update of a policy runs, so that what they read is computed. Default: none.
+
+        Args:
+            settings: of the run.
+        """
+        return ()
+
+    def has_signal(self, batch: Batch, iteration: Iteration) -> bool:
+        """Whether this batch teaches a policy its task. Default: True."""
+        return True
+
+
+class Experience(Protocol):
+    """What iterations learn from: a part of the slot `experience`, made with the run's setup and its own options.
+
+    Attributes:
+        instruction: what evaluations say to every policy, for one that trains under an instruction. Default: None.
+    """
+
+    instruction: str | None = None
+
+    def collect(self, number: int) -> Batch:
+        """The trajectories of this iteration, counted from 0. They may come from play, from files or from a buffer."""
+        ...
+
+    def publish(self, batch: Batch, number: int) -> dict[str, float]:
+        """The policies have learned: hand their weights to copies that act. Returns metrics. Default: nothing."""
+        return {}
+
+    def stateful(self) -> Mapping[str, Any]:
+        """Objects with `state_dict` and `load_state_dict`, by their names in checkpoints. Default: none.
+
+        They are put back in this order.
+        """
+        return {}
+
+    def close(self) -> None:
+        """The run is over: end what it began. Default: nothing."""
         return
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from palaestra.data.task import Task
@@ -35,6 +36,7 @@ class RunSetup:
         runner: plays episodes; `close` it at the end.
         temperatures: per policy, that of its roles.
         team: roles that ought to act, where the program or the recipe names several.
+        settings: of the run, as the recipe resolved them. folder: where the run writes; None: nowhere.
     """
 
     seed: int = 0
@@ -53,6 +55,13 @@ class RunSetup:
     runner: Any = None
     temperatures: dict[str, float] = field(default_factory=dict)
     team: tuple[str, ...] = ()
+    settings: Any = None
+    folder: Path | None = None
+
+    @property
+    def trained(self) -> dict[str, Any]:
+        """The policies that learn, by name."""
+        return {name: policy for name, policy in self.policies.items() if policy.trainable}
 
     def role(self, agent: str) -> Any:
         """The role of this agent's name, else the role `*`.

@@ -20,8 +20,10 @@ def planned_passes(settings: RunSettings, parts: Sequence[RecipePart]) -> dict[s
         name = str(policy.owner)
         if not settings.policies[name].trainable:
             continue
-        of_update = [used for used in parts if used.part.slot in ("loss", "regularizer")]
-        own = [_reader(used) for used in of_update if _works_for(used, name, settings)]
+        learners = [used for used in parts if used.part.slot == "learner"]
+        runs_loss = any(declared(used.part.target, "runs") is not None for used in learners)
+        of_update = [used for used in parts if used.part.slot in ("loss", "regularizer") and runs_loss]
+        own = [_reader(used) for used in (*learners, *(u for u in of_update if _works_for(u, name, settings)))]
         outputs_with = declared(policy.part.target, "outputs_with")
         gives = USUAL if outputs_with is None else outputs_with(policy.values)
         plans[name] = plan_passes(of_table, own, gives=gives, several_updates=settings.several_updates)

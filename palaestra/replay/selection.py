@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from palaestra.data import RunSetup, StepTable, Task, Trajectory, derive, rows_of
+from palaestra.data import Batch, RunSetup, StepTable, Task, Trajectory, derive, rows_of
 from palaestra.data.iteration import Iteration
 from palaestra.data.protocols import StatefulPart
 from palaestra.errors import InvalidData, RecipeError
@@ -115,7 +115,7 @@ class ReplaySuccess(StatefulPart):
             _refuse_several(table)
         return torch.ones(len(table), dtype=torch.bool)
 
-    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
+    def update(self, batch: Batch, iteration: Iteration) -> dict[str, float]:
         """Groups without a success, how many of them got one, and how many successes are stored."""
         return {**self._counts, "replay/stored": float(len(self._store))}
 

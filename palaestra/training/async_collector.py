@@ -17,15 +17,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from palaestra.bound import BoundPart
-from palaestra.data import Play, RunSetup, Trajectory, derive
-from palaestra.data.protocols import Sampling
+from palaestra.data import Batch, Play, RunSetup, Trajectory, derive
+from palaestra.data.protocols import Experience, Sampling
 from palaestra.data.table import token_count
 from palaestra.errors import ContractError, RecipeError
-from palaestra.registry import declared
+from palaestra.registry import declared, register
 from palaestra.rollout.journal import Journal, name_of
 from palaestra.rollout.strategies import RolloutContext, called_per, play_through
-from palaestra.training.batch import Batch
 from palaestra.training.collector import Collector
 from palaestra.training.settings import RunSettings
 
@@ -86,7 +84,13 @@ def refuse_strategies(settings: RunSettings) -> None:
             )
 
 
-class AsyncCollector:
+@register("experience", "rollout")
+def rollout(setup: RunSetup) -> Collector | AsyncCollector:
+    """Play episodes with the policies: in between the updates, or beside them (`training.max_staleness`)."""
+    return AsyncCollector(setup) if setup.settings.training.max_staleness else Collector(setup)
+
+
+class AsyncCollector(Experience):
     """Plays ahead of the updates by at most `training.max_staleness` batches.
 
     `training.stale: wait` gives iteration v the groups of batch v, waiting for the slowest of them while later
@@ -94,14 +98,13 @@ class AsyncCollector:
     bound, which never waits for the slowest, and sees more of the short episodes.
     """
 
-    def __init__(
-        self, settings: RunSettings, setup: RunSetup, sampler: BoundPart, strategies: Sequence[Any], journal: Journal
-    ) -> None:
+    def __init__(self, setup: RunSetup) -> None:
         """Raises: ContractError, if the runner cannot play in an event loop of its own; RecipeError, if a strategy
         cannot be called group by group."""
+        settings: RunSettings = setup.settings
         refuse_strategies(settings)
-        self._settings, self._strategies = settings, strategies
-        self._journal = journal
+        assert setup.folder is not None
+        self._settings, self._journal = settings, Journal(setup.folder)
         self._bound, self._drops = settings.training.max_staleness, settings.training.stale == "drop"
         self._groups: dict[str, Group] = {}  # begun and not yet taken, by name
         self._taken: set[str] = set()  # groups taken since the last checkpoint
@@ -113,7 +116,7 @@ class AsyncCollector:
         self._thread: threading.Thread | None = None
         self._collect: Callable[..., Awaitable[list[Trajectory]]] | None = None
         self._finish: asyncio.Event | None = None
-        self._inner = Collector(settings, setup, sampler, strategies, copies=True)
+        self._inner = Collector(setup, copies=True)
         if not declared(self._inner.acting.runner, "opens"):
             raise ContractError(
                 where=f"rollout.runner: {settings.rollout.runner.name}",
@@ -122,24 +125,26 @@ class AsyncCollector:
             )
 
     # ---- what the loop calls --------------------------------------------------------------------------------
-    def collect(self, step: int) -> Batch:
-        """The episodes of iteration `step`, as soon as there are enough; meanwhile others go on.
+    def collect(self, number: int) -> Batch:
+        """The episodes of this iteration, as soon as there are enough; meanwhile others go on.
 
         Raises: whatever a strategy or a runner raised.
         """
         self._start()
-        last = min(step + self._bound + 1, self._settings.training.iterations)  # what nobody learns from is not played
+        last = min(
+            number + self._bound + 1, self._settings.training.iterations
+        )  # what nobody learns from is not played
         for batch in range(self._planned, last):
             self._begin(batch)
         dropped: list[Group] = []
         with self._changed:
-            groups = self._chosen(step)
+            groups = self._chosen(number)
             while groups is None:
                 self._changed.wait(timeout=1.0)  # a limit, so that Ctrl-C is heard
                 if self._fault is not None:
                     raise self._fault
-                dropped += self._replace_stale(step)
-                groups = self._chosen(step)
+                dropped += self._replace_stale(number)
+                groups = self._chosen(number)
             for group in groups:
                 self._forget(group)
             waiting = [group for group in self._groups.values() if group.ended >= 0]
@@ -149,22 +154,30 @@ class AsyncCollector:
         metrics = _mean([group.metrics for group in groups]) | queue | self._staleness(kept)
         return Batch(kept=kept, played=played, metrics=metrics | {"stale/dropped": float(len(dropped))})
 
-    def refresh(self) -> None:
-        """Hand the learners' weights over; returns when the copies have them."""
-        self._on_playing_thread(self._inner.follow)
-
-    def learn(self, played: Sequence[Trajectory], step: int) -> dict[str, float]:
-        """Let a sampler with state see how its tasks went; its metrics."""
-        return self._inner.learn(played, step)
-
     @property
-    def holds_state(self) -> bool:
-        """Whether a checkpoint must keep something of it."""
-        return True
+    def instruction(self) -> str | None:  # type: ignore[override]
+        """What a strategy that holds an instruction says to every policy in evaluations."""
+        return self._inner.instruction
 
-    def keeper(self, held: Any) -> StrategyState:
-        """The state of a strategy, read and put back on the thread that calls it."""
-        return StrategyState(held, self._on_playing_thread)
+    def publish(self, batch: Batch, number: int) -> dict[str, float]:
+        """Let the sampler learn, and hand the learners' weights over; returns when the copies have them."""
+        metrics = self._inner.learn(batch, number)
+        self._on_playing_thread(self._inner.follow)
+        return metrics
+
+    def stateful(self) -> dict[str, Any]:
+        """As of a collector that plays in between; strategies are read on the thread that calls them.
+
+        It comes back last itself: with its state it begins to play, by the others.
+        """
+        held = self._inner.stateful()
+        del held["supply"]
+        of_thread = {
+            name: StrategyState(one, self._on_playing_thread)
+            for name, one in held.items()
+            if name.startswith("strategy.")
+        }
+        return held | of_thread | {"supply": self}
 
     def _on_playing_thread(self, act: Callable[[], Result]) -> Result:
         """What `act` returns, called between two steps of the thread that plays; here, where no such thread lives.
@@ -334,7 +347,7 @@ class AsyncCollector:
             seed=derive(self._settings.seed, "strategy", group.batch, group.place),
             setup=self._inner.acting,
         )
-        kept = await play_through(self._strategies, self._recorded)(group.plays, rollout)
+        kept = await play_through(self._inner.strategies, self._recorded)(group.plays, rollout)
         with self._changed:
             group.kept, group.played, group.metrics = kept, rollout.played, rollout.metrics
             group.ended, self._done = self._done, self._done + 1

@@ -6,10 +6,9 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from palaestra.bound import BoundPart
 from palaestra.data import Play, RunSetup, StopReason, Task, Trajectory, derive
 from palaestra.data.abilities import has, require, sizes_of
-from palaestra.data.protocols import Optimizer, Policy, complete
+from palaestra.data.protocols import Policy, complete
 from palaestra.engines import InProcessEngine
 from palaestra.errors import ContractError, RecipeError, nearest
 from palaestra.models.devices import run_device
@@ -23,12 +22,6 @@ from palaestra.training.roles import make_roles, temperatures
 from palaestra.training.settings import PolicySettings, RunSettings
 
 TRANSCRIPTS = 96  # episodes that a tokenizer is trained on
-
-
-def make_optimizer(optimizer: BoundPart, module: Any) -> Any:
-    """An optimizer of a policy's module; those that tell layers apart are given the module, others its parameters."""
-    made = optimizer(module if "module" in optimizer.part.data else list(module.parameters()))
-    return complete(made, Optimizer, where=f"optimizer: {optimizer.name}")
 
 
 def build_setup(settings: RunSettings) -> RunSetup:
@@ -54,6 +47,7 @@ def build_setup(settings: RunSettings) -> RunSetup:
         environment_options=environment.options,
         make_environment=make,
         source=source,
+        settings=settings,
         vector_size=vector_size,
         action_count=action_count,
         texts=lambda: [

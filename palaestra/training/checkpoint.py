@@ -7,7 +7,7 @@ the iteration's number, so there is no generator to keep.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
@@ -17,30 +17,46 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from palaestra.data.protocols import StatefulPart
 from palaestra.errors import CheckpointError
 from palaestra.models.devices import on_cpu
 from palaestra.store.folder import RunFolder
-from palaestra.training.updates import Updater
 
 STATE = "state.json"
 
 
 @dataclass(slots=True)
 class RunState:
-    """What a checkpoint holds of a run: policies by name, their references, their updaters, and by a name of
-    their own other objects with `state_dict`: parts with state, a runner that holds suspended episodes. The state of
-    `guard` is JSON values, and checkpoints of earlier versions have none."""
+    """What a checkpoint holds of a run.
+
+    Attributes:
+        policies: by name; those with weights are written. references: their frozen references.
+        learners: what learns, with its modules, by name; the stages' parts with state among them.
+        others: further objects with `state_dict` by name, such as a sampler, or a runner that holds suspended episodes.
+        guard: its state is JSON values.
+    """
 
     policies: Mapping[str, Any]
-    references: dict[str, Any]
-    updaters: Mapping[str, Updater]
+    references: dict[str, Any] = field(default_factory=dict)
+    learners: Mapping[str, StatefulPart] = field(default_factory=dict)
     others: Mapping[str, Any] = field(default_factory=dict)
     guard: Any = None
 
     @property
-    def learners(self) -> dict[str, Any]:
-        """The policies with weights."""
+    def with_weights(self) -> dict[str, Any]:
+        """The policies that have weights."""
         return {name: policy for name, policy in self.policies.items() if policy.module is not None}
+
+    @property
+    def modules(self) -> Iterator[tuple[str, torch.nn.Module]]:
+        """Every module whose weights are written, by the name of its file."""
+        for name, policy in self.with_weights.items():
+            yield name, policy.module
+        for name, reference in self.references.items():
+            yield f"{name}.reference", reference.module
+        for name, learner in self.learners.items():
+            for key, module in learner.modules().items():
+                yield f"{name}.{key}", module
 
 
 def save_checkpoint(folder: RunFolder, step: int, state: RunState, *, counters: Mapping[str, float], keep: int) -> None:
@@ -49,20 +65,14 @@ def save_checkpoint(folder: RunFolder, step: int, state: RunState, *, counters: 
     Raises: RunFolderError, on a full disk; the earlier checkpoints are intact.
     """
     with folder.write_checkpoint(step) as place:
-        described = {}
-        for name, policy in state.learners.items():
-            save_file(_tensors(policy.module), place / f"{name}.safetensors")
-            if name in state.references:
-                save_file(_tensors(state.references[name].module), place / f"{name}.reference.safetensors")
-            if name in state.updaters:
-                torch.save(on_cpu(state.updaters[name].optimizer.state_dict()), place / f"{name}.optimizer.pt")
-            described[name] = {
-                "version": policy.version,
-                "architecture": policy.architecture(),
-                "spoiled": state.updaters[name].spoiled if name in state.updaters else 0,
-            }
-        for name, other in state.others.items():
-            torch.save(on_cpu(other.state_dict()), place / f"{name}.state.pt")
+        for name, module in state.modules:
+            save_file(_tensors(module), place / f"{name}.safetensors")
+        for name, held in (*state.learners.items(), *state.others.items()):
+            torch.save(on_cpu(held.state_dict()), place / f"{name}.state.pt")
+        described = {
+            name: {"version": policy.version, "architecture": policy.architecture()}
+            for name, policy in state.with_weights.items()
+        }
         content = {"step": step, "counters": dict(counters), "policies": described}
         if state.guard is not None:
             content["guard"] = state.guard.state_dict()
@@ -71,24 +81,33 @@ def save_checkpoint(folder: RunFolder, step: int, state: RunState, *, counters: 
 
 
 def load_checkpoint(place: Path, state: RunState) -> tuple[int, dict[str, float]]:
-    """Put weights and optimizers back. Returns the iteration and the counters.
+    """Put weights and states back. Returns the iteration and the counters.
 
-    Raises: CheckpointError, for another architecture (another tokenizer included), or a damaged file.
+    Raises: CheckpointError, for another architecture (another tokenizer included), a damaged file, or a checkpoint of
+        an earlier version.
     """
     written = read_state(place)
-    for name, policy in state.learners.items():
+    for name, policy in state.with_weights.items():
         load_policy(place, name, policy)
-        if name in state.references:
-            state.references[name].module.load_state_dict(_read(load_file, place / f"{name}.reference.safetensors"))
-        if name in state.updaters:
-            updater = state.updaters[name]
-            updater.optimizer.load_state_dict(_read(_load_safely, place / f"{name}.optimizer.pt"))
-            updater.spoiled = int(written["policies"][name]["spoiled"])
-    for name, other in state.others.items():
-        other.load_state_dict(_read(_load_safely, place / f"{name}.state.pt"))
+    _refuse_former(place, state)
+    for name, module in state.modules:
+        module.load_state_dict(_read(load_file, place / f"{name}.safetensors"))
+    for name, held in (*state.learners.items(), *state.others.items()):
+        held.load_state_dict(_read(_load_safely, place / f"{name}.state.pt"))
     if state.guard is not None:
         state.guard.load_state_dict(written.get("guard", {}))
     return int(written["step"]), dict(written["counters"])
+
+
+def _refuse_former(place: Path, state: RunState) -> None:
+    """Raises: CheckpointError, for a checkpoint in which optimizers stand beside the policies."""
+    if any((place / f"{name}.optimizer.pt").exists() for name in state.with_weights):
+        raise CheckpointError(
+            where=str(place),
+            what="it is of an earlier version, whose optimizers stand in files of their own.",
+            remedy="`palaestra eval` and `palaestra export` read its weights; to go on training, start a new run with "
+            "`policies.main.load` set to an exported folder.",
+        )
 
 
 def read_state(place: Path) -> dict[str, Any]:

@@ -6,23 +6,22 @@ import copy
 import dataclasses
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from palaestra.bound import BoundPart
-from palaestra.data import Play, RunSetup, Trajectory, derive
+from palaestra.data import Batch, Play, RunSetup, derive
+from palaestra.data.protocols import Experience
 from palaestra.rollout.strategies import RolloutContext
-from palaestra.training.batch import Batch
 from palaestra.training.build import connect_engine
 from palaestra.training.settings import RunSettings
 
 Weights = Mapping[str, tuple[int, Mapping[str, Tensor]]]  # policy → version and state of its module
 
 
-class Collector:
+class Collector(Experience):
     """Plays an iteration's episodes when it comes, all with the weights it begins with.
 
     With `training.lag` or `training.actor_noise` copies of the policies act: their weights are so many updates old, or
@@ -34,50 +33,62 @@ class Collector:
         acting: what plays: the same, or one with copies of the policies, an engine and a runner of their own.
     """
 
-    def __init__(
-        self,
-        settings: RunSettings,
-        setup: RunSetup,
-        sampler: BoundPart,
-        strategies: Sequence[Any],
-        *,
-        copies: bool = False,
-    ) -> None:
+    def __init__(self, setup: RunSetup, *, copies: bool = False) -> None:
         """
         Args:
+            setup: of the run; sampler and strategies are those of its settings.
             copies: let copies act whatever the settings say.
         """
-        self._settings, self._sampler, self._strategies = settings, sampler, strategies
+        settings: RunSettings = setup.settings
+        self._settings, self._sampler = settings, settings.sampler.started()
+        self._bound = [strategy.started() for strategy in settings.strategy]
+        self.strategies: list[Any] = [strategy.state or strategy for strategy in self._bound]
         self._lock = threading.Lock()  # plays may be asked for from a thread of its own
         self._past: deque[Weights] = deque(maxlen=settings.training.lag + 1)
         self.setup = setup
         copies = copies or bool(settings.training.lag or settings.training.actor_noise)
         self.acting = _with_copies(setup, settings) if copies else setup
 
-    def collect(self, step: int) -> Batch:
-        """The episodes of iteration `step`."""
+    def collect(self, number: int) -> Batch:
+        """The episodes of this iteration."""
         if self.acting is not self.setup:
-            self._prepare_copies(step)
-        plays, runner = self.plays(step), self.acting.runner
-        if not self._strategies:
+            self._prepare_copies(number)
+        plays, runner = self.plays(number), self.acting.runner
+        if not self.strategies:
             played = runner.collect(plays)
             return Batch(kept=played, played=played)
         rollout = RolloutContext(
-            more=self.more(step),
+            more=self.more(number),
             settings=self._settings.rollout,
             sampling=runner.sampling(),
-            step=step,
-            seed=derive(self._settings.seed, "strategy", step),
+            step=number,
+            seed=derive(self._settings.seed, "strategy", number),
             setup=self.acting,
         )
-        kept = runner.perform(plays, self._strategies, rollout)
+        kept = runner.perform(plays, self.strategies, rollout)
         played = sorted(rollout.played, key=lambda t: (t.group, t.sample))  # whoever ended first
         return Batch(kept=kept, played=played, metrics=rollout.metrics)
 
-    def refresh(self) -> None:
-        """The policies have learned. Where copies act, note the weights for later iterations."""
+    @property
+    def instruction(self) -> str | None:  # type: ignore[override]
+        """What a strategy that holds an instruction says to every policy in evaluations."""
+        return next((text for strategy in self._bound if (text := strategy.can("instruction"))), None)
+
+    def publish(self, batch: Batch, number: int) -> dict[str, float]:
+        """Let a sampler with state see how its tasks went. Where copies act, note the weights for later iterations."""
+        metrics = self.learn(batch, number)
         if self.acting is not self.setup:
-            self._past.append({n: (p.version, copy.deepcopy(p.module.state_dict())) for n, p in self._learners.items()})
+            self._note_weights()
+        return metrics
+
+    def learn(self, batch: Batch, number: int) -> dict[str, float]:
+        """Let a sampler with state see how its tasks went; its metrics."""
+        learn = self._sampler.can("learn")
+        with self._lock:
+            return dict(learn(batch.played, number)) if learn is not None else {}
+
+    def _note_weights(self) -> None:
+        self._past.append({n: (p.version, copy.deepcopy(p.module.state_dict())) for n, p in self._learners.items()})
 
     def close(self) -> None:
         """End the workers of a runner that is its own; that of the run is closed with the run."""
@@ -105,12 +116,6 @@ class Collector:
 
         return further
 
-    def learn(self, played: Sequence[Trajectory], step: int) -> dict[str, float]:
-        """Let a sampler with state see how its tasks went; its metrics."""
-        learn = self._sampler.can("learn")
-        with self._lock:
-            return dict(learn(played, step)) if learn is not None else {}
-
     def _drawn(self, step: int, count: int, drawn_by: int, *, first: int) -> list[Play]:
         with self._lock:
             chosen = self._sampler(self.setup.source, step, count, drawn_by)
@@ -137,7 +142,7 @@ class Collector:
     def _prepare_copies(self, step: int) -> None:
         """Give the copies their weights for this iteration; the first ones act with those of the start."""
         if not self._past:
-            self.refresh()
+            self._note_weights()
         noise = self._settings.training.actor_noise
         for name, (version, state) in self._past[0].items():
             self._hand_over(name, version, state, again=noise > 0)
@@ -167,14 +172,12 @@ class Collector:
             acting.weights_changed(acting.version)
 
     # ---- checkpoints ------------------------------------------------------------------------------------------
-    @property
-    def holds_state(self) -> bool:
-        """Whether a checkpoint must keep something of it."""
-        return self.acting is not self.setup
-
-    def keeper(self, held: Any) -> Any:
-        """What a checkpoint reads the state of a strategy from."""
-        return held
+    def stateful(self) -> dict[str, Any]:
+        """The runner, the sampler, the strategies, and itself where copies act: what of them has a state."""
+        held = {"runner": self.setup.runner, "sampler": self._sampler.state}
+        held |= {f"strategy.{place}": one.state for place, one in enumerate(self._bound)}
+        own = {"supply": self} if self.acting is not self.setup else {}  # its name in checkpoints
+        return {name: one for name, one in held.items() if hasattr(one, "state_dict")} | own
 
     def state_dict(self) -> dict[str, Any]:
         """The weights of the last updates."""

@@ -7,8 +7,8 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from palaestra.bound import BoundPart
 from palaestra.data import Play, RunSetup, Task, Trajectory, derive
+from palaestra.data.protocols import Experience
 from palaestra.envs.kit.panels import evaluation_tasks
 from palaestra.evaluation.panels import Evaluation, summarize
 from palaestra.training.settings import RunSettings
@@ -17,14 +17,14 @@ from palaestra.training.settings import RunSettings
 class Panel:
     """Held-out tasks and the runner that plays them; `close` it at the end, since the runner may be its own."""
 
-    def __init__(self, settings: RunSettings, setup: RunSetup, strategies: Sequence[BoundPart] = ()) -> None:
+    def __init__(self, settings: RunSettings, setup: RunSetup, experience: Experience | None = None) -> None:
         """
         Args:
-            strategies: one that holds an `instruction` says with which one the panel is played.
+            experience: its `instruction` is what the panel is played under.
 
         Raises: InvalidData, if the panel is empty or its committed hash does not fit.
         """
-        self._settings, self._strategies = settings.evaluation, strategies
+        self._settings, self._experience = settings.evaluation, experience
         self._seed = settings.seed
         self.name = settings.environment.name
         self.metric = self._settings.metric
@@ -54,7 +54,7 @@ class Panel:
 
     def play(self) -> tuple[Evaluation, list[Trajectory]]:
         """One episode of each task."""
-        said = next((text for strategy in self._strategies if (text := strategy.can("instruction"))), None)
+        said = None if self._experience is None else self._experience.instruction
         plays = [
             Play(
                 task=task,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from palaestra.data import StopReason, Trajectory
+from palaestra.data import Batch, StopReason, Trajectory
 from palaestra.errors import NoSignal, PalaestraError
-from palaestra.training.batch import Batch
 from palaestra.training.settings import TrainingSettings
-from palaestra.training.updates import Updater
 
 SOLVED = 0.999  # mean outcome from which on an empty update is no fault
 
@@ -39,16 +37,12 @@ class Guard:
             raise NoSignal(where="rollout", what=f"none of {len(played)} episodes has a step.")
         return whole
 
-    def learned(self, batch: Batch, updaters: Iterable[Updater]) -> None:
-        """Note whether this iteration had an advantage to learn from.
+    def learned(self, batch: Batch, signal: bool) -> None:
+        """Note whether this iteration had a signal, such as an advantage, to learn from.
 
-        What regularizers move does not count: a run that only they move learns nothing of its task. A loss that learns
-        without advantages always has a signal.
-
-        Raises: NoSignal, after `training.max_empty` iterations in a row without any advantage.
+        Raises: NoSignal, after `training.max_empty` iterations in a row without any.
         """
-        learns = batch.has_signal or any(updater.learns_without_advantage for updater in updaters)
-        self._empty = 0 if learns else self._empty + 1
+        self._empty = 0 if signal else self._empty + 1
         if self._empty < self._settings.max_empty:
             return
         table = batch.table

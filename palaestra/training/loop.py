@@ -1,38 +1,86 @@
-"""The loop: sampler → rollout → reward → selection → advantage → weights → loss → optimizer."""
+"""The loop: experience → table → rewards → selection → columns → advantages → weights → learners → publish.
+
+`prepare` holds the stages of one iteration, `Trainer.iterate` the iteration around them, `Trainer.run` the run.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from palaestra.data import RunSetup, Trajectory, derive
-from palaestra.data.iteration import Iteration
+from palaestra.data import Batch, Iteration, RunSetup, StepTable, Trajectory, derive, rows_of
+from palaestra.data.protocols import Experience, StatefulPart
 from palaestra.store.episodes import EpisodeLog
 from palaestra.store.folder import RunFolder
 from palaestra.store.metrics import ENVIRONMENT_STEPS, UPDATES, MetricsLog
-from palaestra.training.async_collector import AsyncCollector
-from palaestra.training.batch import Batch
 from palaestra.training.checkpoint import RunState, load_checkpoint, save_checkpoint
-from palaestra.training.collector import Collector
 from palaestra.training.evaluate import Panel
 from palaestra.training.guards import Guard
 from palaestra.training.measure import measure, spent
-from palaestra.training.prepare import Parts, prepare
+from palaestra.training.passes import fill_columns, plan_passes, reader
 from palaestra.training.progress import Progress
 from palaestra.training.settings import RunSettings
+from palaestra.training.stages import Stages, assign_credit, learned_from, weigh
 from palaestra.training.teamwork import Teamwork
+
+
+def prepare(
+    batch: Batch, stages: Stages, iteration: Iteration, *, several_updates: bool, strict: bool = False
+) -> StepTable:
+    """Run every stage on the trajectories that the batch keeps. Returns the table, which becomes the batch's.
+
+    Args:
+        iteration: its rows are filled in here.
+        several_updates: whether the iteration makes several updates, or learns from episodes of older weights.
+        strict: refuse rows that occur twice without a column `row_weight`.
+    """
+    trajectories = batch.kept
+    for part in stages.stateful.values():
+        trajectories = part.choose(list(trajectories), iteration)
+    iteration.rows = rows_of(trajectories)
+    table = StepTable.from_trajectories(trajectories)
+    if strict:
+        table.refuse_duplicates()
+    for reward in stages.reward:
+        given = reward.at(iteration)(table)
+        table = table.replace(**(given if isinstance(given, Mapping) else {"reward": given}))
+    for selection in stages.selection:
+        table = table.replace(row_weight=table.row_weight * selection.at(iteration)(table))
+    trained = learned_from(table, stages.frozen)
+    plans = {
+        name: plan_passes(
+            map(reader, stages.all),
+            map(reader, stages.updates.get(name, ())),
+            gives=policy.outputs,
+            several_updates=several_updates,
+        )
+        for name, policy in iteration.policies.items()
+    }
+    table = fill_columns(table, iteration, plans, iteration.references, trained=trained)
+    if stages.reads_advantage:
+        table = assign_credit([part.at(iteration) for part in stages.advantage], table)
+    batch.table = weigh(table, stages.weights, iteration, trained)
+    batch.metrics |= iteration.metrics
+    return batch.table
 
 
 @dataclass(kw_only=True)
 class Trainer:
-    """One run in motion. `training.start.start` makes it; `run` takes it to its end."""
+    """One run in motion. `training.start.start` makes it; `run` takes it to its end.
+
+    Attributes:
+        learners: by their names in checkpoints, in the order in which they update: the stages' parts with state, then
+            the recipe's learners.
+        step: iterations that are done. counters: environment steps, tokens and updates so far.
+    """
 
     settings: RunSettings
     setup: RunSetup
-    collector: Collector | AsyncCollector
-    parts: Parts
+    experience: Experience
+    stages: Stages
+    learners: Mapping[str, StatefulPart]
     state: RunState
     folder: RunFolder
     panel: Panel
@@ -63,61 +111,48 @@ class Trainer:
             self.save()
 
     def iterate(self) -> dict[str, float]:
-        """One iteration: collect, credit, update, log."""
-        started = time.perf_counter()
-        batch = self.collector.collect(self.step)
+        """One iteration: collect, run the stages, let the learners learn, publish the weights, log."""
+        began, iteration = time.perf_counter(), self.iteration()
+        batch = self.experience.collect(self.step)
         collected = time.perf_counter()
         batch.kept = self.guard.finished(batch.kept)
-        self.credit(batch)
+        several = self.settings.several_updates
+        prepare(batch, self.stages, iteration, several_updates=several, strict=self.settings.strict)
         metrics = measure(batch, self.setup.policies, self.setup.team) | batch.metrics
-        metrics |= self.collector.learn(batch.played, self.step)
-        updated = self.update(batch)
-        if self.settings.due(self.step, self.state.updaters) and self.parts.ready:
-            self.guard.learned(batch, self.state.updaters.values())
+        updated: dict[str, float] = {}
+        for learner in self.learners.values():
+            updated |= learner.update(batch, iteration)
+        metrics |= self.experience.publish(batch, self.step)
+        if all(learner.ready for learner in self.learners.values()):
+            signal = any(learner.has_signal(batch, iteration) for learner in self.learners.values())
+            self.guard.learned(batch, signal)
         for line in self.teamwork.check(metrics):
             self.progress.note(line)
         self.step += 1
         self.count(batch.played)
-        seconds = {"time/rollout": collected - started, "time/update": time.perf_counter() - collected}
+        seconds = {"time/rollout": collected - began, "time/update": time.perf_counter() - collected}
         self.log.append(self.step, metrics | updated | self.counters | seconds)
         self.progress.iteration(self.step, metrics | updated, seconds)
         return metrics | updated
 
-    def credit(self, batch: Batch) -> Batch:
-        """Every stage from table to weights."""
-        training, rollout = self.settings.training, self.settings.rollout
-        policies = {name: updater.policy for name, updater in self.state.updaters.items()}
-        seed = derive(self.settings.seed, "parts", self.step)
-        iteration = Iteration(policies, self.step, seed, rollout.temperature, training.token_budget)
-        iteration.temperatures = self.setup.temperatures
-        strict, references = self.settings.strict, self.state.references
-        return prepare(
-            batch, self.parts, iteration, references, several_updates=self.settings.several_updates, strict=strict
+    def iteration(self) -> Iteration:
+        """What parts may know of the iteration that begins."""
+        return Iteration(
+            policies=self.setup.trained,
+            number=self.step,
+            seed=derive(self.settings.seed, "parts", self.step),
+            temperature=self.settings.rollout.temperature,
+            token_budget=self.settings.training.token_budget,
+            temperatures=self.setup.temperatures,
+            references=self.state.references,
         )
 
-    def update(self, batch: Batch) -> dict[str, float]:
-        """Every trainable policy improves; with several, their metrics carry the policy's name."""
-        metrics: dict[str, float] = {}
-        due = self.settings.due(self.step, self.state.updaters)
-        for name, updater in self.state.updaters.items():
-            if name not in due:
-                updater.made = 0
-                continue
-            found = updater.update(batch, seed=derive(self.settings.seed, "update", self.step))
-            if found:
-                updater.policy.weights_changed(updater.policy.version + 1)
-            if len(self.state.updaters) > 1:
-                found = {f"policy/{name}/{key.removeprefix('policy/')}": value for key, value in found.items()}
-            metrics |= found
-        self.collector.refresh()
-        return metrics
-
     def count(self, played: Sequence[Trajectory]) -> None:
-        """Budget spent: environment steps and generated tokens, failed episodes included."""
+        """Budget spent: environment steps and generated tokens, failed episodes included; and updates made."""
         steps, tokens = spent(played)
         self.counters[ENVIRONMENT_STEPS] += steps
         self.counters["tokens"] += tokens
-        self.counters[UPDATES] += max((updater.made for updater in self.state.updaters.values()), default=0)
+        self.counters[UPDATES] += sum(learner.made for learner in self.learners.values())
 
     def evaluate(self) -> None:
         """Play the panel, write it down."""

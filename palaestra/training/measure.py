@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from palaestra.data import Step, StopReason, Trajectory
+from palaestra.algebra import standardize, total_return
+from palaestra.data import Batch, Step, StepTable, StopReason, Trajectory
 from palaestra.data.table import token_count
 from palaestra.evaluation.panels import info_means
-from palaestra.training.batch import Batch
-from palaestra.training.credit import signal_metrics
 from palaestra.training.teamwork import team_metrics
 
 
@@ -39,7 +40,8 @@ def measure(batch: Batch, policies: Mapping[str, Any], roles: Sequence[str] = ()
     metrics |= {f"stop/{reason}": count / len(played) for reason, count in sorted(stops.items())}
     failures = Counter(t.error.boundary for t in played if t.error)
     metrics |= {f"stop/error/{boundary}": count / len(played) for boundary, count in sorted(failures.items())}
-    metrics |= signal_metrics(batch.table)
+    if "advantage" in batch.table:
+        metrics |= signal_metrics(batch.table)
     metrics["selection/kept"] = float((batch.table.row_weight > 0).float().mean())
     metrics |= _weights(batch)
     metrics |= {f"info/{name}/mean": value for name, value in info_means(over).items()}
@@ -130,3 +132,57 @@ def _versions(not_failed: Sequence[Trajectory], policies: Mapping[str, Any]) -> 
         if step.policy in policies and policies[step.policy].trainable
     ]
     return {"staleness/max": float(max(lags))} if lags else {}
+
+
+# ---- signal -----------------------------------------------------------------------------------------------
+def signal_metrics(table: StepTable) -> dict[str, float]:
+    """Whether there is something to learn from, of the rows that weigh.
+
+        advantage/nonzero                      share of rows with an advantage other than 0
+        advantage/mean, advantage/std          a row's advantage is the mean over its tokens
+
+    And with several agents, for each of them:
+
+        agent/<name>/advantage/mean, …/std     of its rows
+        agent/<name>/return/shift              (mean of its returns − mean of all) / deviation of all, returns centered
+                                               in their group
+        agent/<name>/return/variance_ratio     variance of its returns / variance of all, centered likewise. Under a
+                                               baseline for all agents its mean square advantage is this + shift²
+        agent/<name>/return/own_shift, …/own_variance_ratio     the same of what each agent earned itself in the
+                                               trajectory; what counts where an estimator's `returns` are [trajectory,
+                                               agent]
+    """
+    total = torch.zeros(len(table), dtype=torch.float64).index_add_(0, table.token_row, table["advantage"].double())
+    row, counts = total / table["token_count"], table.row_weight > 0
+    mean, std = _moments(row[counts])
+    nonzero = float((row[counts] != 0).double().sum()) / max(int(counts.sum()), 1)
+    metrics = {"advantage/nonzero": nonzero, "advantage/mean": mean, "advantage/std": std}
+    acted = {str(name): counts & (table["agent"] == code) for code, name in enumerate(table.labels("agent"))}
+    acted = {name: rows for name, rows in acted.items() if bool(rows.any())}
+    if len(acted) < 2:
+        return metrics
+    peers = table.key("group")
+    shared = standardize(total_return(table), by=peers).double()
+    earned = standardize(total_return(table, by=("trajectory", "agent")), by=peers).double()
+    for name, rows in acted.items():
+        of_agent = dict(zip(("advantage/mean", "advantage/std"), _moments(row[rows]), strict=True))
+        names = ("return/shift", "return/variance_ratio", "return/own_shift", "return/own_variance_ratio")
+        numbers = (*_against(shared[rows], shared[counts]), *_against(earned[rows], earned[counts]))
+        of_agent |= dict(zip(names, numbers, strict=True))
+        metrics |= {f"agent/{name}/{key}": value for key, value in of_agent.items()}
+    return metrics
+
+
+def _against(own: Tensor, everyone: Tensor) -> tuple[float, float]:
+    """How far one's mean lies from that of all, in deviations of all; and the ratio of the variances."""
+    mean, std = _moments(everyone)
+    own_mean, own_std = _moments(own)
+    scale = std or 1.0
+    return (own_mean - mean) / scale, (own_std / scale) ** 2
+
+
+def _moments(values: Tensor) -> tuple[float, float]:
+    """Mean and population deviation; 0 and 0 of nothing."""
+    if not len(values):
+        return 0.0, 0.0
+    return float(values.double().mean()), float(values.double().std(correction=0))

@@ -141,6 +141,7 @@ class RunSettings(Section):
     policies: dict[str, PolicySettings]
     reference: Literal["start"] | None = None  # weights that KL terms refer to: those after the warm start
     warm_start: WarmStartSettings | None = None
+    experience: BoundPart = BoundPart(name="rollout")
     sampler: BoundPart = BoundPart(name="uniform")
     strategy: list[
         BoundPart
@@ -150,6 +151,7 @@ class RunSettings(Section):
     selection: list[BoundPart] = []
     advantage: list[BoundPart] = [BoundPart(name="grpo")]
     weights: list[BoundPart] = []
+    learner: list[BoundPart] = [BoundPart(name="policy_gradient")]
     loss: BoundPart = BoundPart(name="ppo_clip")
     aggregate: AggregateSettings = AggregateSettings()
     regularizers: list[BoundPart] = []
@@ -190,12 +192,14 @@ PART_SLOTS: dict[str, str] = {
     "policies.*.loss": "loss",
     "policies.*.regularizers": "regularizer",
     "warm_start.optimizer": "optimizer",
+    "experience": "experience",
     "sampler": "sampler",
     "strategy": "strategy",
     "reward": "reward",
     "selection": "selection",
     "advantage": "advantage",
     "weights": "weights",
+    "learner": "learner",
     "loss": "loss",
     "regularizers": "regularizer",
     "optimizer": "optimizer",

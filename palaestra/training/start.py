@@ -9,25 +9,23 @@ from typing import Any
 import torch
 
 from palaestra.bound import BoundPart
-from palaestra.data import RunSetup
+from palaestra.data.protocols import Experience, complete
 from palaestra.evaluation.panels import form
 from palaestra.evaluation.report import write_report
 from palaestra.models.devices import run_device
-from palaestra.rollout.journal import Journal
+from palaestra.registry import declared
 from palaestra.store.folder import RECIPE, RunFolder
 from palaestra.store.lock import writing
 from palaestra.store.metrics import UPDATES, MetricsLog
-from palaestra.training.async_collector import AsyncCollector, refuse_strategies
-from palaestra.training.build import build_setup, make_optimizer
+from palaestra.training.async_collector import refuse_strategies
+from palaestra.training.build import build_setup
 from palaestra.training.checkpoint import RunState
 from palaestra.training.clones import Clones
-from palaestra.training.collector import Collector
 from palaestra.training.evaluate import Panel
 from palaestra.training.loop import Trainer
-from palaestra.training.prepare import Parts, started
 from palaestra.training.progress import Progress
-from palaestra.training.settings import PolicySettings, RunSettings
-from palaestra.training.updates import Updater
+from palaestra.training.settings import RunSettings
+from palaestra.training.stages import Stages, started
 from palaestra.training.warm_start import warm_start
 
 
@@ -66,7 +64,7 @@ def _run(settings: RunSettings, folder: RunFolder, *, recipe: Mapping[str, Any],
         trainer = _trainer(settings, folder, progress, resources)
         place = folder.latest_checkpoint()
         if place is not None:
-            _start_parts(trainer)
+            _start_learners(trainer)
             trainer.resume(place)
             progress.note(f"resumed {folder.path} at iteration {trainer.step}")
             for line in changes(folder.read_json(RECIPE), recipe):
@@ -76,7 +74,7 @@ def _run(settings: RunSettings, folder: RunFolder, *, recipe: Mapping[str, Any],
             trainer.log.truncate(-1)
             trainer.episodes.truncate(-1)
             _warm(trainer, progress)
-            _start_parts(trainer)
+            _start_learners(trainer)
         trainer.run()
     write_report(folder)
     line = closing_line(folder, trainer.panel)
@@ -105,41 +103,31 @@ def _trainer(
         resources: is given what must be closed at the end, as soon as it is open; None: the caller closes.
     """
     resources = resources or ExitStack()
-    parts = Parts(
+    setup = build_setup(settings)
+    setup.folder = folder.path
+    resources.callback(setup.runner.close)
+    experience = settings.experience.part.target(setup, **settings.experience.options)
+    experience = complete(experience, Experience, where=f"experience: {settings.experience.name}")
+    resources.callback(experience.close)
+    learners = started(settings.learner)
+    stages = Stages(
         reward=started(settings.reward),
         selection=started(settings.selection),
         advantage=started(settings.advantage),
         weights=started(settings.weights),
+        updates={name: [*learners, *_run_by(learners, settings, name)] for name in setup.trained},
+        frozen=setup.frozen,
     )
-    setup = build_setup(settings)
-    resources.callback(setup.runner.close)
-    parts.frozen = setup.frozen
-    sampler, strategies = settings.sampler.started(), [strategy.started() for strategy in settings.strategy]
-    updaters = {
-        name: _updater(settings, settings.policies[name], policy)
-        for name, policy in setup.policies.items()
-        if policy.trainable
-    }
-    collector = _collector(settings, setup, sampler, [strategy.state or strategy for strategy in strategies], folder)
-    resources.callback(collector.close)
-    keepers = {"runner": setup.runner, "sampler": sampler.state}
-    stateful = {place: one.state for place, one in enumerate(strategies) if one.can("state_dict") is not None}
-    keepers |= {f"strategy.{place}": collector.keeper(held) for place, held in stateful.items()}
-    if collector.holds_state:  # comes back last: with its state an asynchronous one begins to play, by the others
-        keepers["supply"] = collector  # its name in checkpoints
-    parts.updates = {name: updater.parts for name, updater in updaters.items()}
-    others = parts.stateful | {name: held for name, held in keepers.items() if hasattr(held, "state_dict")}
-    state = RunState(policies=setup.policies, references={}, updaters=updaters, others=others)
-    for name, updater in updaters.items():
-        if "start" in (settings.reference, settings.policies[name].reference):
-            state.references[name] = _frozen(updater.policy)
-    panel = Panel(settings, setup, strategies)
+    of_recipe = {f"learner.{place}": learner.state for place, learner in enumerate(learners)}
+    state = RunState(setup.policies, learners=stages.stateful | of_recipe, others=experience.stateful())
+    panel = Panel(settings, setup, experience)
     resources.callback(panel.close)
     return Trainer(
         settings=settings,
         setup=setup,
-        collector=collector,
-        parts=parts,
+        experience=experience,
+        stages=stages,
+        learners=state.learners,
         state=state,
         folder=folder,
         panel=panel,
@@ -147,31 +135,9 @@ def _trainer(
     )
 
 
-def _collector(
-    settings: RunSettings, setup: RunSetup, sampler: BoundPart, strategies: Sequence[Any], folder: RunFolder
-) -> Collector | AsyncCollector:
-    """What gives iterations their episodes: played in between the updates, or beside them."""
-    if settings.training.max_staleness:
-        return AsyncCollector(settings, setup, sampler, strategies, Journal(folder.path))
-    return Collector(settings, setup, sampler, strategies)
-
-
-def _updater(settings: RunSettings, own: PolicySettings, policy: Any) -> Updater:
-    training = settings.training
-    return Updater(
-        policy=policy,
-        optimizer=make_optimizer(own.optimizer or settings.optimizer, policy.module),
-        loss=own.loss or settings.loss,
-        regularizers=settings.regularizers if own.regularizers is None else own.regularizers,
-        how=settings.aggregate.how,
-        constant=settings.aggregate.constant,
-        epochs=own.epochs or training.epochs,
-        minibatches=own.minibatches or training.minibatches,
-        token_budget=training.token_budget,
-        several=settings.several_updates,
-        stop_kl=training.stop_kl,
-        agent_gradients=training.agent_gradients,
-    )
+def _run_by(learners: Sequence[BoundPart], settings: RunSettings, policy: str) -> list[BoundPart]:
+    """The recipe's parts that the learners run in their updates of a policy: its loss and regularizers."""
+    return [part for learner in learners if (runs := declared(learner, "runs")) for part in runs(settings, policy)]
 
 
 def _frozen(policy: Any) -> Any:
@@ -190,15 +156,21 @@ def _warm(trainer: Trainer, progress: Progress) -> None:
             warm_start(trainer.setup, settings.warm_start, seed=settings.seed, say=progress.phase)
             if clones is not None:
                 clones.keep(trainer.setup.policies)
-    for name, reference in trainer.state.references.items():
-        reference.module.load_state_dict(trainer.setup.policies[name].module.state_dict())
 
 
-def _start_parts(trainer: Trainer) -> None:
-    """Tell parts with state that policies are ready. On a resumed run their weights are read afterwards."""
-    learners = {name: updater.policy for name, updater in trainer.state.updaters.items()}
-    for held in trainer.parts.stateful.values():
-        held.start(trainer.setup, learners)
+def _start_learners(trainer: Trainer) -> None:
+    """Make references of the policies, and tell whatever learns that policies are ready.
+
+    On a resumed run all weights are read afterwards.
+    """
+    settings, setup = trainer.settings, trainer.setup
+    for name, policy in setup.trained.items():
+        if "start" in (settings.reference, settings.policies[name].reference):
+            trainer.state.references[name] = _frozen(policy)
+    for learner in trainer.learners.values():
+        learner.start(setup, setup.trained)
+        for module in learner.modules().values():
+            module.to(setup.device)
 
 
 def closing_line(folder: RunFolder, panel: Panel) -> str:

@@ -1,4 +1,4 @@
-"""Updates: one policy improves by its loss, its regularizers and its optimizer.
+"""Updates: one policy improves from a table by its loss, its regularizers and its optimizer.
 
 Mini-batches are cut over all samples with a token that counts, and denominators come from the whole mini-batch, so that
 micro-batches change nothing. Samples that can move nothing are skipped only afterwards, which changes no gradient.
@@ -23,12 +23,11 @@ from torch import Tensor
 from palaestra.algebra import coefficients, kl_estimate
 from palaestra.bound import BoundPart
 from palaestra.columns import is_output, output_of
-from palaestra.data import TokenBatch, derive
+from palaestra.data import Batch, Iteration, StepTable, TokenBatch, derive
 from palaestra.data.batches import micro_batches, mini_batches, token_index
 from palaestra.data.tokens import IDS, SCOPES
 from palaestra.errors import ContractError, InvalidData, PalaestraError
 from palaestra.models.devices import device_of
-from palaestra.training.batch import Batch
 from palaestra.training.passes import plan_passes, reader
 
 PATIENCE = 3  # updates in a row whose gradient is not finite
@@ -83,22 +82,17 @@ class Updater:
         return (self.loss, *self.regularizers)
 
     @property
-    def learns_without_advantage(self) -> bool:
-        """Whether the loss itself moves tokens that have no advantage; regularizers do not count."""
-        return self.loss.part.every_token
-
-    @property
     def scope(self) -> str:
         """The largest unit that the loss or a regularizer must see whole."""
         return max((part.scope for part in self.parts), key=SCOPES.index)
 
-    def update(self, batch: Batch, *, seed: int) -> dict[str, float]:
+    def update(self, batch: Batch, iteration: Iteration, *, seed: int) -> dict[str, float]:
         """One iteration's updates. Returns metrics, averaged over mini-batches; empty if nothing can be learned."""
         name, self.made = self.policy.name, 0
-        if name not in batch.samples:
+        if not iteration.acted(name):
             return {}
-        samples = batch.samples[name]
-        tokens = self._token_batch(batch)
+        samples = iteration.samples(name)
+        tokens = self._token_batch(batch.table)
         self.agents = [str(label) for label in batch.table.labels("agent")]
         together = _together(samples, tokens)
         useful = frozenset(self._useful(samples, tokens))
@@ -169,9 +163,8 @@ class Updater:
         return not self.several and output_of(column)[1] == "old"
 
     # ---- batches ------------------------------------------------------------------------------------------
-    def _token_batch(self, batch: Batch) -> TokenBatch:
+    def _token_batch(self, table: StepTable) -> TokenBatch:
         """All tokens of the table as one batch, with the columns that loss and regularizers read; `take` cuts it."""
-        table = batch.table
         row = table.token_row
         names = {name.removesuffix("?") for part in self.parts for name in part.reads or ()} | {*COLUMNS}
         for name in sorted(names & self.policy.outputs):

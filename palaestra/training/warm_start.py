@@ -19,7 +19,7 @@ from palaestra.data.abilities import has
 from palaestra.data.batches import micro_batches
 from palaestra.errors import NoSignal, RecipeError
 from palaestra.rollout.programs import demonstration_of
-from palaestra.training.build import make_optimizer
+from palaestra.training.policy_gradient import make_optimizer
 from palaestra.training.settings import WarmStartSettings
 
 

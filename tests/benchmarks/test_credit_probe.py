@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.credit_probe import CreditProbe
-from palaestra.data import StepTable
+from palaestra.data import Batch, StepTable
 from palaestra.data.protocols import PolicyOutputs
 
 TEXTS = ("you start. porch 1. the way on is east.", "you went on. hall. exits north.", "key taken. hall. exits north.")
@@ -36,7 +36,7 @@ def probed(advantage: Tensor) -> dict[str, float]:
     iteration: Any = SimpleNamespace(rows=steps, policies={"main": Weights()}, samples=lambda name: samples)
     probe = CreditProbe()
     assert torch.equal(probe(table, advantage, iteration), advantage)  # rule 1
-    return probe.learn(table, iteration)
+    return probe.update(Batch.of((), table), iteration)
 
 
 def test_gradients_by_place() -> None:  # rule 2

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 
-from palaestra.data import StepTable
+from palaestra.data import Batch, StepTable
 from palaestra.errors import InvalidData
 from palaestra.launch.arms import ArmRun
 from palaestra.recipe import load, split_arguments
@@ -279,6 +279,6 @@ def test_4_arrivals() -> None:
     arrivals = Arrivals()
     kept = arrivals(StepTable(**names, reward=[0.0] * rows, duration=took), look)
     assert bool(kept[::2].all()) and float(kept[1::2].float().mean()) == pytest.approx(0.25, abs=0.03)
-    assert arrivals.learn(None, look)["arrivals/slow_played"] == 0.5  # type: ignore[arg-type]
+    assert arrivals.update(Batch.of((), None), look)["arrivals/slow_played"] == 0.5  # type: ignore[arg-type]
     with pytest.raises(InvalidData, match="less than `shortest`"):
         Arrivals(shortest=2.0)(StepTable(**names, reward=[0.0] * rows, duration=took), look)

@@ -112,6 +112,7 @@ def test_3_the_table() -> None:
     assert "no difference seen" in page and "python benchmarks/studies.py tiny" in page and "None." in page
 
 
+@pytest.mark.slow
 def test_4_a_study_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     module = importlib.import_module("studies")

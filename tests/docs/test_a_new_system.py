@@ -54,6 +54,7 @@ def test_1_it_trains(tree: Path) -> None:
     assert "success" in run(tree, "palaestra", "train", "signs", "--quiet", *SMALL.split())
 
 
+@pytest.mark.slow
 def test_1_it_passes_the_tests_of_every_system(tree: Path) -> None:
     every = [
         "tests/parts/test_golden.py",

@@ -1,4 +1,5 @@
-"""The loop stays small and knows no method: (1) under 150 lines; (2) no name of a method part stands in it;
+"""The loop stays small and knows no method: (1) under 200 lines, the stages and the iteration together; (2) no name of a
+method part stands in it;
 (3) it imports no room of methods.
 """
 
@@ -13,7 +14,7 @@ from tests.house.source_text import PACKAGE, tree
 LOOP = PACKAGE / "training" / "loop.py"
 METHOD_ROOMS = ("parts", "replay", "systems")
 METHOD_SLOTS = ("advantage", "loss", "weights", "selection")
-LINES = 150
+LINES = 200
 
 
 def test_the_loop_is_short() -> None:  # rule 1

@@ -29,7 +29,7 @@ from palaestra.systems.poad.ntpo import ntpo
 from palaestra.systems.ppr.advantage import ppr
 from palaestra.systems.turn_gae.advantage import turn_gae
 from palaestra.systems.vl_dac.advantage import vl_dac
-from palaestra.training.credit import assign_credit
+from palaestra.training.stages import assign_credit
 from tests.parts.small_tables import at, two_steps
 from tests.parts.tables import close, quick, tables
 

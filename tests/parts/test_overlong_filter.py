@@ -16,7 +16,7 @@ from palaestra.data.iteration import Iteration
 from palaestra.errors import RecipeError
 from palaestra.parts.estimators import grpo
 from palaestra.parts.masks import overlong_filter
-from palaestra.training.factors import combine
+from palaestra.training.stages import combine
 
 
 def episode(sample: int, stop: StopReason, *, lengths: tuple[int, ...] = (1, 1), cut: bool = False) -> Trajectory:

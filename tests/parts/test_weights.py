@@ -15,7 +15,7 @@ from palaestra.algebra import segment_range
 from palaestra.data import StepTable
 from palaestra.errors import InvalidData, MissingColumn, RecipeError
 from palaestra.parts.importance import ones, truncated_importance
-from palaestra.training.factors import combine
+from palaestra.training.stages import combine
 from tests.parts.tables import quick, tables
 
 LEVELS = ("token", "sequence", "geometric")

@@ -132,6 +132,10 @@ def _weights(place: Path) -> Iterator[tuple[str, Any]]:
             yield path.name, load_file(path)
         elif path.suffix == ".pt":
             state = torch.load(path, weights_only=True)
+            if path.name.startswith("learner."):
+                for name, of_policy in state.items():
+                    yield f"{name}.optimizer.pt", of_policy["optimizer"]  # as earlier versions wrote it
+                continue
             if isinstance(state, dict) and "episodes" in state:  # stored with the seconds that each step took
                 state["episodes"] = list(_of_trajectories(unpack(state["episodes"])))
             if state != {}:  # an object without state writes a file, or none

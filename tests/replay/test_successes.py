@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from palaestra.data import FinishReason, NextPrompt, RunSetup, StepTable, StopReason, Task, Trajectory
+from palaestra.data import Batch, FinishReason, NextPrompt, RunSetup, StepTable, StopReason, Task, Trajectory
 from palaestra.data.protocols import PolicyOutputs
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.parts.estimators import grpo
@@ -106,7 +106,11 @@ def test_groups_that_failed_get_a_success(how: Any, size: int) -> None:  # rule 
     assert len({t.id for t in chosen}) == len(chosen)
     table = StepTable.from_trajectories(chosen)
     assert bool(part(table, at(1)).all())
-    assert part.learn(table, at(1)) == {"replay/failed_groups": 2, "replay/replayed": 1, "replay/stored": 2}
+    assert part.update(Batch.of((), table), at(1)) == {
+        "replay/failed_groups": 2,
+        "replay/replayed": 1,
+        "replay/stored": 2,
+    }
     advantage = grpo(table, ddof=0)
     if how == "replace":
         first = [advantage[table["trajectory"] == code][0].item() for code in range(4)]

@@ -196,6 +196,7 @@ def test_3_actions_that_cannot_be_sent(own: Path) -> None:
     assert {t.group for t in played if t.stop is StopReason.ERROR} == red
 
 
+@pytest.mark.slow
 def test_4_one_name_in_all_processes(own: Path) -> None:
     ask = "from palaestra.registry import part; print(part('environment', 'own world.py:World').target.__module__)"
     names = {subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True).stdout for _ in range(2)}

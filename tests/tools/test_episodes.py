@@ -159,6 +159,7 @@ def test_a_server_that_does_not_start(play):  # rule 3
     assert "MCP server" in failed.error.message or "cannot be used" in failed.error.message
 
 
+@pytest.mark.slow
 def test_200_episodes_leave_nothing(play):  # rule 4
     server = {"mcp": {"command": SERVER, "shared": True, "timeout_s": 90.0, "start_s": 90.0, "only": ["add"]}}
 

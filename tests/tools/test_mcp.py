@@ -175,6 +175,7 @@ def test_a_loop_that_ends_without_closing():  # rule 5
     asyncio.run(connection.close())
 
 
+@pytest.mark.slow
 def test_file_descriptors_are_given_back():  # rule 5
     async def play():
         connection = Connection(McpServer(start_s=90, command=COMMAND))

@@ -46,14 +46,16 @@ Run = Callable[..., Path]
 NETWORK: dict[str, Any] = {"policies": {"main": {"policy": {"network": {"hidden": [16]}}}}, "warm_start": None}
 
 
-def test_1_a_bound_of_0_changes_nothing(echo: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def ahead(setup: Any) -> AsyncCollector:
+    """Plays beside the updates whatever the settings say."""
+    return AsyncCollector(setup)
+
+
+def test_1_a_bound_of_0_changes_nothing(echo: Run) -> None:
     before = echo("synchronous")
 
-    def forced(settings: Any, setup: Any, sampler: Any, strategies: Any, folder: Any) -> AsyncCollector:
-        return AsyncCollector(settings, setup, sampler, strategies, Journal(folder.path))
-
-    monkeypatch.setattr(start, "_collector", forced)
-    assert final_weights(echo("asynchronous")) == final_weights(before)
+    forced = {"experience": f"{Path(__file__).resolve()}:ahead"}
+    assert final_weights(echo("asynchronous", layers=forced)) == final_weights(before)
 
 
 @pytest.mark.parametrize("stale", ["wait", "drop"])
@@ -164,6 +166,7 @@ def test_5_faults_and_interrupts_end_the_run(echo: Run, tmp_path: Path, monkeypa
     assert not [thread for thread in threading.enumerate() if thread.name == "rollouts"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stale", "waits"), [("wait", True), ("drop", False)])
 def test_6_the_slowest_is_waited_for_or_not(
     echo: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stale: str, waits: bool
@@ -321,8 +324,8 @@ def test_11_state_is_of_one_thread(echo: Run, tmp_path: Path, monkeypatch: pytes
     saved: list[Any] = []
     plain = start.RunState
 
-    def noted(**fields: Any) -> Any:
-        made = plain(**fields)
+    def noted(*data: Any, **fields: Any) -> Any:
+        made = plain(*data, **fields)
         keeper = made.others["strategy.0"]
         saved.append((keeper, getattr(keeper, "held", keeper)))
         return made

@@ -180,8 +180,8 @@ def test_5_losses_without_advantages(run: Run) -> None:
 def test_6_rejected_tokens_count_everywhere(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     batches, plain = [], Updater._token_batch
 
-    def batch(self: Updater, experience: Any) -> TokenBatch:
-        batches.append(plain(self, experience))
+    def batch(self: Updater, table: Any) -> TokenBatch:
+        batches.append(plain(self, table))
         return batches[-1]
 
     monkeypatch.setattr(Updater, "_token_batch", batch)

@@ -16,13 +16,13 @@ import pytest
 import torch
 
 from palaestra.bound import BoundPart, bind
-from palaestra.data import Action, FinishReason, Observation, RunSetup, Step, Task, Trajectory
+from palaestra.data import Action, Batch, FinishReason, Observation, RunSetup, Step, Task, Trajectory
 from palaestra.data.iteration import Iteration
 from palaestra.data.protocols import Request
 from palaestra.engines import InProcessEngine
 from palaestra.policies.language import LanguagePolicy
-from palaestra.training.batch import Batch
-from palaestra.training.prepare import Parts, prepare
+from palaestra.training.loop import prepare
+from palaestra.training.stages import Stages
 from palaestra.training.updates import Updater
 
 
@@ -93,7 +93,6 @@ def test_2_same_first_update(one_file: ModuleType, groups: list[list[object]]) -
     norm = one_file.update(model, optimizer, groups)
 
     grpo = [bind("advantage", BoundPart(name="grpo"))]
-    parts = Parts(reward=[bind("reward", BoundPart(name="environment"))], selection=[], advantage=grpo, weights=[])
     updater = Updater(
         policy=policy,
         optimizer=bind("optimizer", BoundPart(name="adamw", options={"lr": 1e-2}))(list(policy.module.parameters())),
@@ -107,8 +106,16 @@ def test_2_same_first_update(one_file: ModuleType, groups: list[list[object]]) -
     )
     played = [trajectory(number, episode) for number, group in enumerate(groups) for episode in group]
     iteration = Iteration({"main": policy}, 0, 0, 1.0, 512)
-    batch = prepare(Batch.of(played), parts, iteration, {}, several_updates=False)
-    metrics = updater.update(batch, seed=0)
+    stages = Stages(
+        reward=[bind("reward", BoundPart(name="environment"))],
+        selection=[],
+        advantage=grpo,
+        weights=[],
+        updates={"main": updater.parts},
+    )
+    batch = Batch.of(played)
+    prepare(batch, stages, iteration, several_updates=False)
+    metrics = updater.update(batch, iteration, seed=0)
 
     assert metrics["policy/grad_norm"] == pytest.approx(norm, rel=1e-4)
     for mine, theirs in zip(policy.model.parameters(), model.parameters(), strict=True):

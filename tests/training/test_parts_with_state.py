@@ -23,13 +23,13 @@ import torch
 from torch import Tensor
 
 from palaestra.bound import BoundPart, bind
-from palaestra.data import Iteration, StepTable, TokenBatch
+from palaestra.data import Batch, Iteration, StepTable, TokenBatch
 from palaestra.data.batches import micro_batches, mini_batches
 from palaestra.data.protocols import StatefulPart
 from palaestra.errors import ContractError, InvalidData, NoSignal
 from palaestra.parts.losses import ppo_clip
 from palaestra.registry import register
-from palaestra.training.prepare import started
+from palaestra.training.stages import started
 from tests.training.conftest import curve, final_weights, stopped_before
 
 Run = Callable[..., Path]
@@ -52,8 +52,8 @@ class Counting(StatefulPart):
         self.total = self.total + len(table)
         return {"process": torch.full((len(table),), float(self.total) * self.scale)}
 
-    def learn(self, table: StepTable, iteration: Any) -> dict[str, float]:
-        return {"counting/total": float(self.total), "counting/column": float(table["process"].mean())}
+    def update(self, batch: Batch, iteration: Any) -> dict[str, float]:
+        return {"counting/total": float(self.total), "counting/column": float(batch.table["process"].mean())}
 
     def state_dict(self) -> dict[str, Any]:
         return {"total": self.total}
@@ -76,8 +76,8 @@ class Latest(StatefulPart):
     def __call__(self, table: StepTable, iteration: Any) -> Tensor:
         return table["reward"] - table["reward"].mean() if self.ready else torch.zeros(len(table))
 
-    def learn(self, table: StepTable, iteration: Any) -> dict[str, float]:
-        return {"latest/rows": float(len(table))}
+    def update(self, batch: Batch, iteration: Any) -> dict[str, float]:
+        return {"latest/rows": float(len(batch.table))}
 
     def state_dict(self) -> dict[str, Any]:
         return {"seen": self.seen}

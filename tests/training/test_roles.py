@@ -164,8 +164,8 @@ CRITIC: dict[str, Any] = {"advantage": "ppo", "regularizers": [{"value": {}}], "
 def test_4_frozen_beside_a_critic(run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     batches, plain = [], Updater._token_batch
 
-    def batch(self: Updater, experience: Any) -> Any:
-        batches.append(plain(self, experience))
+    def batch(self: Updater, table: Any) -> Any:
+        batches.append(plain(self, table))
         return batches[-1]
 
     monkeypatch.setattr(Updater, "_token_batch", batch)

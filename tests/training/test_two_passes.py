@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from palaestra.bound import BoundPart, bind, bind_all
-from palaestra.data import Action, Iteration, Observation, RunSetup, Step, Task, Trajectory
+from palaestra.data import Action, Batch, Iteration, Observation, RunSetup, Step, Task, Trajectory
 from palaestra.policies.language import LanguagePolicy
-from palaestra.training.batch import Batch
-from palaestra.training.prepare import Parts, prepare
+from palaestra.training.loop import prepare
+from palaestra.training.stages import Stages
 from palaestra.training.updates import Updater
 
 WHOLE, PIECES = 10**6, 1  # tokens of a micro-batch: everything in one, or each sample alone
@@ -92,25 +92,30 @@ def policy() -> LanguagePolicy:
     return made
 
 
-def prepared(played: list[Trajectory], made: LanguagePolicy, *, advantage: str = "ppo") -> Batch:
+Given = tuple[Batch, Iteration]
+
+
+def prepared(played: list[Trajectory], made: LanguagePolicy, *, advantage: str = "ppo") -> Given:
     """All columns that losses may read; ratios to the old policy and to the reference are not 1."""
-    parts = Parts(
+    stages = Stages(
         reward=bind_all("reward", [BoundPart(name="environment")]),
         selection=[],
         advantage=bind_all("advantage", [BoundPart(name=advantage)]),
         weights=[],
+        updates={"main": [bind("loss", BoundPart(name="ppo_clip"))]},
     )
-    found = prepare(Batch.of(played), parts, Iteration({"main": made}, 0, 0, 1.0, WHOLE), {}, several_updates=True)
+    batch, iteration = Batch.of(played), Iteration({"main": made}, 0, 0, 1.0, WHOLE)
+    table = prepare(batch, stages, iteration, several_updates=True)
     dice = torch.Generator().manual_seed(2)
-    old = found.table["logprob_old"]
-    found.table = found.table.replace(
+    old = table["logprob_old"]
+    batch.table = table.replace(
         logprob_old=old + 0.1 * torch.randn(len(old), generator=dice),
         logprob_reference=old + 0.2 * torch.randn(len(old), generator=dice),
     )
-    return found
+    return batch, iteration
 
 
-def update(made: LanguagePolicy, given: Batch, budget: int, loss: BoundPart, **options: Any) -> tuple[Any, Any]:
+def update(made: LanguagePolicy, given: Given, budget: int, loss: BoundPart, **options: Any) -> tuple[Any, Any]:
     """The gradient and the metrics of one update."""
     recorder = Recorder(made.module)
     updater = Updater(
@@ -126,7 +131,7 @@ def update(made: LanguagePolicy, given: Batch, budget: int, loss: BoundPart, **o
         several=True,
         **options,
     )
-    metrics = updater.update(given, seed=0)
+    metrics = updater.update(*given, seed=0)
     return recorder.gradient, metrics
 
 
@@ -195,9 +200,9 @@ def test_3_memory_does_not_grow_with_the_unit(loss: str) -> None:
 
 def test_4_what_moves_nothing_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     made = policy()
-    given = prepared(episodes(2, 4), made, advantage="grpo")
-    nothing = given.table["trajectory"][given.table.token_row] >= 4  # the second group teaches nothing
-    given.table = given.table.replace(advantage=torch.where(nothing, 0.0, given.table["advantage"]))
+    batch, _ = given = prepared(episodes(2, 4), made, advantage="grpo")
+    nothing = batch.table["trajectory"][batch.table.token_row] >= 4  # the second group teaches nothing
+    batch.table = batch.table.replace(advantage=torch.where(nothing, 0.0, batch.table["advantage"]))
     backwards: list[int] = []
     plain = LanguagePolicy.forward
 

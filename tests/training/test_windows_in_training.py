@@ -16,9 +16,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from palaestra.data import Trajectory
+from palaestra.data import Batch, Iteration, Trajectory
 from palaestra.recipe import load
-from palaestra.training.batch import Batch
 from palaestra.training.loop import Trainer
 from palaestra.training.measure import spent
 from palaestra.training.start import train
@@ -54,16 +53,16 @@ def test_1_every_token_once(long: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     generated, learned, judged, over = Counter[Any](), Counter[Any](), Counter[Any](), set[str]()
     plain = Updater.update
 
-    def watched(self: Updater, batch: Batch, *, seed: int) -> dict[str, float]:
+    def watched(self: Updater, batch: Batch, iteration: Iteration, *, seed: int) -> dict[str, float]:
         weight, value_weight = batch.table["weight"], batch.table["value_weight"]
-        for row in batch.rows:
+        for row in iteration.rows:
             act = (row.trajectory.id, row.step.turn)
             generated[act] += int(row.step.marks.fresh)
             learned[act] += int(weight[row.start])
             judged[act] += int(value_weight[row.start])
             if row.step.terminated:
                 over.add(row.trajectory.id)
-        return plain(self, batch, seed=seed)
+        return plain(self, batch, iteration, seed=seed)
 
     monkeypatch.setattr(Updater, "update", watched)
     long()
@@ -132,10 +131,10 @@ def test_5_nothing_ends(long: Run) -> None:
 def test_6_old_tokens_reach_the_critic(long: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = Updater.update
 
-    def nothing_is_fresh(self: Updater, batch: Batch, *, seed: int) -> dict[str, float]:
+    def nothing_is_fresh(self: Updater, batch: Batch, iteration: Iteration, *, seed: int) -> dict[str, float]:
         nothing = torch.zeros_like(batch.table["weight"])
         batch.table = batch.table.replace(weight=nothing)
-        return plain(self, batch, seed=seed)
+        return plain(self, batch, iteration, seed=seed)
 
     monkeypatch.setattr(Updater, "update", nothing_is_fresh)
     folder = long()

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from palaestra.algebra import Credit
-from palaestra.data import Action, Row, RunSetup, StepTable, Trajectory, derive
+from palaestra.data import Action, Batch, Row, RunSetup, StepTable, Trajectory, derive
 from palaestra.data.iteration import Iteration
 from palaestra.data.protocols import StatefulPart
 from palaestra.errors import CheckpointError, ContractError, MissingColumn, RecipeError
@@ -160,7 +160,7 @@ class Archer(StatefulPart):
         credit = found[row]
         return Credit(torch.where(judged, credit - baseline, credit), torch.where(judged, credit, torch.nan))
 
-    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
+    def update(self, batch: Batch, iteration: Iteration) -> dict[str, float]:
         """What the critic's updates of this iteration said; they were made before the advantages."""
         return self._metrics
 

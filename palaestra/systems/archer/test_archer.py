@@ -24,7 +24,7 @@ import pytest
 import torch
 
 from palaestra.algebra import Credit
-from palaestra.data import Action, Observation, RunSetup, Step, StepTable, Task, TokenBatch, Trajectory, rows_of
+from palaestra.data import Action, Batch, Observation, RunSetup, Step, StepTable, Task, TokenBatch, Trajectory, rows_of
 from palaestra.data.iteration import Iteration
 from palaestra.errors import CheckpointError, ContractError, InvalidData, MissingColumn, RecipeError
 from palaestra.parts.losses import reinforce
@@ -160,7 +160,7 @@ def test_4_the_update_sees_replayed_situations() -> None:
     assert bool((table["reward"] == 0).all()) and bool(torch.isfinite(table["logprob_behavior"]).all())
     after = archer.critics["main"].online.parameters()
     assert not all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
-    metrics = archer.learn(table, at())
+    metrics = archer.update(Batch.of((), table), at())
     assert set(metrics) == {"critic/q_loss", "critic/v_loss", "critic/q", "critic/buffer"}
     assert metrics["critic/buffer"] == 16.0
     again, _ = experience(archer, at(1, acting), chains(2))

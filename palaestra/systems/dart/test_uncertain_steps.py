@@ -11,7 +11,7 @@ from palaestra.data import StepTable
 from palaestra.parts.importance import truncated_importance
 from palaestra.replay.selection import ReplaySuccess
 from palaestra.systems.dart.uncertain_steps import uncertain_steps
-from palaestra.training.factors import combine
+from palaestra.training.stages import combine
 from tests.parts.tables import quick, tables
 from tests.replay.episodes import at
 

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from palaestra.algebra import segment_count, segment_mean, total_return
-from palaestra.data import Key, StepTable
+from palaestra.data import Batch, Key, StepTable
 from palaestra.data.iteration import Iteration
 from palaestra.data.protocols import StatefulPart
 from palaestra.errors import InvalidData, RecipeError
@@ -144,7 +144,7 @@ class Difficulty(StatefulPart):
             remedy='Let the environment name one family in its last `info`: {"stratum": "grounding"}.',
         )
 
-    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
+    def update(self, batch: Batch, iteration: Iteration) -> dict[str, float]:
         found = {f"difficulty/{name}/mean": mean for name, mean in sorted(self.means.items())}
         return found | {f"difficulty/{name}/weight": self.weight(name) for name in sorted(self.means)}
 

@@ -15,12 +15,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palaestra.data import StepTable
+from palaestra.data import Batch, StepTable
 from palaestra.data.iteration import Iteration
 from palaestra.errors import InvalidData, MissingColumn, RecipeError
 from palaestra.parts.estimators import grpo
 from palaestra.systems.dgrpo import Difficulty
-from palaestra.training.factors import combine
+from palaestra.training.stages import combine
 from tests.parts.tables import quick, shuffled, tables
 
 
@@ -65,7 +65,7 @@ def test_2_running_means() -> None:
     assert part.means == pytest.approx({"easy": 0.8, "hard": 0.3})
     part(batch(easy=[EASY], hard=[[1.0] * 5]), at(1))
     assert part.means == pytest.approx({"easy": 0.8, "hard": 0.37})
-    logged = part.learn(batch(easy=[EASY]), at(1))
+    logged = part.update(Batch.of((), batch(easy=[EASY])), at(1))
     assert logged["difficulty/hard/mean"] == pytest.approx(0.37)
     assert logged["difficulty/hard/weight"] == pytest.approx(0.585 / 0.37)
     resumed = Difficulty(hard=0.0)

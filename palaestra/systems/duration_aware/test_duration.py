@@ -14,7 +14,7 @@ from palaestra.data import StepTable
 from palaestra.errors import InvalidData, MissingColumn, RecipeError
 from palaestra.parts.importance import ones
 from palaestra.systems.duration_aware.duration import duration
-from palaestra.training.factors import combine
+from palaestra.training.stages import combine
 from tests.parts.tables import quick, shuffled, tables
 
 

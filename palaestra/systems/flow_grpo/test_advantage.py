@@ -22,7 +22,7 @@ from palaestra.rollout.roles import Role
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.vector import VectorRunner
 from palaestra.systems.flow_grpo.advantage import flow_grpo
-from palaestra.training.credit import assign_credit
+from palaestra.training.stages import assign_credit
 from tests.parts.tables import quick, tables
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from palaestra.algebra import reward_to_go, segment_count, segment_mean, segment_sum, total_return
 from palaestra.algebra.pairs import Pairs, preference_loss, preference_pairs
-from palaestra.data import Key, RunSetup, StepTable
+from palaestra.data import Batch, Key, RunSetup, StepTable
 from palaestra.data.iteration import Iteration
 from palaestra.data.protocols import StatefulPart
 from palaestra.errors import CheckpointError, ContractError, InvalidData, MissingColumn
@@ -109,14 +109,14 @@ class ImplicitProcess(StatefulPart):
             process = over_largest_sum(process, table)
         return {"process": process.float()}
 
-    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
+    def update(self, batch: Batch, iteration: Iteration) -> dict[str, float]:
         """Learn from this iteration's pairs.
 
         Returns: prm/pairs; prm/skipped, 1 if there was none and nothing was learned; else prm/loss and
             prm/accuracy (the share of pairs ranked right; ties count half) before learning, so on pairs that the
             model has not seen; prm/grad_norm.
         """
-        return self._improve(table, iteration) if self._update == "after" else self._metrics
+        return self._improve(batch.table, iteration) if self._update == "after" else self._metrics
 
     def state_dict(self) -> dict[str, Any]:
         """Weights and optimizer."""

@@ -22,7 +22,7 @@ import pytest
 import torch
 
 from palaestra.algebra.pairs import preference_loss, preference_pairs
-from palaestra.data import Key, RunSetup, StepTable
+from palaestra.data import Batch, Key, RunSetup, StepTable
 from palaestra.errors import CheckpointError, ContractError, InvalidData, MissingColumn, RecipeError
 from palaestra.policies.language import LanguagePolicy
 from palaestra.policies.network import NetworkPolicy
@@ -84,7 +84,7 @@ def test_2_the_policy_itself_gives_nothing() -> None:
     table, seen = table_of(played), at(acting, played)
     part = started(acting)
     assert bool((part(table, seen)["process"] == 0).all())
-    metrics = part.learn(table, seen)
+    metrics = part.update(Batch.of((), table), seen)
     assert metrics["prm/loss"] == pytest.approx(math.log(2)) and metrics["prm/accuracy"] == 0.5
     assert metrics["prm/pairs"] == 4.0 and metrics["prm/skipped"] == 0.0
 
@@ -127,7 +127,7 @@ def test_4_it_learns_what_was_better() -> None:
     played = batch(acting)
     table, seen = table_of(played), at(acting, played)
     part = started(acting)
-    losses = [part.learn(table, seen) for _ in range(40)]
+    losses = [part.update(Batch.of((), table), seen) for _ in range(40)]
     assert losses[-1]["prm/loss"] < 0.6 < losses[0]["prm/loss"] and losses[-1]["prm/accuracy"] == 1.0
     process = part(table, seen)["process"]
     assert float(process[table["outcome"] == 1].mean()) > float(process[table["outcome"] == 0].mean())
@@ -142,7 +142,7 @@ def test_4_the_gradient_is_that_of_the_loss(over: Any, budget: int) -> None:
     table, seen = table_of(played), at(acting, played, budget=budget)
     part = started(acting, over=over, lr=1e-12, pairs="all")
     part.models["main"].module.load_state_dict(policy(seed=7).module.state_dict())
-    metrics = part.learn(table, seen)
+    metrics = part.update(Batch.of((), table), seen)
     found = [weight.grad.clone() for weight in part.models["main"].module.parameters() if weight.grad is not None]
     fresh = policy(seed=7)
     logprob = fresh.forward(seen.samples("main"), range(len(table)), ("logprob",))["logprob"]
@@ -166,7 +166,9 @@ def test_5_update_before_or_after() -> None:
         part = started(acting, update=update)
         process = part(table, seen)["process"]
         assert bool((process == 0).all()) == zero
-        assert part.learn(table, seen)["prm/loss"] == pytest.approx(math.log(2))  # of the model that had not seen it
+        assert part.update(Batch.of((), table), seen)["prm/loss"] == pytest.approx(
+            math.log(2)
+        )  # of the model that had not seen it
         assert torch.equal(part.models["main"].module.actor.weight, acting.module.actor.weight) is False
 
 
@@ -189,7 +191,7 @@ def test_5_no_pair() -> None:
     tied = [episode(acting, i, GOOD, 1.0) for i in range(3)]
     part = started(acting)
     before = [weight.clone() for weight in part.models["main"].module.parameters()]
-    assert part.learn(table_of(tied), at(acting, tied)) == {"prm/pairs": 0.0, "prm/skipped": 1.0}
+    assert part.update(Batch.of((), table_of(tied)), at(acting, tied)) == {"prm/pairs": 0.0, "prm/skipped": 1.0}
     for one, other in zip(part.models["main"].module.parameters(), before, strict=True):
         assert torch.equal(one, other)
 
@@ -200,12 +202,12 @@ def test_6_state_goes_round(tmp_path: Path) -> None:
     played = batch(acting)
     table, seen = table_of(played), at(acting, played)
     part = started(acting)
-    part.learn(table, seen)
+    part.update(Batch.of((), table), seen)
     torch.save(part.state_dict(), tmp_path / "state.pt")
     other = started(policy(seed=5))
     other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     for one in (part, other):
-        one.learn(table, seen)
+        one.update(Batch.of((), table), seen)
     assert torch.equal(part(table, seen)["process"], other(table, seen)["process"])
 
 
@@ -285,7 +287,7 @@ def test_8_other_policies_have_no_step_reward() -> None:
     part = started(acting)
     process = part(table, seen)["process"]
     assert process.isnan().tolist() == [True] * 3 + [False] * 25
-    assert part.learn(table, seen)["prm/pairs"] == 3.0  # the first win has no score and so no pair
+    assert part.update(Batch.of((), table), seen)["prm/pairs"] == 3.0  # the first win has no score and so no pair
 
 
 def test_8_padding_is_in_no_pair() -> None:
@@ -294,4 +296,4 @@ def test_8_padding_is_in_no_pair() -> None:
     weight = torch.ones(28)
     weight[:6] = 0  # both wins of the first group
     table, seen = table_of(played).replace(row_weight=weight), at(acting, played)
-    assert started(acting).learn(table, seen)["prm/pairs"] == 2.0
+    assert started(acting).update(Batch.of((), table), seen)["prm/pairs"] == 2.0

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from palaestra.algebra import total_return
-from palaestra.data import StepTable
+from palaestra.data import Batch, StepTable
 from palaestra.data.iteration import Iteration
 from palaestra.data.protocols import StatefulPart
 from palaestra.errors import InvalidData
@@ -80,7 +80,7 @@ class RunningScale(StatefulPart):
         self.mean += gap * new / total
         self.count = total
 
-    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
+    def update(self, batch: Batch, iteration: Iteration) -> dict[str, float]:
         return {"reward/running_mean": self.mean, "reward/running_std": self.std}
 
     def state_dict(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palaestra.algebra import total_return
-from palaestra.data import StepTable
+from palaestra.data import Batch, StepTable
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.systems.ppo_max import RunningScale
 from tests.parts.small_tables import answers, at
@@ -24,7 +24,7 @@ def test_two_batches() -> None:  # rule 1
     assert scale.mean == 2 and scale.std == pytest.approx(1.4142, abs=1e-4)
     centered(answers(1, 3), at())
     assert close(scale(answers(2, 6), at()), [0.9258, 2.7775])
-    assert scale.learn(answers(2, 6), at()) == pytest.approx(
+    assert scale.update(Batch.of((), answers(2, 6)), at()) == pytest.approx(
         {"reward/running_mean": 3.0, "reward/running_std": 2.1602}, abs=1e-4
     )
     assert close(centered(answers(2, 6), at()), [-0.4629, 1.3887])

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from palaestra.algebra import total_return
 from palaestra.algebra.segments import reverse_scan
-from palaestra.data import Key, StepTable
+from palaestra.data import Batch, Key, StepTable
 from palaestra.data.iteration import Iteration
 from palaestra.data.protocols import StatefulPart
 from palaestra.errors import InvalidData
@@ -98,7 +98,7 @@ class RoleAdvantage(StatefulPart):
         before = torch.where(first, start[which], torch.cat([start[:1], after[:-1]])[: len(value)])
         return before, after
 
-    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
+    def update(self, batch: Batch, iteration: Iteration) -> dict[str, float]:
         return {
             f"advantage/baseline/{'/'.join(name) or 'all'}": self.baselines[name] for name in sorted(self.baselines)
         }

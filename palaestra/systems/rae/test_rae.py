@@ -16,7 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palaestra.data import StepTable
+from palaestra.data import Batch, StepTable
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.registry import part
 from palaestra.systems.rae import RoleAdvantage
@@ -56,7 +56,7 @@ def test_rae_is_a_loop_over_episodes(batches: list[list[float]]) -> None:  # rul
         assert torch.equal(found[::2], -found[1::2])
         assert close(found, 0.9 * other.double())
     assert first.baselines[("0",)] == -first.baselines[("1",)] == pytest.approx(b)
-    assert first.learn(table, at())["advantage/baseline/0"] == pytest.approx(b)
+    assert first.update(Batch.of((), table), at())["advantage/baseline/0"] == pytest.approx(b)
 
 
 @few

@@ -16,7 +16,7 @@ from palaestra.errors import RecipeError
 from palaestra.parts.samplers import uniform
 from palaestra.store.metrics import MetricsLog
 from palaestra.systems.scaling_inter import growing_horizon, horizon
-from palaestra.training.loop import Trainer
+from palaestra.training import loop
 from tests.parts.episodes import NETWORK, run
 
 FORMS = UIForm()
@@ -46,13 +46,13 @@ def test_bad_horizons_are_refused(rounds, every, fault):  # rule 3
 
 
 def test_a_cut_is_a_truncation(tmp_path, monkeypatch):  # rule 2
-    seen, plain = [], Trainer.credit
+    seen, plain = [], loop.prepare
 
-    def credit(self, batch):
-        seen.append((batch.kept, plain(self, batch)))
-        return seen[-1][1]
+    def prepared(batch, *data, **options):
+        plain(batch, *data, **options)
+        seen.append((batch.kept, batch))
 
-    monkeypatch.setattr(Trainer, "credit", credit)
+    monkeypatch.setattr(loop, "prepare", prepared)
     growing = {"sampler": {"growing_horizon": {"rounds": [2, 6], "every": 2}}}
     run(tmp_path, [NETWORK, growing, {"advantage": {"ppo": {"gamma": 1.0, "lam": 1.0, "whiten": False}}}])
     assert [max(len(t.steps) for t in whole) <= 2 for whole, _ in seen] == [True, True, False, False]

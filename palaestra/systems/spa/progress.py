@@ -13,7 +13,7 @@ import pydantic
 import torch
 from torch import Tensor
 
-from palaestra.data import Row, RunSetup, StepTable, derive
+from palaestra.data import Batch, Row, RunSetup, StepTable, derive
 from palaestra.data.iteration import Iteration
 from palaestra.data.protocols import StatefulPart
 from palaestra.errors import ContractError, InvalidData, NoSignal, RecipeError
@@ -115,13 +115,14 @@ class Progress(StatefulPart):
         reward = progress_rewards(contribution, executable(table), alpha=self._alpha, beta=self._beta, left=left)
         return torch.where(table.row_weight > 0, reward, 0.0).float()
 
-    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
+    def update(self, batch: Batch, iteration: Iteration) -> dict[str, float]:
         """Fit the estimator to this iteration's episodes, or gather them.
 
         Returns: progress/executable, the share of actions that could be executed; progress/skipped, 1 if all
             episodes ended alike, so that there is nothing to split; else progress/held_out, the mean squared
             error before learning, and progress/loss, that of the last pass.
         """
+        table = batch.table
         counts = table.row_weight > 0
         metrics = {"progress/executable": float(executable(table)[counts].mean()), "progress/skipped": 0.0}
         if self._explore and self.fitted:

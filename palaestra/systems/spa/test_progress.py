@@ -24,7 +24,7 @@ import torch
 from hypothesis import given
 
 from palaestra.algebra import total_return
-from palaestra.data import Play, StepTable, derive, rows_of
+from palaestra.data import Batch, Play, StepTable, derive, rows_of
 from palaestra.data.iteration import Iteration
 from palaestra.errors import ContractError, InvalidData, NoSignal, RecipeError
 from palaestra.recipe import load
@@ -85,7 +85,7 @@ def test_2_one_step_carries_the_prediction() -> None:
     played = [episode(acting, 0, [1], 1.0), episode(acting, 1, [0], 0.0)]
     table, seen = table_of(played), at(acting, played)
     part = started(beta=0.0, epochs=200)
-    part.learn(table, seen)
+    part.update(Batch.of((), table), seen)
     torch.testing.assert_close(part(table, seen), torch.tensor([1.0, 0.0]), atol=0.05, rtol=0)
 
 
@@ -94,9 +94,9 @@ def test_3_outcomes_until_it_is_fitted() -> None:
     table, seen, _ = prepared()
     part = started(alpha=2.0, beta=0.5)
     assert part(table.replace(reward=torch.full((12,), 9.0)), seen).tolist() == [0, 0, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0]
-    metrics = part.learn(table, seen)
+    metrics = part.update(Batch.of((), table), seen)
     assert part.fitted and set(metrics) == {"progress/executable", "progress/skipped", "progress/loss"}
-    assert "progress/held_out" in part.learn(table, seen)
+    assert "progress/held_out" in part.update(Batch.of((), table), seen)
     part._estimator = constant([0.25] * 12)
     assert part(table, seen).tolist() == [1.0] * 12
 
@@ -107,42 +107,42 @@ def test_3_rows_of_weight_0_get_nothing() -> None:
     weight = torch.ones(12)
     weight[:3] = 0
     assert part(table.replace(row_weight=weight), seen).tolist() == [0] * 9 + [1, 0, 0]
-    part.learn(table, seen)
+    part.update(Batch.of((), table), seen)
     assert part(table.replace(row_weight=weight), seen)[:3].tolist() == [0, 0, 0]
 
 
 def test_4_what_counts_as_executable() -> None:
     table, seen, _ = prepared()
     part = started(alpha=0.0, beta=0.5)
-    part.learn(table, seen)
+    part.update(Batch.of((), table), seen)
     assert part(table, seen).tolist() == [0.5] * 12
     marked = table.replace(invalid=[1.0] + [0.0] * 11)
     assert part(marked, seen).tolist() == [0.0] + [0.5] * 11
-    assert part.learn(marked, seen)["progress/executable"] == pytest.approx(11 / 12)
+    assert part.update(Batch.of((), marked), seen)["progress/executable"] == pytest.approx(11 / 12)
     assert part(marked.replace(executable=[0.0, 0.0] + [1.0] * 10), seen).tolist() == [0.0, 0.0] + [0.5] * 10
 
 
 def test_4_weighted_by_steps_left() -> None:
     table, seen, _ = prepared()
     part = started(alpha=0.0, beta=1.0, weight_by_steps_left=True)
-    part.learn(table, seen)
+    part.update(Batch.of((), table), seen)
     assert part(table, seen).tolist() == [2, 1, 0, 3, 2, 1, 0, 2, 1, 0, 1, 0]
 
 
 def test_5_online() -> None:
     table, seen, _ = prepared()
     part = started(epochs=10)
-    losses = [part.learn(table, seen)["progress/loss"] for _ in range(10)]
+    losses = [part.update(Batch.of((), table), seen)["progress/loss"] for _ in range(10)]
     assert losses[-1] < 0.02 < losses[0]
 
 
 def test_5_once_after_exploring() -> None:
     table, seen, _ = prepared()
     part = started(explore=2, epochs=5)
-    assert "progress/loss" not in part.learn(table, seen) and not part.fitted
-    assert "progress/loss" in part.learn(table, seen) and part.fitted
+    assert "progress/loss" not in part.update(Batch.of((), table), seen) and not part.fitted
+    assert "progress/loss" in part.update(Batch.of((), table), seen) and part.fitted
     before = part(table, seen)
-    assert set(part.learn(table, seen)) == {"progress/executable", "progress/skipped"}
+    assert set(part.update(Batch.of((), table), seen)) == {"progress/executable", "progress/skipped"}
     assert torch.equal(part(table, seen), before) and not part._gathered
 
 
@@ -151,11 +151,12 @@ def test_5_all_episodes_end_alike() -> None:
     failed = [episode(acting, i, [0, 2], 0.0) for i in range(3)]
     table, seen = table_of(failed), at(acting, failed)
     part = started()
-    assert part.learn(table, seen) == {"progress/executable": 1.0, "progress/skipped": 1.0}
+    assert part.update(Batch.of((), table), seen) == {"progress/executable": 1.0, "progress/skipped": 1.0}
     assert not part.fitted and part(table, seen).tolist() == [0.0] * 6
     waiting = started(explore=1)
-    assert waiting.learn(table, seen)["progress/skipped"] == 1.0
-    assert "progress/loss" in waiting.learn(*prepared()[:2])  # with what it gathered before
+    assert waiting.update(Batch.of((), table), seen)["progress/skipped"] == 1.0
+    table, seen, _ = prepared()
+    assert "progress/loss" in waiting.update(Batch.of((), table), seen)  # with what it gathered before
 
 
 # ---- rule 6 -----------------------------------------------------------------------------------------------
@@ -176,10 +177,11 @@ def test_6_contributions_stand_where_episodes_are_decided() -> None:
 
     part = Progress(epochs=20, beta=0.0)
     part.start(setup, setup.policies)
-    part.learn(*play(480, 1))
+    table, seen = play(480, 1)
+    part.update(Batch.of((), table), seen)
     table, seen = play(200, 2)
     contribution, progress = part(table, seen), table["progress"]
-    error = part.learn(table, seen)["progress/held_out"]
+    error = part.update(Batch.of((), table), seen)["progress/held_out"]
     setup.runner.close()
     order, last = table.timeline("trajectory")
     before = torch.cat([torch.zeros(1), progress[:-1]])
@@ -201,13 +203,13 @@ def test_6_contributions_stand_where_episodes_are_decided() -> None:
 def test_7_state_goes_round(explore: int, tmp_path: Path) -> None:
     table, seen, _ = prepared()
     part = started(explore=explore)
-    part.learn(table, seen)
+    part.update(Batch.of((), table), seen)
     torch.save(part.state_dict(), tmp_path / "state.pt")
     other = started(explore=explore)
     other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     for one in (part, other):
-        one.learn(table, seen)
-        one.learn(table, seen)
+        one.update(Batch.of((), table), seen)
+        one.update(Batch.of((), table), seen)
     assert part.fitted and torch.equal(part(table, seen), other(table, seen))
 
 
@@ -282,16 +284,16 @@ def test_8_steps_that_cannot_be_read() -> None:
     table, seen, played = prepared()
     played[2].steps[1].action.tokens[0] = 7
     with pytest.raises(InvalidData, match=r"trajectory g/2, turn 1(.|\n)*no action index"):
-        started().learn(table, seen)
+        started().update(Batch.of((), table), seen)
     played[2].steps[0].observation.vector = None
     with pytest.raises(InvalidData, match="no vector of the environment's length"):
-        started().learn(table, seen)
+        started().update(Batch.of((), table), seen)
 
 
 def test_8_before_start() -> None:
     table, seen, _ = prepared()
     with pytest.raises(ContractError, match="before `start`"):
-        Progress().learn(table, seen)
+        Progress().update(Batch.of((), table), seen)
 
 
 # ---- the estimator ----------------------------------------------------------------------------------------

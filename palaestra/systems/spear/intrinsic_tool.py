@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from palaestra.data import Key, StepTable
+from palaestra.data import Batch, Key, StepTable
 from palaestra.data.iteration import Iteration
 from palaestra.data.keys import compact
 from palaestra.data.protocols import StatefulPart
@@ -94,8 +94,9 @@ class IntrinsicTool(StatefulPart):
         called = (table[self._column] > 0) & (table.row_weight > 0)
         return (called & (table["invalid"] == 0) if "invalid" in table else called).double()
 
-    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
+    def update(self, batch: Batch, iteration: Iteration) -> dict[str, float]:
         """What fresh episodes were paid, and how many of their turns called a tool, on average."""
+        table = batch.table
         fresh = table.row_weight > 0
         if "replayed" in table:
             fresh = fresh & (table["replayed"] == 0)

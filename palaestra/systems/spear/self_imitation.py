@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from palaestra.algebra import segment_count, segment_mean, segment_std, total_return
-from palaestra.data import Key, StepTable, Trajectory
+from palaestra.data import Batch, Key, StepTable, Trajectory
 from palaestra.data.iteration import Iteration
 from palaestra.data.protocols import StatefulPart
 from palaestra.registry import PositiveInt, Scale, register
@@ -126,8 +126,9 @@ class SelfImitation(StatefulPart):
         return torch.where(second, value, advantage)
 
     # ---- what is kept -------------------------------------------------------------------------------------
-    def learn(self, table: StepTable, iteration: Iteration) -> dict[str, float]:
+    def update(self, batch: Batch, iteration: Iteration) -> dict[str, float]:
         """Keep the good ones of this iteration's episodes, and the mean return of each group."""
+        table = batch.table
         names = [str(label) for label in table.labels("trajectory")]
         played = {row.trajectory.id: row.trajectory for row in iteration.rows if not is_replayed(row.trajectory)}
         whole = table.key("trajectory")

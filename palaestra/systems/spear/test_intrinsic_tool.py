@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 
 from palaestra.algebra import total_return
-from palaestra.data import StepTable
+from palaestra.data import Batch, StepTable
 from palaestra.errors import InvalidData, MissingColumn, RecipeError
 from palaestra.systems.spear.intrinsic_tool import IntrinsicTool
 from palaestra.systems.spear.schedules import fall, rise
@@ -86,7 +86,7 @@ def test_padding_and_replay() -> None:  # rule 5
     found = part(padded, at(0))
     assert found["intrinsic"].tolist() == pytest.approx([0.4, 0, 0, 0.4, 0, 0])
     told = table(replayed=[1.0] * 4 + [0.0] * 2)
-    metrics = part.learn(told.replace(**part(told, at(0))), at(0))
+    metrics = part.update(Batch.of((), told.replace(**part(told, at(0)))), at(0))
     assert metrics == {"intrinsic/factor": 1.0, "intrinsic/mean": 0.0, "intrinsic/tool_turns": 0.0}
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load
 
-from palaestra.data import StepTable, Trajectory
+from palaestra.data import Batch, StepTable, Trajectory
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.parts.estimators import dr_grpo, grpo
 from palaestra.replay import is_replayed
@@ -29,7 +29,7 @@ def iterate(part: SelfImitation, played: list[Trajectory], step: int) -> tuple[l
     chosen = part.choose(played, at(step))
     table, sight = StepTable.from_trajectories(chosen), seen(chosen, step)
     advantage = part(table, dr_grpo(table), sight)
-    part.learn(table, sight)
+    part.update(Batch.of((), table), sight)
     return chosen, advantage
 
 

@@ -12,7 +12,7 @@ from palaestra.data import StepTable
 from palaestra.errors import InvalidData, MissingColumn, RecipeError
 from palaestra.recipe import load
 from palaestra.systems.t_ppo.fresh import fresh
-from palaestra.training.factors import combine
+from palaestra.training.stages import combine
 from tests.parts.tables import quick, shuffled, tables
 
 

@@ -91,6 +91,7 @@ for challenge in ("treasure_hunter", "coin_collector"):
 """
 
 
+@pytest.mark.slow
 def test_fresh_processes_make_the_same_games(tmp_path):  # rule 3
     prints, files = set(), set()
     for number in ("1", "2"):

@@ -83,7 +83,9 @@ def test_all_panels_are_known():
     assert set(panels()) == set(SIZES)
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize(
+    "name", [name if name != "prover" else pytest.param(name, marks=pytest.mark.slow) for name in SIZES]
+)
 def test_committed_panels(name):  # rule 1
     tasks, entry = panel(name)
     assert len(tasks) == SIZES[name] == entry.n

@@ -1,24 +1,96 @@
-"""The pipeline of credit: one estimator, then filters, then columns per response token; and what signal there is."""
+"""The stages between experience and learners: the parts that turn episodes into numbers per token."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from palaestra.algebra import Credit, standardize, total_return
+from palaestra.algebra import Credit
+from palaestra.bound import BoundPart
 from palaestra.columns import is_computed
-from palaestra.data import StepTable
-from palaestra.errors import ContractError, RecipeError
+from palaestra.data import Iteration, StepTable
+from palaestra.data.protocols import StatefulPart, complete
+from palaestra.errors import ContractError, InvalidData, RecipeError
 from palaestra.registry import registration
 
 Estimator = Callable[..., Any]
 
+FORMER_MEMBERS = {  # of parts with state
+    "warming": "`ready` now, and means the opposite",
+    "learn": "`update(batch, iteration)` now, with `batch.table` in place of the table",
+}
 
+
+def started(parts: Sequence[BoundPart]) -> list[BoundPart]:
+    """The parts as a run holds them, those with state with an object each.
+
+    Raises: ContractError, for an object that lacks a member of `StatefulPart` or has one by its earlier name.
+    """
+    held = [part.started() for part in parts]
+    for part in held:
+        where = f"{part.part.slot}: {part.name}"
+        for former, now in FORMER_MEMBERS.items():
+            if part.can(former) is not None:
+                raise ContractError(where=where, what=f"its member `{former}` is called {now}.", remedy="Rename it.")
+        if part.state is not None:
+            complete(part.state, StatefulPart, where=where)
+    return held
+
+
+@dataclass(slots=True, kw_only=True)
+class Stages:
+    """The parts between experience and learners, in the order in which they run.
+
+    Attributes:
+        updates: per policy, what reads columns in its updates: learners, losses and regularizers.
+        frozen: whose acts nothing is learned from, by the name of an agent.
+    """
+
+    reward: Sequence[BoundPart]
+    selection: Sequence[BoundPart]
+    advantage: Sequence[BoundPart]
+    weights: Sequence[BoundPart]
+    updates: Mapping[str, Sequence[BoundPart]] = field(default_factory=dict)
+    frozen: Callable[[str], bool] = lambda agent: False
+
+    @property
+    def all(self) -> tuple[BoundPart, ...]:
+        """Every part, in the order in which they run."""
+        return (*self.reward, *self.selection, *self.advantage, *self.weights)
+
+    @property
+    def stateful(self) -> dict[str, StatefulPart]:
+        """The objects of parts with state, by slot and place: `reward.0`."""
+        slots = ("reward", "selection", "advantage", "weights")
+        return {
+            f"{slot}.{place}": bound.state
+            for slot in slots
+            for place, bound in enumerate(getattr(self, slot))
+            if bound.state is not None
+        }
+
+    @property
+    def reads_advantage(self) -> bool:
+        """Whether a factor or an update reads the advantage, so that an estimator has to run."""
+        readers = [*self.weights, *(part for parts in self.updates.values() for part in parts)]
+        return any(part.reads is None or "advantage" in part.reads for part in readers)
+
+
+def learned_from(table: StepTable, frozen: Callable[[str], bool]) -> Tensor:
+    """1 on rows that the updates may read, 0 on those of frozen roles: float32 (rows,)."""
+    agents = torch.tensor([0.0 if frozen(str(label)) else 1.0 for label in table.labels("agent")])
+    return agents[table["agent"]]
+
+
+# ---- advantages -------------------------------------------------------------------------------------------
 def assign_credit(parts: Sequence[Estimator], table: StepTable) -> StepTable:
     """Run one estimator and then filters, as `advantage: [gigpo, whiten]` says.
 
@@ -44,59 +116,6 @@ def assign_credit(parts: Sequence[Estimator], table: StepTable) -> StepTable:
     if credit.target is not None:
         columns["value_target"], columns["value_weight"] = _targets(credit.target, table)
     return table.replace(**columns)
-
-
-def signal_metrics(table: StepTable) -> dict[str, float]:
-    """Whether there is something to learn from, of the rows that weigh.
-
-        advantage/nonzero                      share of rows with an advantage other than 0
-        advantage/mean, advantage/std          a row's advantage is the mean over its tokens
-
-    And with several agents, for each of them:
-
-        agent/<name>/advantage/mean, …/std     of its rows
-        agent/<name>/return/shift              (mean of its returns − mean of all) / deviation of all, returns centered
-                                               in their group
-        agent/<name>/return/variance_ratio     variance of its returns / variance of all, centered likewise. Under a
-                                               baseline for all agents its mean square advantage is this + shift²
-        agent/<name>/return/own_shift, …/own_variance_ratio     the same of what each agent earned itself in the
-                                               trajectory; what counts where an estimator's `returns` are [trajectory,
-                                               agent]
-    """
-    total = torch.zeros(len(table), dtype=torch.float64).index_add_(0, table.token_row, table["advantage"].double())
-    row, counts = total / table["token_count"], table.row_weight > 0
-    mean, std = _moments(row[counts])
-    nonzero = float((row[counts] != 0).double().sum()) / max(int(counts.sum()), 1)
-    metrics = {"advantage/nonzero": nonzero, "advantage/mean": mean, "advantage/std": std}
-    acted = {str(name): counts & (table["agent"] == code) for code, name in enumerate(table.labels("agent"))}
-    acted = {name: rows for name, rows in acted.items() if bool(rows.any())}
-    if len(acted) < 2:
-        return metrics
-    peers = table.key("group")
-    shared = standardize(total_return(table), by=peers).double()
-    earned = standardize(total_return(table, by=("trajectory", "agent")), by=peers).double()
-    for name, rows in acted.items():
-        of_agent = dict(zip(("advantage/mean", "advantage/std"), _moments(row[rows]), strict=True))
-        names = ("return/shift", "return/variance_ratio", "return/own_shift", "return/own_variance_ratio")
-        numbers = (*_against(shared[rows], shared[counts]), *_against(earned[rows], earned[counts]))
-        of_agent |= dict(zip(names, numbers, strict=True))
-        metrics |= {f"agent/{name}/{key}": value for key, value in of_agent.items()}
-    return metrics
-
-
-def _against(own: Tensor, everyone: Tensor) -> tuple[float, float]:
-    """How far one's mean lies from that of all, in deviations of all; and the ratio of the variances."""
-    mean, std = _moments(everyone)
-    own_mean, own_std = _moments(own)
-    scale = std or 1.0
-    return (own_mean - mean) / scale, (own_std / scale) ** 2
-
-
-def _moments(values: Tensor) -> tuple[float, float]:
-    """Mean and population deviation; 0 and 0 of nothing."""
-    if not len(values):
-        return 0.0, 0.0
-    return float(values.double().mean()), float(values.double().std(correction=0))
 
 
 def _targets(target: Tensor, table: StepTable) -> tuple[Tensor, Tensor]:
@@ -187,3 +206,40 @@ def _check_columns(columns: Mapping[str, Any], table: StepTable, part: Estimator
             )
         if column.is_floating_point() and not bool(column.isfinite().all()):
             raise ContractError(where=where, what="a value of it is not finite.")
+
+
+# ---- weights ----------------------------------------------------------------------------------------------
+def weigh(table: StepTable, weights: Sequence[BoundPart], iteration: Iteration, trained: Tensor) -> StepTable:
+    """The table with `weight`, the product of all factors of a token, and `counts`, 1 where it is in denominators."""
+    factors = [table.row_weight * trained, *(part.at(iteration)(table) for part in weights)]
+    masks = [True, *(part.part.writes is None or "counts" in part.part.writes for part in weights)]
+    weight = combine(factors, table)
+    counts = (combine(list(compress(factors, masks)), table) > 0).float()
+    columns = {"weight": weight, "counts": counts}
+    if "value_weight" in table:  # a critic learns from what is selected, whatever the policy's weights are
+        columns["value_weight"] = table["value_weight"] * (table.per_token(table.row_weight * trained) > 0)
+    return table.replace(**columns)
+
+
+def combine(factors: Sequence[Tensor], table: StepTable, floor: float = 0.0) -> Float[Tensor, " tokens"]:
+    """The product of the factors per token, constant for the gradient; no factor gives ones.
+
+    Args:
+        factors: each (rows,) or (tokens,).
+        floor: least weight of a token that is not masked; masked tokens stay 0.
+
+    Raises: InvalidData, if a product is negative or not finite.
+    """
+    product = torch.ones(table.tokens, dtype=torch.float64)
+    for factor in factors:
+        product = product * table.per_token(factor.detach()).double()
+    bad = ~product.isfinite() | (product < 0)
+    if bool(bad.any()):
+        token = int(bad.nonzero()[0, 0])
+        raise InvalidData(
+            where=f"weights of row {int(table.token_row[token])}",
+            what=f"{int(bad.sum())} of {len(product)} products are negative or not finite; "
+            f"the first is {float(product[token])}.",
+            remedy="Every factor must be a finite number ≥ 0; 0 masks a token.",
+        )
+    return torch.where(product > 0, product.clamp_min(floor), 0.0).float()

@@ -1,0 +1,109 @@
+"""The policy-gradient learner: every trained policy improves by its loss, its regularizers and its optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from palaestra.bound import BoundPart
+from palaestra.data import Batch, Iteration, RunSetup, derive
+from palaestra.data.protocols import Learner, Optimizer, complete
+from palaestra.registry import register
+from palaestra.training.settings import RunSettings
+from palaestra.training.updates import Updater
+
+
+@register("learner", "policy_gradient", reads=("advantage", "weight", "counts"))
+class PolicyGradient(Learner):
+    """Improve every trained policy by its loss and its regularizers, with an optimizer of its own.
+
+    The recipe says which: `loss`, `regularizers`, `aggregate`, `optimizer`, `training.epochs`, `training.minibatches`
+    and the keys of the same names in `policies`. With several policies their metrics carry their names.
+    """
+
+    def __init__(self) -> None:
+        self.updaters: dict[str, Updater] = {}
+        self._due: list[str] = []
+
+    @staticmethod
+    def runs(settings: RunSettings, policy: str) -> Sequence[BoundPart]:
+        """The loss and the regularizers of this policy."""
+        own = settings.policies[policy]
+        return [own.loss or settings.loss, *(settings.regularizers if own.regularizers is None else own.regularizers)]
+
+    def start(self, setup: RunSetup, policies: Mapping[str, Any]) -> None:
+        """Make an optimizer for each policy."""
+        self._settings: RunSettings = setup.settings
+        self.updaters = {name: self._updater(name, policy) for name, policy in policies.items()}
+
+    def _updater(self, name: str, policy: Any) -> Updater:
+        settings, own = self._settings, self._settings.policies[name]
+        loss, *regularizers = self.runs(settings, name)
+        return Updater(
+            policy=policy,
+            optimizer=make_optimizer(own.optimizer or settings.optimizer, policy.module),
+            loss=loss,
+            regularizers=regularizers,
+            how=settings.aggregate.how,
+            constant=settings.aggregate.constant,
+            epochs=own.epochs or settings.training.epochs,
+            minibatches=own.minibatches or settings.training.minibatches,
+            token_budget=settings.training.token_budget,
+            several=settings.several_updates,
+            stop_kl=settings.training.stop_kl,
+            agent_gradients=settings.training.agent_gradients,
+        )
+
+    def update(self, batch: Batch, iteration: Iteration) -> dict[str, float]:
+        """One iteration's updates of the policies whose turn it is (`policies.….every`)."""
+        metrics: dict[str, float] = {}
+        self._due = self._settings.due(iteration.number, self.updaters)
+        self.made = 0
+        for name in self._due:
+            updater = self.updaters[name]
+            of_policy = updater.update(batch, iteration, seed=derive(self._settings.seed, "update", iteration.number))
+            self.made = max(self.made, updater.made)
+            if of_policy:
+                updater.policy.weights_changed(updater.policy.version + 1)
+            if len(self.updaters) > 1:
+                of_policy = {f"policy/{name}/{key.removeprefix('policy/')}": of_policy[key] for key in of_policy}
+            metrics |= of_policy
+        return metrics
+
+    @property
+    def ready(self) -> bool:  # type: ignore[override]
+        """Whether a policy was due in the last iteration."""
+        return bool(self._due)
+
+    def has_signal(self, batch: Batch, iteration: Iteration) -> bool:
+        """Whether a token that counts, of a policy that is trained, has an advantage other than 0.
+
+        What regularizers move does not count: a run that only they move learns nothing of its task. A loss that learns
+        without advantages always has a signal.
+        """
+        if any(updater.loss.part.every_token for updater in self.updaters.values()):
+            return True
+        moves = (batch.table["counts"] > 0) & (batch.table["advantage"] != 0)
+        acted = [iteration.samples(name) for name in self.updaters if iteration.acted(name)]
+        return any(bool(moves[torch.from_numpy(samples.token_index)].any()) for samples in acted)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Per policy, the optimizer's state, and how many updates in a row had no finite gradient."""
+        return {
+            name: {"optimizer": updater.optimizer.state_dict(), "spoiled": updater.spoiled}
+            for name, updater in self.updaters.items()
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state` was taken."""
+        for name, updater in self.updaters.items():
+            updater.optimizer.load_state_dict(state[name]["optimizer"])
+            updater.spoiled = int(state[name]["spoiled"])
+
+
+def make_optimizer(optimizer: BoundPart, module: Any) -> Any:
+    """An optimizer of a policy's module; those that tell layers apart are given the module, others its parameters."""
+    made = optimizer(module if "module" in optimizer.part.data else list(module.parameters()))
+    return complete(made, Optimizer, where=f"optimizer: {optimizer.name}")

@@ -21,8 +21,9 @@ import torch
 from machine import describe
 
 from palaestra.commands.evaluate import open_run
+from palaestra.envs.adapters.openspiel.tables import average, nash_conv, uniform
+from palaestra.envs.adapters.openspiel.tabular import tabular
 from palaestra.envs.adapters.openspiel.world import OpenSpiel
-from palaestra.evaluation.exploitability import average, nash_conv, tabular, uniform
 from palaestra.evaluation.statistics import t_interval, wilson_interval
 from palaestra.recipe import load
 from palaestra.store.folder import RECIPE, RunFolder

@@ -27,7 +27,8 @@ import torch
 from palaestra.bound import BoundPart, bind
 from palaestra.commands.evaluate import load_weights, open_run
 from palaestra.data import RunSetup
-from palaestra.evaluation.exploitability import Tabular, average, nash_conv, tabular
+from palaestra.envs.adapters.openspiel.tables import Tabular, average, nash_conv
+from palaestra.envs.adapters.openspiel.tabular import tabular
 from palaestra.evaluation.statistics import Interval, t_interval, wilson_interval
 from palaestra.launch.arms import ArmRun, run_all
 from palaestra.recipe import load

@@ -10,10 +10,14 @@ from typing import Any
 import numpy as np
 import typer.main
 from mkdocs.structure.files import File, Files
+from site_pages.evidence import evidence_of, studies_page, system_page
+from site_pages.reference import commands_page, slot_page, systems_page
 
 from palaestra import cli
-from palaestra.catalogue.generate import pages, plots
+from palaestra.catalogue import declarations, studies, systems
+from palaestra.catalogue.studies import results_of
 from palaestra.evaluation.curves import Panel, Series, draw
+from palaestra.registry import SLOTS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -26,6 +30,30 @@ def on_files(files: Files, config: Any) -> Files:
         for name, path in plots(ROOT).items():
             files.append(File.generated(config, name, content=plotted(path, Path(folder) / "plot.png")))
     return files
+
+
+def pages(root: Path, command: Any) -> dict[str, str]:
+    """Path below docs/ → text of every page that is made.
+
+    Args:
+        root: the source checkout. command: the command line's click or typer tree.
+    """
+    parts = declarations(root / "palaestra")
+    found = {f"parts/{slot}.md": slot_page(slot, [part for part in parts if part.slot == slot]) for slot in SLOTS}
+    evidence = [evidence_of(root, study) for study in studies(root)]
+    described = systems(root / "palaestra/systems")
+    found["methods.md"], found["studies.md"] = systems_page(described), studies_page(evidence)
+    found["commands.md"] = commands_page(command)
+    for system in described:
+        own = [each for each in evidence if system.name in each.study.methods]
+        found[f"methods/{system.name}.md"] = system_page(system, parts, own)
+    return found
+
+
+def plots(root: Path) -> dict[str, Path]:
+    """Path below docs/ of every plot of a study → the comparison that it is drawn from."""
+    files = {study.name: results_of(root, study) / "comparison.json" for study in studies(root)}
+    return {f"images/studies/{name}.png": path for name, path in files.items() if path.exists()}
 
 
 def plotted(comparison: Path, place: Path) -> bytes:

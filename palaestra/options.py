@@ -29,6 +29,17 @@ Scale = Literal["none", "std"]
 Singleton = Literal["zero", "raw", "error"]
 ZeroVariance = Literal["zero", "keep"]
 Degrees = Annotated[int, pydantic.Field(ge=0, le=1)]
+Aggregation = Literal[  # how losses per token become one number (`palaestra.algebra.coefficients`)
+    "token-mean",
+    "sequence-mean",
+    "sequence-sum",
+    "sequence-sum-norm",
+    "constant-length",
+    "step-mean",
+    "trajectory-step-mean",
+    "group-mean",
+    "agent-mean",
+]
 
 
 class Section(pydantic.BaseModel):

@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 
 import pydantic
 
+from palaestra.clashes import Clash
 from palaestra.errors import ContractError, MissingExtra, UnknownName, missing_extra, nearest
 from palaestra.index import add, known_parts
 from palaestra.options import (
@@ -149,6 +150,7 @@ class Part:
     extra: str = ""
     modules: tuple[str, ...] = ()
     first: tuple[str, ...] = ()
+    clashes: tuple[Clash, ...] = ()
 
     @property
     def options(self) -> type[pydantic.BaseModel]:
@@ -223,6 +225,7 @@ def register(
     extra: str = "",
     modules: tuple[str, ...] = (),
     first: tuple[str, ...] = (),
+    clashes: tuple[Clash, ...] = (),
 ) -> Callable[[P], P]:
     """Make a function or class a part of `slot`, known in recipes as `name`.
 
@@ -248,13 +251,13 @@ def register(
         source: "arXiv 2505.10978", or where the formula comes from.
         extra: the optional dependencies that it needs, as in `pip install 'palaestra[extra]'`.
         modules: of the extra, those that it imports whatever its options are; a recipe is refused where one is absent.
+        clashes: what it does not go with in a recipe, each with the reason and the way out.
         first: options that stand first where options are listed; the others follow in the order of the signature.
 
     The signature says the rest. Positional parameters are *data*: whoever calls the part hands them over, by position
     or by name (an estimator gets the table, a loss the batch, a policy its name and setting). Keyword-only parameters
     are *options*: a recipe sets them, and a direct call's are checked as a recipe's are. `reads`, `writes` and `uses`
-    are neither: they say what must be true of the data and of the setup, so that a recipe can be checked without
-    running. What a part does not declare is unknown and never refused.
+    say what must be true of data and setup, so that a recipe can be checked before it runs.
     """
     if slot not in SLOTS:
         raise UnknownName(where=f"register({slot!r}, {name!r})", what=f"no slot `{slot}`.", options=SLOTS)
@@ -282,6 +285,7 @@ def register(
             extra=extra,
             modules=modules,
             first=first,
+            clashes=clashes,
         )
         return made  # type: ignore[no-any-return]
 

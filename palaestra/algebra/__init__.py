@@ -1,6 +1,6 @@
 """The mathematics that estimators and losses share: pure functions on tables and tokens."""
 
-from palaestra.algebra.aggregation import Aggregation, aggregate, coefficients
+from palaestra.algebra.aggregation import aggregate, coefficients
 from palaestra.algebra.divergence import kl_estimate
 from palaestra.algebra.draws import row_draws, uniform_per_unit
 from palaestra.algebra.peers import Peers, pool, standardize, whiten, whitened
@@ -17,7 +17,6 @@ from palaestra.algebra.segments import (
 )
 
 __all__ = [
-    "Aggregation",
     "Credit",
     "Peers",
     "aggregate",

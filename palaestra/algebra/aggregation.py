@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Literal
+from typing import get_args
 
 from jaxtyping import Float
 from torch import Tensor
@@ -12,18 +12,7 @@ from palaestra.algebra.segments import segment_count
 from palaestra.data.keys import Key, compact
 from palaestra.data.tokens import TokenBatch
 from palaestra.errors import InvalidData
-
-Aggregation = Literal[
-    "token-mean",
-    "sequence-mean",
-    "sequence-sum",
-    "sequence-sum-norm",
-    "constant-length",
-    "step-mean",
-    "trajectory-step-mean",
-    "group-mean",
-    "agent-mean",
-]
+from palaestra.options import Aggregation
 
 
 def unit_key(batch: TokenBatch, unit: str, *, where: str) -> Key:
@@ -93,7 +82,7 @@ def coefficients(
         case "agent-mean":
             agent = _key(batch.unit("agent", where="aggregate: agent-mean"), kept)
             return kept / (_count(agent) * _size(agent))
-    raise InvalidData(where="aggregate", what=f"unknown mode {how!r}.", options=Aggregation.__args__)
+    raise InvalidData(where="aggregate", what=f"unknown mode {how!r}.", options=get_args(Aggregation))
 
 
 def aggregate(

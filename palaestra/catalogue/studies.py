@@ -6,19 +6,18 @@ them.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import pydantic
 import yaml
 
-from palaestra.catalogue.systems import System
+from palaestra.catalogue.systems import System, checked
 from palaestra.errors import RecipeError
 
 DEFAULT_SETUP = "setups/rooms-tiny.yaml"
-STUDIES, RESULTS, SEEN = "studies", "results", "seen.md"
+STUDIES, RESULTS = "studies", "results"
 SYSTEMS, SHARED = "palaestra/systems", "benchmarks"
 
 
@@ -68,14 +67,8 @@ def studies(root: Path) -> list[Study]:
 
 def _read(path: Path, root: Path) -> Study:
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    try:
-        study = Study(name=path.stem, folder=path.parents[1].relative_to(root).as_posix(), **content)
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(piece) for piece in first["loc"])
-        raise RecipeError(
-            where=f"{path.name}  {key}", what=f"{first['msg'].lower()}.", options=Study.model_fields
-        ) from None
+    folder = path.parents[1].relative_to(root).as_posix()
+    study = checked(Study, content, where=path.name, name=path.stem, folder=folder)
     if study.reference not in study.arms:
         raise RecipeError(
             where=f"{path.name}  reference", what=f"no arm is called `{study.reference}`.", options=study.arms
@@ -106,19 +99,3 @@ def trained_with(system: System, studies: Sequence[Study]) -> list[str]:
         return [DEFAULT_SETUP, system.overlay]
     files = [layer for layer in layers if layer.endswith(".yaml")]
     return [study.setup, *files, *study.overrides, *(layer for layer in layers if layer not in files)]
-
-
-def result(root: Path, study: Study) -> Mapping[str, Any] | None:
-    """What the study's last run gave: the comparison, with `measures`; None if it never ran."""
-    path = results_of(root, study) / "comparison.json"
-    if not path.exists():
-        return None
-    measures = path.with_name("measures.json")
-    more = json.loads(measures.read_text(encoding="utf-8")) if measures.exists() else {}
-    return {**json.loads(path.read_text(encoding="utf-8")), "measures": more}
-
-
-def seen(root: Path, study: Study) -> str:
-    """What was seen, in words written after the run, with the reason where the relation failed; "" before."""
-    path = results_of(root, study) / SEEN
-    return path.read_text(encoding="utf-8").strip() if path.exists() else ""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import pydantic
 import yaml
@@ -14,6 +14,7 @@ from palaestra.index import PACKAGE
 
 FOLDER = PACKAGE / "systems"
 DESCRIPTION = "system.yaml"
+Described = TypeVar("Described", bound=pydantic.BaseModel)
 
 
 class System(pydantic.BaseModel):
@@ -83,23 +84,25 @@ def system(name: str) -> System:
 def _read(path: Path) -> Iterator[System]:
     """The system of one `system.yaml`, then its `variants`: stem of an overlay in the folder → what it is."""
     described, folder = _yaml(path), path.parent.name
+    where = f"systems/{folder}/{path.name}"
     variants = described.pop("variants", {})
-    yield _checked(path, described, name=folder, folder=folder)
+    yield checked(System, described, where=where, name=folder, folder=folder)
     for name, variant in variants.items():
         inherited = {"arxiv": described["arxiv"]} if "arxiv" in described else {}
-        yield _checked(path, {**inherited, **variant}, name=name, folder=folder, variant=True)
+        yield checked(System, {**inherited, **variant}, where=where, name=name, folder=folder, variant=True)
 
 
-def _checked(path: Path, described: dict[str, Any], **place: Any) -> System:
+def checked(model: type[Described], described: Mapping[str, Any], *, where: str, **place: Any) -> Described:
+    """What a file says, with what its place says. Raises: RecipeError, for an unknown key or a missing field."""
     try:
-        return System.model_validate({**described, **place})
+        return model.model_validate({**described, **place})
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(piece) for piece in first["loc"])
         raise RecipeError(
-            where=f"systems/{path.parent.name}/{path.name}  {key}",
+            where=f"{where}  {key}",
             what=f"{first['msg'].lower()}: {first['input']!r}.",
-            options=[field for field in System.model_fields if field not in place],
+            options=[field for field in model.model_fields if field not in place],
         ) from None
 
 

@@ -25,15 +25,10 @@ def run(*, recipe: Sequence[str], policy: str | None, checkpoint: int | None) ->
     """Print the interval and, last, `success 0.912 on 256 held-out tasks`."""
     found = resolve(recipe)
     settings = scripted(found.settings, policy) if policy else found.settings
-    setup = build_setup(settings)
-    try:
-        folder = run_folder(recipe)
-        if folder is not None and policy is None:
-            load_weights(setup, folder, checkpoint)
-        with closing(Panel(settings, setup)) as panel:
-            evaluation, _ = panel.play()
-    finally:
-        setup.runner.close()
+    folder = run_folder(recipe) if policy is None else None
+    setup = build_setup(settings) if folder is None else trained_setup(settings, folder, checkpoint)
+    with closing(setup.runner), closing(Panel(settings, setup)) as panel:
+        evaluation, _ = panel.play()
     print(interval_line(evaluation))
     if evaluation.failed:
         print(failure_line(evaluation))
@@ -49,14 +44,21 @@ def run_folder(arguments: Sequence[str]) -> RunFolder | None:
 
 def open_run(path: str, checkpoint: int | None) -> tuple[Recipe, RunSetup]:
     """A run's recipe and its setup with trained weights; the caller closes its runner."""
-    recipe = Recipe.from_json(RunFolder.open(path).read_json(RECIPE))
-    setup = build_setup(recipe.settings.model_copy(update={"device": "cpu"}))  # to be written, which any machine can
+    folder = RunFolder.open(path)
+    recipe = Recipe.from_json(folder.read_json(RECIPE))
+    settings = recipe.settings.model_copy(update={"device": "cpu"})  # to be written, which any machine can
+    return recipe, trained_setup(settings, folder, checkpoint)
+
+
+def trained_setup(settings: RunSettings, folder: RunFolder, checkpoint: int | None) -> RunSetup:
+    """A setup with the weights of a checkpoint; the caller closes its runner. Raises: as `load_weights`."""
+    setup = build_setup(settings)
     try:
-        load_weights(setup, RunFolder.open(path), checkpoint)
+        load_weights(setup, folder, checkpoint)
     except BaseException:
         setup.runner.close()
         raise
-    return recipe, setup
+    return setup
 
 
 def load_weights(setup: RunSetup, folder: RunFolder, checkpoint: int | None) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
-from palaestra.commands.evaluate import load_weights, scripted
+from palaestra.commands.evaluate import scripted, trained_setup
 from palaestra.commands.train import resolve
 from palaestra.data import Play, RunSetup, Trajectory, derive
 from palaestra.recipe import load
@@ -21,14 +22,12 @@ def run(*, environment: str, overrides: Sequence[str], policy: str | None, seed:
     """
     setup = _setup(environment, overrides, policy)
     person = "human" in setup.policies
-    try:
+    with closing(setup.runner):
         for number in range(episodes):
             task = setup.source.tasks("play", 1, derive(seed, number))[0]
             play = Play(task=task, group=f"play-{number}", sample=0, seed=derive(seed, "play", number))
             trajectory = setup.runner.collect([play])[0]
             _show(trajectory, whole=not person)
-    finally:
-        setup.runner.close()
 
 
 def _setup(environment: str, overrides: Sequence[str], policy: str | None) -> RunSetup:
@@ -36,13 +35,7 @@ def _setup(environment: str, overrides: Sequence[str], policy: str | None) -> Ru
         settings = resolve([environment, *overrides]).settings
         if policy is not None:
             return build_setup(scripted(settings, policy))
-        setup = build_setup(settings)
-        try:
-            load_weights(setup, RunFolder.open(environment), None)
-        except BaseException:
-            setup.runner.close()
-            raise
-        return setup
+        return trained_setup(settings, RunFolder.open(environment), None)
     policy, prefix = policy or "human", f"environment.{environment}."
     recipe = load(
         [{"environment": {environment: {}}, "policies": {policy: {"policy": policy, "trainable": False}},

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from palaestra.data.seeds import derive
     from palaestra.data.setup import RunSetup
     from palaestra.data.table import Row, StepTable, rows_of
-    from palaestra.data.task import Play, Task, panel_hash
+    from palaestra.data.task import Play, Task
     from palaestra.data.tokens import TokenBatch
     from palaestra.data.trajectory import Failure, Marks, NextPrompt, Step, StopReason, Trajectory
 
@@ -45,45 +45,31 @@ __all__ = [
     "ToolCall",
     "Trajectory",
     "derive",
-    "panel_hash",
     "rows_of",
 ]
 
 _PLACES = {
-    "Action": "interaction",
-    "Batch": "iteration",
-    "Failure": "trajectory",
-    "FinishReason": "interaction",
-    "Iteration": "iteration",
-    "Key": "keys",
-    "Marks": "trajectory",
-    "NextPrompt": "trajectory",
-    "Observation": "interaction",
-    "PairTable": "pairs",
-    "Play": "task",
-    "Row": "table",
-    "RunSetup": "setup",
-    "Step": "trajectory",
-    "StepResult": "interaction",
-    "StepTable": "table",
-    "StopReason": "trajectory",
-    "Task": "task",
-    "TokenBatch": "tokens",
-    "ToolCall": "interaction",
-    "Trajectory": "trajectory",
-    "derive": "seeds",
-    "panel_hash": "task",
-    "rows_of": "table",
+    "interaction": ("Action", "FinishReason", "Observation", "StepResult", "ToolCall"),
+    "iteration": ("Batch", "Iteration"),
+    "keys": ("Key",),
+    "pairs": ("PairTable",),
+    "seeds": ("derive",),
+    "setup": ("RunSetup",),
+    "table": ("Row", "StepTable", "rows_of"),
+    "task": ("Play", "Task"),
+    "tokens": ("TokenBatch",),
+    "trajectory": ("Failure", "Marks", "NextPrompt", "Step", "StopReason", "Trajectory"),
 }
+_MODULES = {name: module for module, names in _PLACES.items() for name in names}
 _former = former_names(__name__, {"Assignment": "`Play` now", "Tail": "`NextPrompt` now"})
 
 
 if not TYPE_CHECKING:  # a type checker finds a misspelled name
 
     def __getattr__(name: str) -> Any:
-        if name not in _PLACES:
+        if name not in _MODULES:
             return _former(name)
-        return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)
+        return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -71,8 +71,3 @@ class Play:
     def of(cls, chosen: Task | Play) -> Play:
         """A bare task, played as `rollout` says; a play as it is."""
         return chosen if isinstance(chosen, Play) else cls(task=chosen)
-
-
-def panel_hash(tasks: list[Task]) -> str:
-    """One hash over a panel of tasks, order included; committed next to the panel's definition."""
-    return hashlib.sha256("\n".join(task.content_hash for task in tasks).encode()).hexdigest()[:16]

@@ -37,25 +37,7 @@ __all__ = ["Arm", "Comparison", "Run", "compare", "difference", "load_arm", "plo
 
 Verdict = Literal["higher", "lower", "no difference seen", "too few seeds"]
 
-SCHEMA_NAME = "palaestra.comparison/1"
-SCHEMA = {
-    "schema": SCHEMA_NAME,
-    "metric": "name of the compared metric",
-    "axis": "what the budget counts: environment_steps, tokens, updates or step",
-    "budget": "where all curves end, on the axis",
-    "reference": "the arm that others are compared with",
-    "level": "of all intervals",
-    "resamples": "of every bootstrap",
-    "interpolation": "between logged points",
-    "versions": "package → version",
-    "grid": "the common x of all curves",
-    "arms": "arm → seeds; runs (folder names); final and area (mean height), each with per_seed (seed → number), "
-    "mean, low, high; updates (seed → optimizer steps at the budget); curve (mean, low, high on the grid); "
-    "curves (seed → y on the grid)",
-    "differences": "arm → final and area → per_seed, bootstrap and student (mean, low, high; null with one seed), "
-    "verdict: higher, lower, no difference seen, too few seeds",
-    "notes": "what a reader must know beside the numbers",
-}
+SCHEMA = "palaestra.comparison/1"
 
 
 # ---- comparison -------------------------------------------------------------------------------------------
@@ -124,9 +106,27 @@ class Comparison:
     differences: dict[str, dict[str, Difference]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The comparison as JSON values; see `SCHEMA`."""
+        """The comparison as JSON values.
+
+        schema          which of these forms it is
+        metric          name of the compared metric
+        axis            what the budget counts: environment_steps, tokens, updates or step
+        budget          where all curves end, on the axis
+        reference       the arm that others are compared with
+        level           of all intervals
+        resamples       of every bootstrap
+        interpolation   between logged points
+        versions        package → version
+        grid            the common x of all curves
+        arms            arm → seeds; runs (folder names); final and area (mean height), each with per_seed (seed →
+                        number), mean, low, high; updates (seed → optimizer steps at the budget); curve (mean, low,
+                        high on the grid); curves (seed → y on the grid)
+        differences     arm → final and area → per_seed, bootstrap and student (mean, low, high; null with one seed),
+                        verdict: higher, lower, no difference seen, too few seeds
+        notes           what a reader must know beside the numbers
+        """
         return {
-            "schema": SCHEMA_NAME,
+            "schema": SCHEMA,
             "metric": self.metric,
             "axis": self.axis,
             "budget": self.budget,

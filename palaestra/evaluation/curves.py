@@ -1,6 +1,5 @@
 """Curves: what a run's metrics look like, as panels, and as a picture drawn by matplotlib.
 
-Knows metric names and how to draw. Knows nothing of runs in progress or of comparisons.
 The report draws the same panels in the page's colors (`charts.py`).
 """
 
@@ -21,9 +20,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from palaestra.store.atomic import write_atomic
-from palaestra.store.folder import CURVES, EVALUATIONS, METRICS, RunFolder
 from palaestra.store.lines import STEP
-from palaestra.store.metrics import read
 
 Array = NDArray[np.float64]
 
@@ -98,12 +95,6 @@ def _series(metric: str, name: str, records: Sequence[Mapping[str, Any]]) -> Ser
 
 def _column(records: Sequence[Mapping[str, Any]], name: str) -> Array:
     return np.array([float(record[name]) for record in records])
-
-
-def plot_run(folder: RunFolder) -> Path | None:
-    """Write the run's `curves.png`; None, and nothing written, if nothing was logged."""
-    panels = panels_of(read(folder / METRICS), read(folder / EVALUATIONS))
-    return draw(panels, folder / CURVES, x_label="iteration") if panels else None
 
 
 def draw(panels: Sequence[Panel], path: str | os.PathLike[str], *, x_label: str, columns: int = 3) -> Path:

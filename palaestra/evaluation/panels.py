@@ -148,12 +148,6 @@ def result_line(evaluation: Evaluation) -> str:
     return f"{word} {value} on {evaluation.n} held-out tasks"
 
 
-def change_line(before: Evaluation, after: Evaluation) -> str:
-    """`success 0.438 -> 0.945 on 256 held-out tasks`."""
-    word, value = _headline(after)
-    return f"{word} {_headline(before)[1]} -> {value} on {after.n} held-out tasks"
-
-
 def interval_line(evaluation: Evaluation) -> str:
     """`success 0.945, 95 % interval 0.910 to 0.967 (Wilson, 242 of 256)`."""
     if evaluation.success is not None:

@@ -1,7 +1,6 @@
 """Statistics for success rates, returns and learning curves: every estimate comes with its interval.
 
-Knows numbers. Knows nothing of trajectories, runs or files. Everything is deterministic: a bootstrap
-takes a seed and gives the same interval each time.
+Everything is deterministic: a bootstrap takes a seed and gives the same interval each time.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import stdtrit  # quantiles of Student's distribution
 
 from palaestra.errors import InvalidData
 
@@ -64,16 +64,6 @@ def wilson_interval(successes: int, n: int, *, level: float = 0.95) -> Interval:
     return Interval(value=p, low=low, high=high, level=level)
 
 
-def pass_at_k(n: int, correct: int, k: int) -> float:
-    """Chance that at least one of k samples drawn from these n is correct: 1 − C(n−correct, k) / C(n, k).
-
-    Unbiased, arXiv 2107.03374. Raises: InvalidData, unless 0 ≤ correct ≤ n and 1 ≤ k ≤ n.
-    """
-    if not (0 <= correct <= n and 1 <= k <= n):
-        raise InvalidData(where="pass_at_k", what=f"k={k} of n={n} samples with {correct} correct is impossible.")
-    return 1.0 - math.comb(n - correct, k) / math.comb(n, k)
-
-
 # ---- means and other statistics -----------------------------------------------------------------------------
 def bootstrap_interval(
     values: ArrayLike,
@@ -90,16 +80,18 @@ def bootstrap_interval(
 
     Args:
         values: (n,), n > 0; one value gives an interval without width.
-        statistic: takes an array and `axis`; `numpy.mean`, `numpy.median`, `iqm`.
+        statistic: takes an array and `axis`; `numpy.mean`, `numpy.median`.
         resamples: Higher: smoother bounds, slower. Usual: 2000 to 50000.
     """
     sample = _sample(values, where="bootstrap_interval")
     generator = np.random.default_rng(seed)
+    most = max(1, _CHUNK // len(sample))
     drawn = [
-        statistic(sample[generator.integers(0, len(sample), (rows, len(sample)))], axis=-1)
-        for rows in _rows(resamples, len(sample))
+        statistic(sample[generator.integers(0, len(sample), (min(most, resamples - done), len(sample)))], axis=-1)
+        for done in range(0, resamples, most)
     ]
-    return _percentile(float(statistic(sample, axis=-1)), np.concatenate(drawn), level)
+    low, high = np.quantile(np.concatenate(drawn), [(1 - level) / 2, (1 + level) / 2])
+    return Interval(value=float(statistic(sample, axis=-1)), low=float(low), high=float(high), level=level)
 
 
 def paired_bootstrap(
@@ -113,33 +105,6 @@ def paired_bootstrap(
     if len(first) != len(second):
         raise InvalidData(where="paired_bootstrap", what=f"{len(first)} values and {len(second)} are no pairs.")
     return bootstrap_interval(first - second, level=level, resamples=resamples, seed=seed)
-
-
-def stratified_bootstrap(
-    scores: ArrayLike,
-    *,
-    level: float = 0.95,
-    statistic: Statistic | None = None,
-    resamples: int = 10_000,
-    seed: int = 0,
-) -> Interval:
-    """An aggregate over runs and tasks; runs are drawn anew for each task, tasks are kept (arXiv 2108.13264).
-
-    Args:
-        scores: (runs, tasks).
-        statistic: of all drawn scores together; default `iqm`.
-    """
-    table = np.asarray(scores, np.float64)
-    if table.ndim != 2 or table.size == 0:
-        raise InvalidData(where="stratified_bootstrap", what=f"scores must be (runs, tasks), found {table.shape}.")
-    aggregate = statistic or iqm
-    generator = np.random.default_rng(seed)
-    runs, tasks = table.shape
-    drawn = []
-    for rows in _rows(resamples, table.size):
-        chosen = table[generator.integers(0, runs, (rows, runs, tasks)), np.arange(tasks)]
-        drawn.append(aggregate(chosen.reshape(rows, -1), axis=-1))
-    return _percentile(float(aggregate(table.reshape(-1), axis=-1)), np.concatenate(drawn), level)
 
 
 def mean_band(
@@ -157,14 +122,6 @@ def mean_band(
     return low, high
 
 
-def iqm(values: ArrayLike, axis: int = -1) -> NDArray[np.float64]:
-    """Interquartile mean: the mean of what stays when a quarter is cut from each end (counts rounded down)."""
-    ordered = np.sort(np.asarray(values, np.float64), axis=axis)
-    n = ordered.shape[axis]
-    kept = np.arange(n // 4, n - n // 4)
-    return np.asarray(np.take(ordered, kept, axis=axis).mean(axis=axis))
-
-
 def t_interval(values: ArrayLike, *, level: float = 0.95) -> Interval:
     """Student's interval for the mean, for few seeds: mean ± t · s / √n with n − 1 degrees of freedom.
 
@@ -174,33 +131,8 @@ def t_interval(values: ArrayLike, *, level: float = 0.95) -> Interval:
     if len(sample) < 2:
         raise InvalidData(where="t_interval", what="one value says nothing about spread.", remedy="Run more seeds.")
     mean = float(sample.mean())
-    reach = t_quantile((1 + level) / 2, len(sample) - 1) * float(sample.std(ddof=1)) / math.sqrt(len(sample))
+    reach = float(stdtrit(len(sample) - 1, (1 + level) / 2)) * float(sample.std(ddof=1)) / math.sqrt(len(sample))
     return Interval(value=mean, low=mean - reach, high=mean + reach, level=level)
-
-
-def t_quantile(probability: float, freedom: int) -> float:
-    """The quantile of Student's distribution for a probability in [0.5, 1) and whole degrees of freedom."""
-    inside = 2 * probability - 1
-    low, high = 0.0, 1.0
-    while _t_inside(high, freedom) < inside:
-        high *= 2
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _t_inside(middle, freedom) < inside else (low, middle)
-    return (low + high) / 2
-
-
-def _t_inside(t: float, freedom: int) -> float:
-    """P(|T| < t) by the finite series for whole degrees of freedom (Abramowitz and Stegun 26.7.3, 26.7.4)."""
-    angle = math.atan(t / math.sqrt(freedom))
-    sine, square = math.sin(angle), math.cos(angle) ** 2
-    odd = freedom % 2 == 1
-    term = math.cos(angle) if odd else 1.0
-    total = term if freedom > 1 else 0.0
-    for k in range(3 if odd else 2, freedom - 1, 2):
-        term *= square * (k - 1) / k
-        total += term
-    return 2 / math.pi * (angle + sine * total) if odd else sine * total
 
 
 # ---- learning curves --------------------------------------------------------------------------------------
@@ -214,30 +146,6 @@ def area_under_curve(x: ArrayLike, y: ArrayLike) -> float:
     return float(np.trapezoid(height, across) / width) if width > 0 else float(height[-1])
 
 
-@dataclass(frozen=True, slots=True)
-class Crossing:
-    """Where a curve reached a threshold; if it never did, the end of the curve and `reached` False (censored)."""
-
-    at: float
-    reached: bool
-
-
-def steps_to_threshold(x: ArrayLike, y: ArrayLike, threshold: float) -> Crossing:
-    """The first point, interpolated linearly, at which the curve is at least `threshold`.
-
-    Censored curves must not be averaged as if they had reached it: report how many did.
-    """
-    across, height = _sample(x, where="steps_to_threshold"), _sample(y, where="steps_to_threshold")
-    above = np.flatnonzero(height >= threshold)
-    if not len(above):
-        return Crossing(float(across[-1]), False)
-    k = int(above[0])
-    if k == 0:
-        return Crossing(float(across[0]), True)
-    share = (threshold - height[k - 1]) / (height[k] - height[k - 1])
-    return Crossing(float(across[k - 1] + share * (across[k] - across[k - 1])), True)
-
-
 # ---- shared -----------------------------------------------------------------------------------------------
 def _sample(values: ArrayLike, *, where: str) -> NDArray[np.float64]:
     sample = np.asarray(values, np.float64)
@@ -247,14 +155,3 @@ def _sample(values: ArrayLike, *, where: str) -> NDArray[np.float64]:
         bad = int(np.flatnonzero(~np.isfinite(sample))[0])
         raise InvalidData(where=where, what=f"value {bad} is {sample[bad]}.", remedy="Leave it out, and say so.")
     return sample
-
-
-def _rows(resamples: int, size: int) -> list[int]:
-    chunk = max(1, _CHUNK // size)
-    whole, rest = divmod(resamples, chunk)
-    return [chunk] * whole + [rest] * (rest > 0)
-
-
-def _percentile(value: float, drawn: NDArray[np.float64], level: float) -> Interval:
-    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(value=value, low=float(low), high=float(high), level=level)

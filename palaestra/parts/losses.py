@@ -11,6 +11,7 @@ from torch import Tensor
 
 from palaestra.algebra import kl_estimate, segment_count, segment_mean
 from palaestra.algebra.aggregation import unit_key
+from palaestra.clashes import Clash
 from palaestra.data import Key, TokenBatch
 from palaestra.errors import InvalidData
 from palaestra.registry import NonNegative, Positive, register
@@ -30,6 +31,14 @@ LARGEST = 20.0  # of a log-ratio's size: exp(20) is far outside any clip and sti
     scope={"ratio=invocation": "invocation", "ratio=trajectory": "trajectory"},
     source="arXiv 1707.06347; separate bounds 2503.14476; dual clip 1912.09729; multiplicative 2502.01600; "
     "foreign prompts 2511.10395",
+    clashes=(
+        Clash(
+            options={"ratio": ("trajectory", "invocation")},
+            has=("high_foreign",),
+            why="One ratio for many rows cannot have another bound in some of them.",
+            ways="Set ratio: turn or token, or leave `high_foreign` out.",
+        ),
+    ),
 )
 def ppo_clip(
     batch: TokenBatch,

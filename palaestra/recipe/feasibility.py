@@ -7,11 +7,13 @@ It compares what parts need (`reads`, `uses`) with what environments, policies a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import get_args
 
 from palaestra import registry
 from palaestra.columns import FROM_EPISODES, FROM_OUTPUTS, OF_TOKENS, RENAMED, ability_of, output_of
 from palaestra.data.abilities import ABILITIES, has
 from palaestra.errors import RecipeError, nearest
+from palaestra.options import Aggregation
 from palaestra.recipe.layers import slot_at
 from palaestra.recipe.origins import Node
 from palaestra.recipe.parts import Entry, RecipePart
@@ -19,17 +21,6 @@ from palaestra.recipe.together import refuse_together
 from palaestra.registry import declared
 from palaestra.training.settings import RunSettings
 
-AGGREGATIONS = (  # palaestra.data.Aggregation, which cannot be asked without torch; a test holds them equal
-    "token-mean",
-    "sequence-mean",
-    "sequence-sum",
-    "sequence-sum-norm",
-    "constant-length",
-    "step-mean",
-    "trajectory-step-mean",
-    "group-mean",
-    "agent-mean",
-)
 ADDITIVE = ("reward", "selection", "weights", "regularizer")  # slots whose parts can be left out one by one
 NEED_CONSTANT = ("sequence-sum-norm", "constant-length")
 
@@ -78,12 +69,12 @@ def _check_policies(settings: RunSettings, rows: Mapping[str, Entry]) -> None:
 
 def _check_settings(settings: RunSettings, rows: Mapping[str, Entry]) -> None:
     how, rollout = settings.aggregate.how, settings.rollout
-    if how not in AGGREGATIONS:
+    if how not in get_args(Aggregation):
         raise RecipeError(
             where=rows["aggregate.how"].mark.where,
             what=f"`aggregate.how` cannot be `{how}`.",
-            options=nearest(how, AGGREGATIONS),
-            remedy=f"It is one of: {', '.join(AGGREGATIONS)}.",
+            options=nearest(how, get_args(Aggregation)),
+            remedy=f"It is one of: {', '.join(get_args(Aggregation))}.",
         )
     if how in NEED_CONSTANT and settings.aggregate.constant is None:
         raise RecipeError(

@@ -9,7 +9,7 @@ Knows names and the life of the folder: made, opened again, overwritten. Knows n
       evaluations.jsonl      one line an evaluation
       trajectories.jsonl     sampled episodes
       checkpoints/step-000010/
-      report.html, curves.png
+      report.html
       .lock                  the pid of the process that trains into the folder, while it does
 """
 
@@ -37,8 +37,7 @@ EVALUATIONS = "evaluations.jsonl"
 TRAJECTORIES = "trajectories.jsonl"
 CHECKPOINTS = "checkpoints"
 REPORT = "report.html"
-CURVES = "curves.png"
-NAMES = (RECIPE, METRICS, TIMINGS, EVALUATIONS, TRAJECTORIES, CHECKPOINTS, REPORT, CURVES)
+NAMES = (RECIPE, METRICS, TIMINGS, EVALUATIONS, TRAJECTORIES, CHECKPOINTS, REPORT)
 
 _SIGNS_OF_A_RUN = (RECIPE, METRICS, CHECKPOINTS)
 

@@ -79,12 +79,3 @@ def quorum(outputs: Sequence[Answer], *, share: float) -> Answer:
     ('7', None)
     """
     return vote(outputs) if agreement(outputs) >= share else None
-
-
-def consensus(outputs: Sequence[Answer]) -> Answer:
-    """What all say; None if anybody says something else, or nothing.
-
-    >>> consensus(["7", "7"]), consensus(["7", None])
-    ('7', None)
-    """
-    return quorum(outputs, share=1.0)

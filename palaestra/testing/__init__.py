@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from palaestra.testing.contexts import check_context
-    from palaestra.testing.devices import FakeDevice
     from palaestra.testing.engines import check_engine
     from palaestra.testing.environments import check_environment
     from palaestra.testing.estimators import check_estimator
@@ -21,14 +20,12 @@ _PLACES = {
     "check_estimator": "estimators",
     "check_loss": "losses",
     "EchoEnvironment": "fakes",
-    "FakeDevice": "devices",
     "ScriptedPolicy": "fakes",
     "TinyModel": "fakes",
 }
 
 __all__ = [
     "EchoEnvironment",
-    "FakeDevice",
     "ScriptedPolicy",
     "TinyModel",
     "check_context",

@@ -11,10 +11,11 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from palaestra.algebra import Aggregation, coefficients
+from palaestra.algebra import coefficients
 from palaestra.columns import is_output
 from palaestra.data import TokenBatch
 from palaestra.errors import ContractError, MissingColumn
+from palaestra.options import Aggregation
 from palaestra.registry import Part, registration
 
 LEAVES = ("logprob", "entropy", "value")  # what carries gradient

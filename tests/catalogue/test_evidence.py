@@ -11,12 +11,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import formulas
+import made_pages
 import pytest
+from site_pages.evidence import Evidence, evidence_of, studies_page, system_page
 
 from palaestra.catalogue import Study, declarations, studies, system, systems
-from palaestra.catalogue.evidence import Evidence, studies_page, system_page
-from palaestra.catalogue.generate import plots
-from palaestra.catalogue.studies import result, results_of, seen
+from palaestra.catalogue.studies import results_of
 from palaestra.errors import RecipeError
 from palaestra.recipe import load
 from tests.house.source_text import ROOT
@@ -64,9 +65,10 @@ def test_1_committed_studies(study: Study) -> None:
         files = [layer for layer in layers if layer.endswith(".yaml")]
         assert files, name
         load([study.setup, *files], [*study.overrides, *(layer for layer in layers if layer not in files)])
-    found = result(ROOT, study)
+    evidence = evidence_of(ROOT, study)
+    found = evidence.found
     assert found is None or set(found["arms"]) == set(study.arms), "its results are of other arms"
-    assert found is None or seen(ROOT, study), "say what was seen"
+    assert found is None or evidence.seen, "say what was seen"
 
 
 def test_1_form(tmp_path: Path) -> None:
@@ -118,7 +120,7 @@ def test_4_a_study_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     setup.write_text(SETUP)
     study = Study(name="tiny", **{**TINY, "setup": str(setup)})
     assert module.run(study, runs=tmp_path / "runs", root=tmp_path) > 0
-    found = result(tmp_path, study)
+    found = evidence_of(tmp_path, study).found
     assert found is not None and set(found["arms"]) == {"plain", "row"}
     assert set(found["measures"]) == {"policy/grad_norm"} and set(found["measures"]["policy/grad_norm"]) == set(
         found["arms"]
@@ -126,18 +128,14 @@ def test_4_a_study_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert results_of(tmp_path, study) == tmp_path / "benchmarks/results/tiny"
 
 
-def test_4_plots_are_drawn_from_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    module = importlib.import_module("made_pages")
-    comparison = plots(ROOT)["images/studies/gspo.png"]
-    assert module.plotted(comparison, tmp_path / "plot.png").startswith(b"\x89PNG")
+def test_4_plots_are_drawn_from_results(tmp_path: Path) -> None:
+    comparison = made_pages.plots(ROOT)["images/studies/gspo.png"]
+    assert made_pages.plotted(comparison, tmp_path / "plot.png").startswith(b"\x89PNG")
 
 
-def test_5_formulas(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    module = importlib.import_module("formulas")
-    page = module.rendered("Text.\n\n$$\n\\frac{a}{b} + \\sum_{i=1}^n x_i\n$$\n\nMore $5 and $6.")
+def test_5_formulas() -> None:
+    page = formulas.rendered("Text.\n\n$$\n\\frac{a}{b} + \\sum_{i=1}^n x_i\n$$\n\nMore $5 and $6.")
     assert "<mfrac>" in page and "$$" not in page and "More $5 and $6." in page
     for each in systems():
         for formula in each.formulas:
-            assert "<math" in module.rendered(f"$$\n{formula}\n$$"), each.name
+            assert "<math" in formulas.rendered(f"$$\n{formula}\n$$"), each.name

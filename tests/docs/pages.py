@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import made_pages
 import typer.main
 
 from palaestra import cli
-from palaestra.catalogue.generate import pages as made_pages
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -84,7 +84,7 @@ class Page:
 @cache
 def every_page() -> list[Page]:
     """All pages that print commands: written ones, and those that are made when the site is built."""
-    texts = made_pages(ROOT, typer.main.get_command(cli.app))
+    texts = made_pages.pages(ROOT, typer.main.get_command(cli.app))
     made = [Page(ROOT / "docs" / path, text) for path, text in texts.items()]
     more = [ROOT / "benchmarks" / "README.md", ROOT / "CONTRIBUTING.md"]
     return [*pages(), *(Page(path, path.read_text(encoding="utf-8")) for path in more), *made]

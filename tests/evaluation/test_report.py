@@ -1,7 +1,7 @@
 """What must hold for curves and the report:
 
 (1) panels are found by metric name, for one policy and for several, and series take their bounds;
-(2) `curves.png` is drawn from the logs; without anything logged there is none;
+(2) panels are drawn as a picture;
 (3) the report is one well-formed file that loads nothing and runs nothing;
 (4) it shows recipe values with their origin, evaluations with intervals, stop reasons, and episodes;
 (5) text from episodes and recipes is escaped;
@@ -23,12 +23,12 @@ from hypothesis import strategies as st
 
 from palaestra.data import Trajectory
 from palaestra.evaluation.charts import chart, ticks
-from palaestra.evaluation.curves import Panel, Series, panels_of, plot_run
+from palaestra.evaluation.curves import Panel, Series, draw, panels_of
 from palaestra.evaluation.panels import summarize
 from palaestra.evaluation.report import write_report
 from palaestra.store.episodes import EpisodeLog
-from palaestra.store.folder import CURVES, REPORT, RunFolder
-from palaestra.store.metrics import MetricsLog
+from palaestra.store.folder import METRICS, REPORT, RunFolder
+from palaestra.store.metrics import MetricsLog, read
 
 Episodes = Callable[..., Trajectory]
 Runs = Callable[..., RunFolder]
@@ -75,10 +75,8 @@ def test_a_missing_number_is_a_gap() -> None:  # rules 1 and 7
 
 
 def test_curves_are_drawn(folder: RunFolder, tmp_path: Path) -> None:  # rule 2
-    path = plot_run(folder)
-    assert path == folder / CURVES
+    path = draw(panels_of(read(folder / METRICS), []), tmp_path / "curves.png", x_label="iteration")
     assert path.read_bytes().startswith(b"\x89PNG")
-    assert plot_run(RunFolder.create(tmp_path / "empty")) is None
 
 
 VOID = {"meta", "br", "line", "polyline", "polygon"}

@@ -14,7 +14,7 @@ from torch import nn
 
 from palaestra.errors import RecipeError
 from palaestra.models.devices import device_of, on_cpu, run_device
-from palaestra.testing import FakeDevice
+from tests.fake_device import FakeDevice
 
 
 def machine(monkeypatch: pytest.MonkeyPatch, count: int) -> None:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from palaestra.models.attention import AttentionMeter
 from palaestra.models.causal_lm import make_causal_lm
+from palaestra.systems.kimi_rl.attention import AttentionMeter
 
 IDS = torch.arange(24).reshape(3, 8) % 19
 

@@ -17,10 +17,11 @@ import torch
 from hypothesis import given
 from torch import Tensor
 
-from palaestra.algebra import Aggregation
 from palaestra.data import TokenBatch
 from palaestra.errors import ContractError
-from palaestra.testing import FakeDevice, check_loss
+from palaestra.options import Aggregation
+from palaestra.testing import check_loss
+from tests.fake_device import FakeDevice
 from tests.parts.batches import batches, filled, quick
 from tests.registered import targets
 

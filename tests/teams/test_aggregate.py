@@ -14,7 +14,7 @@ import math
 import pytest
 
 from palaestra.errors import InvalidData
-from palaestra.teams.aggregate import agreement, concat, consensus, last, quorum, vote, weighted_vote
+from palaestra.teams.aggregate import agreement, concat, last, quorum, vote, weighted_vote
 
 
 def test_1_votes() -> None:
@@ -40,7 +40,6 @@ def test_3_quorum() -> None:
     assert agreement(["a", "a", None, "b"]) == 0.5
     assert quorum(["a", "a", None], share=2 / 3) == "a"
     assert quorum(["a", "a", None], share=0.7) is None
-    assert (consensus(["a", "a"]), consensus(["a", None])) == ("a", None)
 
 
 @pytest.mark.parametrize(("p", "n", "best"), [(0.7, 3, 0.7840), (0.7, 5, 0.8369), (0.4, 7, 0.2898)])

@@ -34,7 +34,7 @@ from palaestra.rollout.programs import demonstration_of, roles_of
 from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.teams.debate import debate
+from palaestra.systems.debate.program import debate
 from palaestra.teams.graph import chain, independent, layers, mesh, speak, star
 from palaestra.testing import EchoEnvironment, TinyModel
 from tests.teams.playing import acts, play, right, shown_to, told_word

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import nn
 
-from palaestra.testing import FakeDevice
+from tests.fake_device import FakeDevice
 
 ROWS = torch.arange(12.0).view(4, 3)
 

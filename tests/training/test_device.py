@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 from palaestra.commands import export
 from palaestra.data import RunSetup
 from palaestra.policies.language import LanguagePolicy
-from palaestra.testing import FakeDevice
 from palaestra.training import start
 from palaestra.training.loop import Trainer
+from tests.fake_device import FakeDevice
 from tests.training.devices import RUNS, log, newest, played
 
 STOPPED = ["language", "gru", "adapters", "implicit", "progress", "archer", "muon"]

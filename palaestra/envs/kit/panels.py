@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from palaestra.data import Task, derive, panel_hash
+from palaestra.data import Task, derive
 from palaestra.errors import InvalidData, UnknownName, nearest
 from palaestra.registry import part
 
@@ -120,7 +120,7 @@ def measure(entry: Panel, env: Any, tasks: Sequence[Task] | None = None) -> Pane
         for agent, seen in sorted(result.observations.items()):
             shown = seen.text if seen.text is not None else repr((seen.messages, seen.vector, seen.image))
             digest.update(f"{agent}\n{shown}\n".encode())
-    return Panel(**{**asdict(entry), "hash": panel_hash(list(tasks)), "first": digest.hexdigest()[:16]})
+    return Panel(**{**asdict(entry), "hash": _panel_hash(tasks), "first": digest.hexdigest()[:16]})
 
 
 async def _awaited(waited: Awaitable[Any]) -> Any:
@@ -167,3 +167,8 @@ def _tasks(env: Any, n: int, *, where: str, split: str, seed: int) -> list[Task]
             remedy="Ask for at least 1 task, and check that the environment's `tasks` gives this split.",
         )
     return tasks
+
+
+def _panel_hash(tasks: Sequence[Task]) -> str:
+    """One hash over a panel of tasks, order included; committed next to the panel's definition."""
+    return hashlib.sha256("\n".join(task.content_hash for task in tasks).encode()).hexdigest()[:16]

@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from palaestra.algebra import Aggregation, coefficients
+from palaestra.algebra import coefficients
 from palaestra.data import StepTable, TokenBatch
 from palaestra.errors import InvalidData, MissingColumn, RecipeError
+from palaestra.options import Aggregation
 from palaestra.parts.estimators import grpo
 from palaestra.parts.losses import ppo_clip
 from palaestra.systems.arpo.entropy_aware import entropy_aware

@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from palaestra.algebra import segment_count, segment_mean, segment_rank, segment_sum, total_return, uniform_per_unit
+from palaestra.clashes import Clash, PartPattern
 from palaestra.data import Iteration, Key, StepTable
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.registry import Columns, Fraction, PositiveInt, register
@@ -37,6 +38,18 @@ Steps = Annotated[int, pydantic.Field(ge=0)]
     writes=("advantage",),
     uses=("group",),
     source="arXiv 2509.23962",
+    clashes=(
+        Clash(
+            other=PartPattern(slot="advantage", names=("whiten",)),
+            why="Dividing by a deviation undoes what the two halves of a group differ in.",
+            ways="Leave `whiten` out; for a scale, set the learning rate.",
+        ),
+        Clash(
+            other=PartPattern(slot="advantage", options={"scale": ("std",)}),
+            why="Dividing by a deviation undoes what the two halves of a group differ in.",
+            ways="Set `scale: none`.",
+        ),
+    ),
 )
 def canon(
     table: StepTable,

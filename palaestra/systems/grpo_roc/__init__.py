@@ -19,6 +19,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from palaestra.algebra import segment_count, segment_sum
+from palaestra.clashes import Clash, PartPattern
 from palaestra.data import Iteration, Key, StepTable, derive
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.registry import Positive, PositiveInt, register
@@ -36,6 +37,14 @@ Count = Annotated[int, pydantic.Field(ge=0)]
     writes=("row_weight",),
     uses=("group",),
     source="arXiv 2508.20722, public code",
+    clashes=(
+        Clash(
+            other=PartPattern(slot="selection", names=("constant_groups", "widest_groups", "resample_on_correct")),
+            ordered=True,
+            why="Both decide who stays in a group, and after the resampling a group looks more alike than it was.",
+            ways="Drop groups first, then resample what is left: write `resample_on_correct` once, and last.",
+        ),
+    ),
 )
 def resample_on_correct(
     table: StepTable,

@@ -4,6 +4,6 @@ The mean and the deviation of a group run over tokens, so that advantages balanc
 the entropy signal is signed, as in the paper's text; the released code takes its absolute value, so that the rules
 for certain tokens never act (`released_sign`).
 
-`adaptive_temperature.py` is the strategy for the sampling temperature, `advantage.py` the estimator, and `loss.py`
-the loss. Dynamic sampling is in `palaestra/rollout/strategies.py`.
+`entropy_signal.py` measures the signal, `adaptive_temperature.py` is the strategy for the sampling temperature,
+`advantage.py` the estimator, and `loss.py` the loss. Dynamic sampling is in `palaestra/rollout/strategies.py`.
 """

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from palaestra.data import Play, Trajectory
-from palaestra.data.entropy_signal import EntropyScale, EntropyTemperature, entropy_scale
 from palaestra.registry import Fraction, register
 from palaestra.rollout.strategies import RolloutContext
+from palaestra.systems.hapo.entropy_signal import EntropyScale, SignalTemperature, entropy_scale
 
 Strength = Annotated[float, pydantic.Field(ge=0, lt=1)]
 
@@ -51,7 +51,7 @@ class AdaptiveTemperature:
         self._enter(rollout.step)
         rule = None
         if self.scale is not None:
-            rule = EntropyTemperature(scale=self.scale, strength=self.strength, released_sign=self.released_sign)
+            rule = SignalTemperature(scale=self.scale, strength=self.strength, released_sign=self.released_sign)
         sampling = dataclasses.replace(rollout.sampling, entropy=True, entropy_temperature=rule)
         found = await rollout.with_(sampling=sampling).collect(plays)
         entropy = _entropies(found)

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from palaestra.algebra import Peers, segment_range, total_return
+from palaestra.clashes import Clash, SettingPattern
 from palaestra.data import StepTable
 from palaestra.registry import Degrees, Positive, register
 
@@ -22,6 +23,15 @@ from palaestra.registry import Degrees, Positive, register
     uses=("group",),
     first=("average", "largest", "by", "ddof"),
     source="arXiv 2509.16591",
+    clashes=(
+        Clash(
+            options={"average": ("token",)},
+            other=SettingPattern(key="aggregate.how", values=("sequence-mean", "step-mean", "trajectory-step-mean")),
+            why="Its advantages balance over tokens; an average over a trajectory's own tokens corrects for length "
+            "again.",
+            ways="Set aggregate.how=token-mean, or advantage.hapo.average=trajectory.",
+        ),
+    ),
 )
 def hapo(
     table: StepTable,

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from palaestra.algebra import kl_estimate
 from palaestra.data import TokenBatch
-from palaestra.data.entropy_signal import entropy_scale
 from palaestra.errors import RecipeError
 from palaestra.registry import Fraction, NonNegative, register
+from palaestra.systems.hapo.entropy_signal import entropy_scale
 
 Low = Annotated[float, pydantic.Field(ge=0, lt=1)]
 Dual = Annotated[float, pydantic.Field(gt=1)]

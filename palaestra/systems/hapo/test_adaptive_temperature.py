@@ -16,7 +16,6 @@ import pytest
 import torch
 
 from palaestra.data import Action, Observation, Play, Step, Task, Trajectory
-from palaestra.data.entropy_signal import EntropyScale, EntropyTemperature
 from palaestra.data.protocols import Sampling
 from palaestra.engines.sampling import log_distribution, token_temperatures
 from palaestra.errors import RecipeError
@@ -24,10 +23,11 @@ from palaestra.policies.drawing import draw
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.strategies import RolloutContext
 from palaestra.systems.hapo.adaptive_temperature import AdaptiveTemperature
+from palaestra.systems.hapo.entropy_signal import EntropyScale, SignalTemperature
 from palaestra.systems.kimi_rl.cooling import Cooling
 
 SCALE = EntropyScale(pivot=-0.5, deviation=1.0, high=1.0, low=2.0)
-RULE, NONE = EntropyTemperature(scale=SCALE, strength=0.5), EntropyTemperature(scale=SCALE, strength=0.0)
+RULE, NONE = SignalTemperature(scale=SCALE, strength=0.5), SignalTemperature(scale=SCALE, strength=0.0)
 PLAYS = [Play(task=Task(env="test", seed=i), group="g", sample=i, seed=i) for i in range(2)]
 
 

@@ -5,5 +5,6 @@ temperature falls during the run. The self-critique rubric reward, the synthesis
 of the paper are not here.
 
 `squared_objective.py` is the loss, `token_budget.py` the length penalty, and `cooling.py` the falling temperature.
-`muon_clip.py` is the optimizer of the variant `muon_clip.yaml`: Muon with a bound on attention logits.
+`muon_clip.py` is the optimizer of the variant `muon_clip.yaml`: Muon with a bound on attention logits, which
+`attention.py` measures.
 """

@@ -12,9 +12,9 @@ import pydantic
 from torch import nn
 
 from palaestra.data.protocols import Optimizer
-from palaestra.models.attention import AttentionMeter, bound_logits
 from palaestra.parts.optimizers import Count, Decay, MatrixSteps, Rate, matrices_of, refuse_no_matrices
 from palaestra.registry import Columns, NonNegative, Positive, PositiveInt, register
+from palaestra.systems.kimi_rl.attention import AttentionMeter, bound_logits
 
 Beta = Annotated[float, pydantic.Field(ge=0, lt=1)]
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from palaestra.algebra import kl_estimate, segment_count
 from palaestra.algebra.aggregation import unit_key
+from palaestra.clashes import Clash, SettingPattern
 from palaestra.data import TokenBatch
 from palaestra.registry import Positive, register
 
@@ -22,6 +23,16 @@ from palaestra.registry import Positive, register
     scope="trajectory",
     every_token=True,
     source="arXiv 2507.20534; arXiv 2501.12599",
+    clashes=(
+        Clash(
+            other=SettingPattern(
+                key="aggregate.how",
+                values=("token-mean", "group-mean", "agent-mean", "sequence-mean", "step-mean", "trajectory-step-mean"),
+            ),
+            why="Its square belongs to a trajectory, and this average would weigh trajectories by their lengths.",
+            ways="Set aggregate.how=sequence-sum, the mean over trajectories.",
+        ),
+    ),
 )
 def squared_objective(
     batch: TokenBatch, *, temperature: Positive = 0.1

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from palaestra.models.attention import heads_of
-from palaestra.parts.optimizers import AdamW, Muon
+from palaestra.parts.optimizers import AdamW, muon
+from palaestra.systems.kimi_rl.attention import heads_of
 from palaestra.systems.kimi_rl.muon_clip import MuonClip
 from tests.parts.language_models import grouped, largest, llama, trained
 
@@ -52,7 +52,7 @@ def test_logits_stay_bounded_while_training() -> None:  # rule 1
 def test_without_bound_it_is_muon() -> None:  # rule 2
     one, other = llama(), llama()
     found = trained(MuonClip(one, lr=1e-2, tau=math.inf), one, 4)
-    assert all(map(torch.equal, found, trained(Muon(other, lr=1e-2), other, 4)))
+    assert all(map(torch.equal, found, trained(muon(other, lr=1e-2), other, 4)))
 
 
 def test_with_adams_matrices_it_is_adamw() -> None:  # rule 2

@@ -7,9 +7,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from palaestra.envs.adapters.openspiel.tables import cross_play, cycles, uniform
 from palaestra.errors import InvalidData
-from palaestra.evaluation.exploitability import uniform
-from palaestra.evaluation.ratings import cross_play, cycles
 
 pytest.importorskip("pyspiel")
 RPS = "turn_based_simultaneous_game(game=matrix_rps())"

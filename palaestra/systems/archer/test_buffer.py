@@ -21,7 +21,8 @@ import torch
 from palaestra.data import Action, Observation, Step, StepTable, Task, Trajectory
 from palaestra.data.trajectory import NextPrompt
 from palaestra.errors import CheckpointError, InvalidData
-from palaestra.replay import ReplayBuffer, one_step, transitions
+from palaestra.systems.archer.buffer import ReplayBuffer
+from palaestra.systems.archer.transitions import one_step, transitions
 
 TASK = Task(env="toy", seed=0)
 

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from palaestra.data.entropy_signal import EntropyScale, EntropyTemperature, entropy_scale, factors
+from palaestra.data.entropy_signal import factors
 from palaestra.errors import InvalidData
+from palaestra.systems.hapo.entropy_signal import EntropyScale, SignalTemperature, entropy_scale
 from tests.parts.tables import close, quick
 
 FIVE = torch.tensor([0.01, 0.1, 0.5, 1.0, 2.0])
@@ -28,7 +29,7 @@ def test_numbers() -> None:  # rule 1
     scale = entropy_scale(FIVE, quantile=0.5)
     assert close(scale.signal(FIVE), [-1, -0.4114, 0, 0.5, 1])
     assert close(scale.signal(FIVE, released_sign=True), [1, 0.4114, 0, 0.5, 1])
-    rule = EntropyTemperature(scale=scale, strength=0.05)
+    rule = SignalTemperature(scale=scale, strength=0.05)
     assert close(rule.factor(FIVE), [0.95, 0.9794, 1, 1.025, 1.05])
 
 
@@ -84,7 +85,7 @@ def test_rounding_is_no_fault() -> None:  # rule 5
 
 def test_factors() -> None:  # rule 6
     scale = entropy_scale(FIVE, quantile=0.5)
-    hot, mild = EntropyTemperature(scale=scale, strength=0.5), EntropyTemperature(scale=scale, strength=0.1)
+    hot, mild = SignalTemperature(scale=scale, strength=0.5), SignalTemperature(scale=scale, strength=0.1)
     assert close(factors([hot, None, mild], torch.tensor([2.0, 2.0, 2.0])), [1.5, 1.0, 1.1])
-    none = EntropyTemperature(scale=EntropyScale(pivot=0, deviation=1, high=1, low=1), strength=0.0)
+    none = SignalTemperature(scale=EntropyScale(pivot=0, deviation=1, high=1, low=1), strength=0.0)
     assert factors([none] * 5, FIVE).tolist() == [1.0] * 5

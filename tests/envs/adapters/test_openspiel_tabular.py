@@ -15,12 +15,13 @@ import torch
 
 from palaestra.data import Action, RunSetup
 from palaestra.data.protocols import Sampling
+from palaestra.envs.adapters.openspiel.tabular import tabular
 from palaestra.errors import InvalidData
-from palaestra.evaluation.exploitability import average, nash_conv, places, seated, tabular, uniform
 from palaestra.policies.language import LanguagePolicy
 from palaestra.policies.network import NetworkPolicy
 
 pytest.importorskip("pyspiel")
+from palaestra.envs.adapters.openspiel.tables import average, nash_conv, places, uniform
 from palaestra.envs.adapters.openspiel.world import OpenSpiel  # needs the package above
 
 PASS, BET = 0, 1
@@ -121,13 +122,6 @@ def test_averages_are_weighted_by_own_reach(kuhn: OpenSpiel) -> None:  # rule 4
 def test_where_nobody_comes_to_the_plain_mean_is_taken(kuhn: OpenSpiel) -> None:  # rule 4
     never = uniform(kuhn).moves | {"1": {PASS: 0.0, BET: 1.0}, "1pb": {PASS: 0.3, BET: 0.7}}
     assert average(kuhn, [never, never | {"1pb": {PASS: 0.1, BET: 0.9}}])["1pb"][BET] == pytest.approx(0.8)
-
-
-def test_seats_with_policies_of_their_own(kuhn: OpenSpiel) -> None:
-    first, second = tabular(network(kuhn), kuhn), uniform(kuhn)
-    both = seated({0: first, 1: second})
-    assert both["2pb"] == first["2pb"]
-    assert both["2b"] == second["2b"]
 
 
 def test_what_cannot_be_judged_is_refused(kuhn: OpenSpiel) -> None:  # rule 5

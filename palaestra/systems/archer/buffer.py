@@ -1,7 +1,4 @@
-"""The replay buffer: the newest transitions of one policy, drawn again by seed.
-
-Knows transitions. Knows nothing of what is learned from them.
-"""
+"""The replay buffer: the newest transitions of one policy, drawn again by seed."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from torch import Tensor
 from palaestra.data import Trajectory
 from palaestra.errors import CheckpointError, InvalidData
 from palaestra.registry import PositiveInt
-from palaestra.replay.transitions import Transition, transitions
+from palaestra.systems.archer.transitions import Transition, transitions
 
 
 class ReplayBuffer:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from palaestra.data import Observation
-from palaestra.teams.debate import debate
+from palaestra.systems.debate.program import debate
 from tests.teams.playing import acts, play, right, shown_to, told_word
 
 

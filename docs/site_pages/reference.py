@@ -1,13 +1,13 @@
-"""Markdown pages made from declarations, systems and the command tree. Pure functions from what was read to text."""
+"""Reference pages: one for each slot with its parts, the table of systems, and the commands."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from palaestra.catalogue.markdown import anchor, code, prose, source, table
-from palaestra.catalogue.scan import Declaration, Option
-from palaestra.catalogue.systems import System
+from site_pages.markdown import anchor, code, prose, source, table
+
+from palaestra.catalogue import Declaration, Option, System
 from palaestra.registry import SLOTS
 
 

@@ -1,7 +1,4 @@
-"""Transitions: an episode cut into what was seen, what was done, what came of it and what was seen next.
-
-Knows trajectories and arrays. Knows no policy, no model and no estimator.
-"""
+"""Transitions: an episode cut into what was seen, what was done, what came of it and what was seen next."""
 
 from __future__ import annotations
 

@@ -1,30 +1,40 @@
-"""Pages of evidence: one for each system with its formula and its studies, and one table of all studies.
-
-Pure functions from what was read to Markdown.
-"""
+"""Pages of evidence: one for each system with its formula and its studies, and one table of all studies."""
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from palaestra.catalogue.markdown import anchor, prose, source, table
-from palaestra.catalogue.scan import Declaration
-from palaestra.catalogue.studies import Study, trained_with
-from palaestra.catalogue.systems import System
+from site_pages.markdown import anchor, prose, source, table
+
+from palaestra.catalogue import Declaration, Study, System
+from palaestra.catalogue.studies import results_of, trained_with
 
 Found = Mapping[str, Any]  # a comparison as JSON
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A study, what its last run gave (None before the first), and what was seen, in words."""
+    """A study, what its last run gave (None before the first), and what was seen, in words written after the run."""
 
     study: Study
     found: Found | None
     seen: str
+
+
+def evidence_of(root: Path, study: Study) -> Evidence:
+    """What a study's folder of results holds: `comparison.json`, `measures.json` and `seen.md`, each if it is there."""
+    folder = results_of(root, study)
+    comparison, measures, seen = folder / "comparison.json", folder / "measures.json", folder / "seen.md"
+    found = None
+    if comparison.exists():
+        more = json.loads(measures.read_text(encoding="utf-8")) if measures.exists() else {}
+        found = {**json.loads(comparison.read_text(encoding="utf-8")), "measures": more}
+    return Evidence(study, found, seen.read_text(encoding="utf-8").strip() if seen.exists() else "")
 
 
 def system_page(system: System, parts: Sequence[Declaration], evidence: Sequence[Evidence]) -> str:

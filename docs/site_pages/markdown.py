@@ -1,4 +1,4 @@
-"""Markdown: tables, code, and prose whose own signs are made harmless. Knows text only."""
+"""Markdown: tables, code, and prose whose own signs are made harmless."""
 
 from __future__ import annotations
 

@@ -412,6 +412,10 @@ def part(slot: str, name: str, *, where: str = "") -> Part:
     where = where or f"{slot}: {name}"
     target = index()[slot].get(name)
     if target is None and ":" not in name:
+        others = [other for other, parts in index().items() if name in parts]
+        if others:
+            what = f"`{name}` is a part of slot `{'` and `'.join(others)}`, not of `{slot}`."
+            raise UnknownName(where=where, what=what, remedy="Move it there.")
         raise UnknownName(
             where=where,
             what=f"no {slot} is called `{name}`.",

@@ -84,8 +84,10 @@ def run(folder: Path, layers: Sequence[dict[str, Any]], **options: Any) -> Path:
     return folder
 
 
-def assert_resumes(layers: Sequence[dict[str, Any]], folder: Path, monkeypatch: pytest.MonkeyPatch, state: str) -> None:
-    """A run stopped in its fourth iteration and resumed has the metrics, weights and `state` of a whole one."""
+def assert_resumes(
+    layers: Sequence[dict[str, Any]], folder: Path, monkeypatch: pytest.MonkeyPatch, *files: str
+) -> None:
+    """A run stopped in its fourth iteration and resumed has the metrics, weights and `files` of a whole one."""
     whole = run(folder / "whole", layers)
     plain = Trainer.iterate
 
@@ -100,6 +102,6 @@ def assert_resumes(layers: Sequence[dict[str, Any]], folder: Path, monkeypatch: 
     parts = run(folder / "parts", layers, resume=True)
     for name in ("metrics.jsonl", "evaluations.jsonl"):
         assert (parts / name).read_bytes() == (whole / name).read_bytes(), name
-    for name in ("main.safetensors", state):
+    for name in ("main.safetensors", *files):
         one, other = (sorted((place / "checkpoints").iterdir())[-1] / name for place in (parts, whole))
         assert one.read_bytes() == other.read_bytes(), name

@@ -10,13 +10,14 @@ import pydantic
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import Module
 
 from palaestra.algebra import Credit
 from palaestra.data import Action, Batch, Row, RunSetup, StepTable, Trajectory, derive
 from palaestra.data.iteration import Iteration
 from palaestra.data.protocols import StatefulPart
 from palaestra.errors import CheckpointError, ContractError, MissingColumn, RecipeError
-from palaestra.models.learner import Learner
+from palaestra.parts.optimizers import AdamW
 from palaestra.registry import Discount, Positive, PositiveInt, register
 from palaestra.systems.archer.buffer import ReplayBuffer
 from palaestra.systems.archer.critics import TWINS, TwinCritic, frozen_copy, move_towards
@@ -111,7 +112,7 @@ class Archer(StatefulPart):
             seed = derive(setup.seed, "archer", name)
             model = policy.model if self.encoder == "policy" else None
             trunk = None if model is None else model.base_model
-            online = TwinCritic(policy.architecture(), model=trunk, hidden=self.hidden, seed=seed).to(setup.device)
+            online = TwinCritic(policy.architecture(), model=trunk, hidden=self.hidden, seed=seed)
             buffer = ReplayBuffer(capacity=self.capacity, policy=name)
             self.critics[name] = UtteranceCritic(online, buffer, gamma=self.gamma, tau=self.tau, lr=self.critic_lr)
 
@@ -165,9 +166,17 @@ class Archer(StatefulPart):
         return self._metrics
 
     # ---- checkpoints --------------------------------------------------------------------------------------
+    def modules(self) -> Mapping[str, Module]:
+        """Each policy's critic and target."""
+        critics = {f"{name}_critic": critic.online for name, critic in self.critics.items()}
+        return critics | {f"{name}_target": critic.target for name, critic in self.critics.items()}
+
     def state_dict(self) -> dict[str, Any]:
-        """Buffers, critics, targets and optimizers, by policy."""
-        return {name: critic.state_dict() for name, critic in self.critics.items()}
+        """Buffers and optimizers, by policy."""
+        return {
+            name: {"buffer": critic.buffer.state_dict(), "optimizer": critic.optimizer.state_dict()}
+            for name, critic in self.critics.items()
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state` was taken.
@@ -181,7 +190,8 @@ class Archer(StatefulPart):
                 remedy="Resume with the recipe that wrote the checkpoint.",
             )
         for name, critic in self.critics.items():
-            critic.load_state_dict(state[name])
+            critic.buffer.load_state_dict(state[name]["buffer"])
+            critic.optimizer.load_state_dict(state[name]["optimizer"])
 
 
 class UtteranceCritic:
@@ -190,7 +200,7 @@ class UtteranceCritic:
     def __init__(self, online: TwinCritic, buffer: ReplayBuffer, *, gamma: float, tau: float, lr: float) -> None:
         self.online, self.buffer, self.gamma, self.tau = online, buffer, gamma, tau
         self.target: TwinCritic = frozen_copy(online)
-        self.learner = Learner(online.parameters(), lr=lr, clip=CLIP)
+        self.optimizer = AdamW(online.parameters(), lr=lr, clip=CLIP)
 
     def learn(self, iteration: Iteration, *, updates: int, batch: int) -> dict[str, float]:
         """Some updates of the critic. Returns the means of losses and values.
@@ -222,9 +232,9 @@ class UtteranceCritic:
     def update(self, drawn: Sequence[Transition], proposals: Sequence[np.ndarray]) -> dict[str, float]:
         """One step of the critic, and of its slow copy after it."""
         q_loss, v_loss, q = self.losses(drawn, proposals)
-        self.learner.zero()
+        self.optimizer.zero()
         (q_loss + v_loss).backward()  # type: ignore[no-untyped-call]
-        self.learner.step()
+        self.optimizer.step()
         move_towards(self.target, self.online, tau=self.tau)
         return {"q_loss": q_loss.item(), "v_loss": v_loss.item(), "q": q.mean().item()}
 
@@ -252,19 +262,3 @@ class UtteranceCritic:
         situations = [seen_before(row.trajectory, row.step) for row in rows]
         with torch.no_grad():
             return self.online.both(situations, [row.step.action.tokens for row in rows])
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that a resumed run needs."""
-        return {
-            "online": self.online.state_dict(),
-            "target": self.target.state_dict(),
-            "optimizer": self.learner.state_dict(),
-            "buffer": self.buffer.state_dict(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state` was taken."""
-        self.online.load_state_dict(state["online"])
-        self.target.load_state_dict(state["target"])
-        self.learner.load_state_dict(state["optimizer"])
-        self.buffer.load_state_dict(state["buffer"])

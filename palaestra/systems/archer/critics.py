@@ -1,7 +1,5 @@
 """Critics of situations and utterances: twin Q and twin V heads over an encoder of vectors or of token ids.
 
-Knows arrays and layers. Knows nothing of rewards, buffers or what the values are good for.
-
 A situation is one array: a vector (float32), or the ids of a prompt (int32). An utterance is an int32 array of
 response ids; where situations are vectors it is the index of one action.
 """

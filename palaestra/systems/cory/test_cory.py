@@ -8,34 +8,48 @@
    it does not.
 6. Environments of several acts are refused.
 7. The sum and a price on the drift, by numbers; a constant second reward changes no standardized advantage.
-8. Roles move after `every` iterations; two moves of two roles are none; who plays is the other policy.
-9. A period below 1, one role, a role twice, a role that nobody plays and plays that give roles away are refused.
-10. Demonstrations teach both policies both sides.
+8. An exchange moves weights and references on by one role, makes optimizers anew and raises versions; two exchanges of
+   two roles are none. With `optimizers: kept` a run is the one in which the policies exchange their roles instead.
+9. A run stopped after an exchange and resumed is the same byte for byte.
+10. Refused: a period below 1, one role, a role twice, one that nobody plays or that is frozen; policies that play two
+   roles, are not trained, or are unlike each other; episodes of older weights; the former slot, by one line.
+11. KL coefficients, by numbers: each role's own moves toward the target, by at most a fifth, and is in checkpoints.
+12. Demonstrations teach both policies both sides.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from palaestra.algebra import token_rewards
 from palaestra.chat import LatestOnly
-from palaestra.data import Play, RunSetup, StepTable, Trajectory
+from palaestra.data import Batch, Iteration, Play, RunSetup, StepTable, Trajectory
 from palaestra.envs.probes.alignment import Alignment
-from palaestra.errors import RecipeError
+from palaestra.errors import RecipeError, UnknownName
+from palaestra.parts.critics import ppo_max
 from palaestra.parts.estimators import dr_mas
+from palaestra.recipe import load
 from palaestra.registry import part
 from palaestra.rollout.programs import play as acting
 from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.strategies import RolloutContext
+from palaestra.systems.cory.adaptive_kl import PPOAdaptiveKL
 from palaestra.systems.cory.program import demonstrate, merged, pioneer_observer
 from palaestra.systems.cory.role_exchange import RoleExchange
 from palaestra.testing import EchoEnvironment, ScriptedPolicy, TinyModel
+from palaestra.training.build import build_setup
+from palaestra.training.start import train
 from tests.golden_cases import Golden, golden_documents
+from tests.training.conftest import curve, stopped_before
 
 FIRST, SECOND = "lovely lovely lovely", "lovely lovely the sea is wide and deep"
 
@@ -143,78 +157,182 @@ def test_a_constant_partner_changes_nothing() -> None:  # rule 7
 
 
 # ---- the exchange -----------------------------------------------------------------------------------------
-def exchanged(
-    step: int, *, roles: tuple[str, ...] = ("pioneer", "observer"), program: Any = pioneer_observer,
-    frozen: bool = False, given: Any = None,
-) -> tuple[list[Trajectory], RolloutContext]:  # fmt: skip
-    setup = setup_of(scripted(), program)
-    if frozen:
-        setup.roles = {name: replace(role, frozen=True) for name, role in setup.roles.items()}
-    runner, source = EpisodeRunner(setup, RolloutSettings(max_turns=8)), Alignment()
-    task = source.tasks("train", 1, 0)[0]
-    plays = [Play(task=task, group="g", sample=0, seed=1, roles=given or {})]
-    rollout = RolloutContext(
-        more=lambda groups: plays, settings=RolloutSettings(), sampling=runner.sampling(), step=step, seed=0,
-        setup=replace(setup, source=source),
-    )  # fmt: skip
-    strategy = RoleExchange(roles=roles, every=5)
-    return runner.perform(plays, [strategy], rollout), rollout
+SMALL: dict[str, Any] = {
+    "seed": 3,
+    "policies": {
+        name: {"policy": {"language": {"hidden": 16, "layers": 1, "heads": 2, "vocabulary": 320}}}
+        for name in ("main", "second")
+    },
+    "warm_start": {"episodes": 32, "epochs": 2},
+    "rollout": {"tasks": 4, "response_tokens": 6},
+    "optimizer": {"adamw": {"lr": 1e-2}},
+    "training": {"iterations": 1, "minibatches": 1, "checkpoint_every": None},
+    "evaluation": {"tasks": 4, "every": None},
+}
+BOTH = ("pioneer", "observer")
 
 
-def test_roles_move() -> None:  # rule 8
-    strategy = RoleExchange(roles=("pioneer", "observer"), every=5)
-    swapped = {"pioneer": "observer", "observer": "pioneer"}
-    found = [strategy.exchanged(step) for step in (0, 4, 5, 9, 10, 14, 15)]
-    assert found == [{}, {}, swapped, swapped, {}, {}, swapped]
-    three = RoleExchange(roles=("a", "b", "c"), every=1)
-    assert [three.exchanged(step).get("a", "a") for step in range(4)] == ["a", "b", "c", "a"]
-    for step in range(6):
-        assert sorted(three.exchanged(step).values()) in ([], ["a", "b", "c"]), "nobody plays twice"
+class Swapped:
+    """A strategy in whose odd iterations the policies play each other's roles."""
+
+    async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
+        roles = dict(zip(BOTH, reversed(BOTH), strict=True)) if rollout.step % 2 else {}
+        return await rollout.collect([replace(play, roles=roles) for play in plays])
 
 
-def test_the_other_policy_plays() -> None:  # rule 8
-    for step, policies in ((0, ["a", "b"]), (5, ["b", "a"]), (10, ["a", "b"])):
-        (found,), rollout = exchanged(step)
-        assert [(one.agent, one.policy) for one in found.steps] == list(
-            zip(["pioneer", "observer"], policies, strict=True)
-        )
-        assert rollout.metrics["exchange/shift"] == float(policies == ["b", "a"])
+def exchange(**options: Any) -> dict[str, Any]:
+    return {"learner": [{"role_exchange": {"roles": list(BOTH), **options}}]}
+
+
+def small(*layers: dict[str, Any], overrides: Sequence[str] = ()) -> Any:
+    return load(["cory/recipe.yaml", SMALL, *layers], list(overrides))
+
+
+def run(folder: Path, *layers: dict[str, Any], resume: bool = False, iterations: int = 1) -> Path:
+    recipe = small(*layers, overrides=[f"run={folder}", f"training.iterations={iterations}"])
+    train(recipe.settings, recipe=recipe.to_json(), quiet=True, resume=resume)
+    return folder
+
+
+def last(folder: Path) -> Path:
+    return sorted((folder / "checkpoints").iterdir())[-1]
+
+
+def same(one: Path, other: Path) -> bool:
+    return one.read_bytes() == other.read_bytes()
+
+
+def test_8_weights_and_references_move(tmp_path: Path) -> None:
+    plain = last(run(tmp_path / "plain", {"learner": "policy_gradient"}))
+    moved = last(run(tmp_path / "moved", exchange(every=1)))
+    for kind in ("", ".reference"):
+        one, other = (f"{name}{kind}.safetensors" for name in ("main", "second"))
+        assert same(moved / one, plain / other) and same(moved / other, plain / one)
+        assert not same(plain / one, plain / other)
+    states = [json.loads((place / "state.json").read_text())["policies"]["main"] for place in (plain, moved)]
+    assert states[1]["version"] == states[0]["version"] + 1
+    kept = [torch.load(place / "learner.0.state.pt", weights_only=True) for place in (plain, moved)]
+    assert [state["main"]["optimizer"]["steps"] for state in kept] == [2, 0]
+
+
+def test_8_kept_optimizers_exchange_names_alone(tmp_path: Path) -> None:
+    moved = run(tmp_path / "moved", exchange(every=1, optimizers="kept"), iterations=3)
+    strategy = {"strategy": f"{Path(__file__).resolve()}:Swapped", "learner": "policy_gradient"}
+    swapped = run(tmp_path / "swapped", strategy, iterations=3)
+    names = ({}, {"main": "second", "second": "main"})
+    for number, (one, other) in enumerate(zip(curve(moved), curve(swapped), strict=True)):
+        assert one.pop("exchange/shift") == number % 2
+        of = names[number % 2]
+        for name in ("main", "second"):
+            head = f"policy/{name}/"
+            losses = {key: value for key, value in one.items() if key.startswith(head)}
+            there = f"policy/{of.get(name, name)}/"
+            assert losses == {key: other[key.replace(head, there)] for key in losses} and f"{head}loss" in losses
+    for one, other in (("main", "second"), ("second", "main")):  # after three exchanges
+        assert same(last(moved) / f"{one}.safetensors", last(swapped) / f"{other}.safetensors")
+
+
+@pytest.mark.parametrize("optimizers", ["new", "kept"])
+def test_9_resume_is_bit_for_bit(optimizers: str, tmp_path: Path) -> None:
+    layers = [exchange(every=2, optimizers=optimizers), {"training": {"checkpoint_every": 1}}]
+    whole = run(tmp_path / "whole", *layers, iterations=4)
+    with stopped_before(3):  # an iteration after the exchange
+        run(tmp_path / "parts", *layers, iterations=4)
+    parts = run(tmp_path / "parts", *layers, iterations=4, resume=True)
+    for name in sorted(path.name for path in last(whole).iterdir()):
+        assert same(last(parts) / name, last(whole) / name), name
+    assert same(parts / "metrics.jsonl", whole / "metrics.jsonl")
+
+
+@pytest.mark.parametrize("options", [{"every": 0}, {"every": -5}, {"roles": BOTH[:1]}, {"roles": (*BOTH, "pioneer")}])
+def test_10_bad_exchanges(options: dict[str, Any]) -> None:
+    with pytest.raises(RecipeError):
+        RoleExchange(**{"roles": BOTH, **options})
+
+
+OTHER_SIZE = {"policies": {"second": {"policy": {"language": {"hidden": 32}}}}}
+OTHER_RATE = {"policies": {"second": {"optimizer": {"adamw": {"lr": 1e-3}}}}}
 
 
 @pytest.mark.parametrize(
-    "options", [{"every": 0}, {"every": -5}, {"roles": ("pioneer",)}, {"roles": ("pioneer", "pioneer")}]
+    ("layer", "options", "said"),
+    [
+        ({}, {"roles": ("pioner", "observer")}, r"nobody is called `pioner`(.|\n)*Candidates: pioneer"),
+        ({"agents": {"observer": {"frozen": True}}}, {}, r"agents\.observer\.frozen"),
+        ({"policies": {"second": {"trainable": False}}}, {}, "as many policies that are trained"),
+        (OTHER_SIZE, {}, "differ in their architecture"),
+        ({"reference": None, "policies": {"main": {"reference": "start"}}}, {}, "differ in their reference"),
+        (OTHER_RATE, {"optimizers": "kept"}, "differ in their optimizer"),
+        ({"training": {"lag": 1}}, {}, "episodes of weights before an exchange"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_bad_exchanges(options: dict[str, Any]) -> None:  # rule 9
-    with pytest.raises(RecipeError):
-        RoleExchange(**{"roles": ("pioneer", "observer"), **options})
+def test_10_unlike_policies(layer: dict[str, Any], options: dict[str, Any], said: str) -> None:
+    setup = build_setup(small({"regularizers": [], "advantage": "grpo", "rollout": {"group": 2}}, layer).settings)
+    try:
+        with pytest.raises(RecipeError, match=said):
+            RoleExchange(**{"roles": BOTH, **options}).start(setup, setup.trained)
+    finally:
+        setup.runner.close()
 
 
-def test_roles_that_nobody_plays() -> None:  # rule 9
-    with pytest.raises(RecipeError, match=r"nobody is called `pioner`(.|\n)*Candidates: pioneer"):
-        exchanged(0, roles=("pioner", "observer"))
-    with pytest.raises(RecipeError, match=r"nobody is called `pioneer`"):
-        exchanged(0, program=acting)  # there the environment's agents act
-
+def test_10_who_may_act() -> None:
     async def undeclared(episode: Any) -> None:
         await pioneer_observer(episode)
 
-    assert len(exchanged(5, program=undeclared)[0]) == 1  # then any role of the recipe may act
-    with pytest.raises(RecipeError, match=r"nobody is called `pioner`"):
-        exchanged(5, program=undeclared, roles=("pioner", "observer"))
+    setup = build_setup(small().settings)
+    setup.program = undeclared
+    RoleExchange(roles=BOTH).start(setup, setup.trained)  # then any role of the recipe may act
+    with pytest.raises(RecipeError, match="nobody is called `pioner`"):
+        RoleExchange(roles=("pioner", "observer")).start(setup, setup.trained)
+    setup.roles = {"pioneer": setup.roles["pioneer"], "observer": setup.roles["pioneer"]}
+    with pytest.raises(RecipeError, match="pioneer by main, observer by main"):
+        RoleExchange(roles=BOTH).start(setup, setup.trained)
+    setup.program, setup.roles = acting, {}
+    with pytest.raises(RecipeError, match="nobody is called `pioneer`"):
+        RoleExchange(roles=BOTH).start(setup, setup.trained)  # there the environment's agents act
+    setup.runner.close()
 
 
-def test_frozen_roles_stay_where_they_are() -> None:  # rule 9
-    with pytest.raises(RecipeError, match=r"agents.pioneer.frozen"):
-        exchanged(0, frozen=True)
+def test_10_the_former_slot() -> None:
+    with pytest.raises(UnknownName, match="`role_exchange` is a part of slot `learner`, not of `strategy`"):
+        small({"strategy": [{"role_exchange": {"roles": list(BOTH), "every": 5}}]})
 
 
-def test_roles_of_one_s_own() -> None:  # rule 9
-    with pytest.raises(Exception, match="gives roles away already"):
-        exchanged(0, given={"pioneer": "observer"})
+# ---- the coefficients -------------------------------------------------------------------------------------
+def test_11_coefficients_move_toward_the_target(golden: Golden) -> None:
+    table = golden.cory  # drifts: 0 of the pioneer, 0.1 − 0.2 + 0.3 of the observer
+    control = PPOAdaptiveKL(kl_coefficient=0.4, target=0.16, horizon=10)
+    batch, seen = Batch.of((), table), Iteration({}, 0, seed=0, temperature=1.0, token_budget=64)
+    assert control.update(batch, seen) == pytest.approx(
+        {
+            "kl_control/pioneer/kl": 0.0,
+            "kl_control/pioneer/coefficient": 0.4 * (1 - 0.2 / 10),
+            "kl_control/observer/kl": 0.2,
+            "kl_control/observer/coefficient": 0.4 * (1 + 0.2 / 10),  # 0.2 / 0.16 − 1 is cut at 0.2
+        },
+        abs=1e-6,
+    )
+    other = PPOAdaptiveKL(kl_coefficient=0.4, target=0.19, horizon=1)
+    other.load_state_dict(control.state_dict())
+    coefficient = other.update(batch, seen)["kl_control/observer/coefficient"]
+    assert coefficient == pytest.approx(0.408 * (1 + (0.2 / 0.19 - 1)), abs=1e-6)
+    lone = PPOAdaptiveKL(horizon=1)
+    lone.update(Batch.of((), table.replace(row_weight=[1.0, 0.0])), seen)
+    assert lone.coefficients == {"pioneer": pytest.approx(0.4 * 0.8)}
+
+
+def test_11_each_role_pays_its_own_price(golden: Golden) -> None:
+    table = golden.cory.replace(value_old=[0.0] * 4, terminated=[True, True])
+    options = {"gamma": 1.0, "lam": 1.0, "whiten": False}
+    control = PPOAdaptiveKL(kl_coefficient=0.4, **options)
+    assert torch.equal(control(table).advantage, ppo_max(table, kl_coefficient=0.4, **options).advantage)
+    control.coefficients = {"observer": 0.1}
+    assert control(table).advantage.tolist() == pytest.approx([1.5, 1.48, 1.49, 1.47])
 
 
 # ---- demonstrations ---------------------------------------------------------------------------------------
-def test_demonstrations_teach_both_sides() -> None:  # rule 10
+def test_demonstrations_teach_both_sides() -> None:  # rule 12
     async def quiet(episode: Any) -> None:
         await demonstrate(episode, noise=0.0)
 

@@ -1,7 +1,4 @@
-"""Implicit process reward: a second model learns from which episodes were better how much each step was worth.
-
-Knows tables, log-probabilities and copies of policies. Knows nothing of what advantages make of step rewards.
-"""
+"""Implicit process reward: a second model learns from which episodes were better how much each step was worth."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 
 from palaestra.algebra import reward_to_go, segment_count, segment_mean, segment_sum, total_return
 from palaestra.algebra.pairs import Pairs, preference_loss, preference_pairs
@@ -17,7 +15,7 @@ from palaestra.data import Batch, Key, RunSetup, StepTable
 from palaestra.data.iteration import Iteration
 from palaestra.data.protocols import StatefulPart
 from palaestra.errors import CheckpointError, ContractError, InvalidData, MissingColumn
-from palaestra.models.learner import Learner
+from palaestra.parts.optimizers import AdamW
 from palaestra.registry import Positive, PositiveInt, register
 
 Over = Literal["sum", "mean"]
@@ -76,7 +74,7 @@ class ImplicitProcess(StatefulPart):
         self._lr, self._clip, self._folder = lr, clip, model
         self._metrics: dict[str, float] = {}
         self.models: dict[str, Any] = {}
-        self._learner: Learner | None = None
+        self._optimizer: AdamW | None = None
 
     def start(self, setup: RunSetup, policies: Mapping[str, Any]) -> None:
         """Make the second models.
@@ -84,7 +82,7 @@ class ImplicitProcess(StatefulPart):
         Raises: CheckpointError, if the folder's model reads or writes other tokens than the policy.
         """
         self.models = {name: self._second(policy, setup) for name, policy in policies.items()}
-        self._learner = Learner(
+        self._optimizer = AdamW(
             (p for model in self.models.values() for p in model.module.parameters()), lr=self._lr, clip=self._clip
         )
 
@@ -118,28 +116,32 @@ class ImplicitProcess(StatefulPart):
         """
         return self._improve(batch.table, iteration) if self._update == "after" else self._metrics
 
+    def modules(self) -> Mapping[str, Module]:
+        """The second models."""
+        return {f"{name}_model": model.module for name, model in self.models.items()}
+
     def state_dict(self) -> dict[str, Any]:
-        """Weights and optimizer."""
-        weights = {name: model.module.state_dict() for name, model in self.models.items()}
-        return {"models": weights, "learner": self._learner.state_dict() if self._learner else {}}
+        """The optimizer's."""
+        return self._started().state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put them back; `start` came before."""
-        for name, model in self.models.items():
-            model.module.load_state_dict(state["models"][name])
-        if self._learner is not None:
-            self._learner.load_state_dict(state["learner"])
+        """Put it back; `start` came before."""
+        self._started().load_state_dict(state)
 
     # ---- scores -------------------------------------------------------------------------------------------
     def _log_ratio(self, table: StepTable, iteration: Iteration) -> Tensor:
         """log π_φ − log π_old, float64 (tokens,), NaN on tokens of policies without a second model."""
-        if self._learner is None:
-            raise ContractError(where="reward: implicit_process", what="it was called before `start`.")
+        self._started()
         now = torch.full((table.tokens,), torch.nan, dtype=torch.float64)
         for name in self._acting(iteration):
             found = iteration.logprob(self.models[name], name).double()
             now = torch.where(found.isnan(), now, found)
         return now - recorded(table, ~now.isnan())
+
+    def _started(self) -> AdamW:
+        if self._optimizer is None:
+            raise ContractError(where="reward: implicit_process", what="it was called before `start`.")
+        return self._optimizer
 
     def _acting(self, iteration: Iteration) -> list[str]:
         acting = {row.step.policy for row in iteration.rows}
@@ -162,12 +164,12 @@ class ImplicitProcess(StatefulPart):
         self, table: StepTable, iteration: Iteration, quality: Tensor, steps: Tensor, pairs: Pairs
     ) -> dict[str, float]:
         """One gradient step. Q is linear in log π_φ, so its gradient says how much each token's log π_φ counts."""
-        assert self._learner is not None
+        optimizer = self._started()
         loss = preference_loss(quality[pairs.better], quality[pairs.worse]).mean()
         (slope,) = torch.autograd.grad(loss, quality)
         slope = self._beta * (slope if self._over == "sum" else slope / steps.clamp_min(1.0))
         share = (slope[table.key("trajectory").codes] * (table.row_weight > 0))[table.token_row].float()
-        self._learner.zero()
+        optimizer.zero()
         for name in self._acting(iteration):
             for which, places in iteration.batches(name):
                 if bool((share[places] != 0).any()):
@@ -179,7 +181,7 @@ class ImplicitProcess(StatefulPart):
             "prm/skipped": 0.0,
             "prm/loss": float(loss.detach()),
             "prm/accuracy": float(((gap > 0).double() + 0.5 * (gap == 0).double()).mean()),
-            "prm/grad_norm": self._learner.step(),
+            "prm/grad_norm": optimizer.step(),
         }
 
 

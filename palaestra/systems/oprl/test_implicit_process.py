@@ -205,6 +205,8 @@ def test_6_state_goes_round(tmp_path: Path) -> None:
     part.update(Batch.of((), table), seen)
     torch.save(part.state_dict(), tmp_path / "state.pt")
     other = started(policy(seed=5))
+    for name, module in part.modules().items():
+        other.modules()[name].load_state_dict(module.state_dict())
     other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     for one in (part, other):
         one.update(Batch.of((), table), seen)
@@ -219,7 +221,7 @@ OPRL = {
 
 @pytest.mark.parametrize("layers", [NETWORK, LANGUAGE], ids=["network", "language"])
 def test_6_resume_is_bit_for_bit(layers: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert_resumes([layers, OPRL], tmp_path, monkeypatch, "reward.1.state.pt")
+    assert_resumes([layers, OPRL], tmp_path, monkeypatch, "reward.1.state.pt", "reward.1.main_model.safetensors")
 
 
 # ---- rules 7 and 8 ----------------------------------------------------------------------------------------

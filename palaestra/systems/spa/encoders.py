@@ -1,7 +1,4 @@
-"""Encoders: episodes of steps to one number per step, for parts that judge steps.
-
-Knows vectors, token ids and lengths. Knows nothing of policies, tables or what the numbers are for.
-"""
+"""The estimator's network: from the steps of an episode, as vectors or token ids, to one number per step."""
 
 from __future__ import annotations
 

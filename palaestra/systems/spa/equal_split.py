@@ -1,7 +1,4 @@
-"""Equal split: every step of an episode had the same share in its return.
-
-Knows rewards and trajectories. Knows nothing of what a step did.
-"""
+"""Equal split: every step of an episode had the same share in its return."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Progress attribution: a regression model splits an episode's outcome into what each step contributed.
-
-Knows outcomes, steps and an estimator over them. Knows nothing of policies' weights or of what advantages make of it.
-"""
+"""Progress attribution: a regression model splits an episode's outcome into what each step contributed."""
 
 from __future__ import annotations
 
@@ -12,12 +9,13 @@ import numpy as np
 import pydantic
 import torch
 from torch import Tensor
+from torch.nn import Module
 
 from palaestra.data import Batch, Row, RunSetup, StepTable, derive
 from palaestra.data.iteration import Iteration
 from palaestra.data.protocols import StatefulPart
 from palaestra.errors import ContractError, InvalidData, NoSignal, RecipeError
-from palaestra.models.learner import Learner
+from palaestra.parts.optimizers import AdamW
 from palaestra.registry import NonNegative, Positive, PositiveInt, register
 from palaestra.systems.spa.encoders import Episode, StepEstimator
 
@@ -79,7 +77,7 @@ class Progress(StatefulPart):
         self._hidden, self._memory, self._lr, self._clip = hidden, memory, lr, clip
         self._reader: Reader | None = None
         self._estimator: StepEstimator | None = None
-        self._learner: Learner | None = None
+        self._optimizer: AdamW | None = None
         self.fitted = False
         self._gathered: list[tuple[Episode, float]] = []
         self._iterations = 0
@@ -96,8 +94,8 @@ class Progress(StatefulPart):
             hidden=self._hidden,
             memory=self._memory,
             seed=derive(setup.seed, "progress") % 2**31,
-        ).to(setup.device)
-        self._learner = Learner(self._estimator.parameters(), lr=self._lr, clip=self._clip)
+        )
+        self._optimizer = AdamW(self._estimator.parameters(), lr=self._lr, clip=self._clip)
 
     def __call__(self, table: StepTable, iteration: Iteration) -> Tensor:
         """The step rewards, float32 (rows,).
@@ -147,15 +145,14 @@ class Progress(StatefulPart):
     def contributions(self, episodes: Sequence[Episode]) -> Tensor:
         """c of every step, episode after episode: float64 (steps,)."""
         with torch.no_grad():
-            return self._started()(episodes).cpu().double()  # type: ignore[no-any-return]
+            return self._started()[0](episodes).cpu().double()  # type: ignore[no-any-return]
 
     def fit(self, episodes: Sequence[Episode], outcome: Sequence[float], *, seed: int) -> float:
         """Fit the estimator, `epochs` passes. Returns the mean loss of the last pass.
 
         Raises: InvalidData, for another number of outcomes than episodes; NoSignal, if all outcomes are equal.
         """
-        estimator, learner = self._started(), self._learner
-        assert learner is not None
+        estimator, optimizer = self._started()
         if len(episodes) != len(outcome):
             raise InvalidData(where=WHERE, what=f"there are {len(outcome)} outcomes for {len(episodes)} episodes.")
         if not len(outcome) or min(outcome) == max(outcome):
@@ -174,9 +171,9 @@ class Progress(StatefulPart):
                 turns = torch.tensor([len(widths) for _, widths in which])
                 aim = torch.tensor([outcome[i] for i in cut])
                 loss = progress_loss(estimator(which).cpu(), turns, aim).mean()
-                learner.zero()
+                optimizer.zero()
                 torch.autograd.backward(loss)
-                learner.step()
+                optimizer.step()
                 losses.append(float(loss.detach()))
         self.fitted = True
         return float(np.mean(losses))
@@ -185,10 +182,10 @@ class Progress(StatefulPart):
         turns = torch.tensor([len(widths) for _, widths in episodes])
         return float(progress_loss(self.contributions(episodes), turns, torch.tensor(outcome)).mean())
 
-    def _started(self) -> StepEstimator:
-        if self._estimator is None:
+    def _started(self) -> tuple[StepEstimator, AdamW]:
+        if self._estimator is None or self._optimizer is None:
             raise ContractError(where=WHERE, what="it was called before `start`.")
-        return self._estimator
+        return self._estimator, self._optimizer
 
     def _episodes(self, table: StepTable, iteration: Iteration) -> tuple[list[Tensor], list[Episode]]:
         self._started()
@@ -197,11 +194,14 @@ class Progress(StatefulPart):
         return places, [self._reader.episode([iteration.rows[i] for i in place.tolist()]) for place in places]
 
     # ---- checkpoints --------------------------------------------------------------------------------------
+    def modules(self) -> Mapping[str, Module]:
+        """The estimator."""
+        return {"estimator": self._started()[0]}
+
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimizer, and the episodes gathered so far."""
+        """Optimizer, and the episodes gathered so far."""
         return {
-            "estimator": self._started().state_dict(),
-            "learner": self._learner.state_dict() if self._learner else {},
+            "optimizer": self._started()[1].state_dict(),
             "fitted": self.fitted,
             "iterations": self._iterations,
             "gathered": [(inputs, widths, outcome) for (inputs, widths), outcome in self._gathered],
@@ -209,9 +209,7 @@ class Progress(StatefulPart):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Put them back; `start` came before."""
-        self._started().load_state_dict(state["estimator"])
-        if self._learner is not None:
-            self._learner.load_state_dict(state["learner"])
+        self._started()[1].load_state_dict(state["optimizer"])
         self.fitted, self._iterations = state["fitted"], state["iterations"]
         self._gathered = [((inputs, widths), outcome) for inputs, widths, outcome in state["gathered"]]
 

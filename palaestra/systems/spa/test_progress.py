@@ -206,11 +206,15 @@ def test_7_state_goes_round(explore: int, tmp_path: Path) -> None:
     part.update(Batch.of((), table), seen)
     torch.save(part.state_dict(), tmp_path / "state.pt")
     other = started(explore=explore)
+    other.modules()["estimator"].load_state_dict(part.modules()["estimator"].state_dict())
     other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     for one in (part, other):
         one.update(Batch.of((), table), seen)
         one.update(Batch.of((), table), seen)
     assert part.fitted and torch.equal(part(table, seen), other(table, seen))
+
+
+FILES = ("reward.0.state.pt", "reward.0.estimator.safetensors")
 
 
 def recipe(explore: int) -> dict[str, Any]:
@@ -222,12 +226,12 @@ def recipe(explore: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("explore", [0, 3])
 def test_7_resume_is_bit_for_bit(explore: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert_resumes([NETWORK, recipe(explore)], tmp_path, monkeypatch, "reward.0.state.pt")
+    assert_resumes([NETWORK, recipe(explore)], tmp_path, monkeypatch, *FILES)
 
 
 def test_7_resume_is_bit_for_bit_with_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert RUN["training"]["iterations"] == 4
-    assert_resumes([LANGUAGE, recipe(0)], tmp_path, monkeypatch, "reward.0.state.pt")
+    assert_resumes([LANGUAGE, recipe(0)], tmp_path, monkeypatch, *FILES)
 
 
 # ---- rule 8 -----------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from palaestra.training.settings import RunSettings
 
 # What a warm start does not see: it comes before all of this. Strategies are not here: a tokenizer reads what they say.
 AFTERWARDS = {"name", "run", "reward", "selection", "advantage", "weights", "loss", "aggregate", "regularizers"}
-AFTERWARDS |= {"optimizer", "training", "evaluation", "sampler", "reference", "strict"}
+AFTERWARDS |= {"experience", "learner", "optimizer", "training", "evaluation", "sampler", "reference", "strict"}
 OF_ROLLOUTS = {"tasks", "group", "in_flight", "temperature", "top_k", "top_p", "window"}
 OF_POLICIES = {"optimizer", "loss", "regularizers", "epochs", "minibatches", "every", "reference"}
 FOLDERS = {"model", "load"}  # settings and options that name a folder of weights

@@ -63,6 +63,7 @@ def brief(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
+    """Write the file that the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe")
     parser.add_argument("--tasks", type=int, default=2400)

@@ -22,7 +22,7 @@ class Batch:
     """The episodes of one iteration. The experience gives them, the stages fill in the table.
 
     Attributes:
-        kept: what the update learns from. played: all that was spent for it, kept or not.
+        kept: what the update learns from. played: all that was spent for it, kept or not; of files, nothing.
         metrics: what the experience and the parts say.
     """
 

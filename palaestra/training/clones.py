@@ -20,8 +20,9 @@ from palaestra.store.atomic import write_atomic
 from palaestra.training.settings import RunSettings
 
 # What a warm start does not see: it comes before all of this. Strategies are not here: a tokenizer reads what they say.
-AFTERWARDS = {"name", "run", "reward", "selection", "advantage", "weights", "loss", "aggregate", "regularizers"}
-AFTERWARDS |= {"optimizer", "training", "evaluation", "sampler", "reference", "strict", "engine"}
+AFTERWARDS = {"name", "run", "engine", "experience", "reward", "selection", "advantage", "weights", "learner"}
+AFTERWARDS |= {"loss", "aggregate", "regularizers", "optimizer", "training", "evaluation", "sampler", "reference"}
+AFTERWARDS |= {"strict"}
 OF_ROLLOUTS = {"tasks", "group", "in_flight", "temperature", "top_k", "top_p", "window"}
 OF_POLICIES = {"optimizer", "loss", "regularizers", "epochs", "minibatches", "every", "reference"}
 FOLDERS = {"model", "load"}  # settings and options that name a folder of weights

@@ -23,9 +23,10 @@ def measure(batch: Batch, policies: Mapping[str, Any], roles: Sequence[str] = ()
     Args:
         roles: that ought to act.
 
-    Results are those of episodes that are over: where an iteration ends none, they are left out.
+    Results are those of episodes that are over: where an iteration ends none, they are left out. Where nothing was
+    played they are those of the episodes that are learned from.
     """
-    played = batch.played
+    played = batch.played or batch.kept
     not_failed = [t for t in played if t.stop is not StopReason.ERROR]
     over = [t for t in not_failed if t.stop is not StopReason.SUSPENDED]
     metrics = {

@@ -15,12 +15,13 @@ from palaestra.training.settings import RunSettings
 from palaestra.training.updates import Updater
 
 
-@register("learner", "policy_gradient", reads=("advantage", "weight", "counts"))
+@register("learner", "policy_gradient", reads=("weight", "counts"))
 class PolicyGradient(Learner):
     """Improve every trained policy by its loss and its regularizers, with an optimizer of its own.
 
     The recipe says which: `loss`, `regularizers`, `aggregate`, `optimizer`, `training.epochs`, `training.minibatches`
-    and the keys of the same names in `policies`. With several policies their metrics carry their names.
+    and the keys of the same names in `policies`. With several policies their metrics carry their names. An estimator
+    runs if one of these parts reads what it gives.
     """
 
     def __init__(self) -> None:
@@ -85,7 +86,8 @@ class PolicyGradient(Learner):
         What regularizers move does not count: a run that only they move learns nothing of its task. A loss that learns
         without advantages always has a signal.
         """
-        if any(updater.loss.part.every_token for updater in self.updaters.values()):
+        learns_without = any(updater.loss.part.every_token for updater in self.updaters.values())
+        if learns_without or "advantage" not in batch.table:
             return True
         moves = (batch.table["counts"] > 0) & (batch.table["advantage"] != 0)
         acted = [iteration.samples(name) for name in self.updaters if iteration.acted(name)]

@@ -23,6 +23,8 @@ from palaestra.registry import registration
 
 Estimator = Callable[..., Any]
 
+CREDIT = ("advantage", "value_target", "value_weight")  # columns that estimators give
+
 FORMER_MEMBERS = {  # of parts with state
     "warming": "`ready` now, and means the opposite",
     "learn": "`update(batch, iteration)` now, with `batch.table` in place of the table",
@@ -79,9 +81,10 @@ class Stages:
 
     @property
     def reads_advantage(self) -> bool:
-        """Whether a factor or an update reads the advantage, so that an estimator has to run."""
+        """Whether a factor or an update reads the advantage, or what comes with it, so that an estimator has to run."""
+        gives = {*CREDIT, *(column for part in self.advantage for column in part.part.writes or ())}
         readers = [*self.weights, *(part for parts in self.updates.values() for part in parts)]
-        return any(part.reads is None or "advantage" in part.reads for part in readers)
+        return any(part.reads is None or not gives.isdisjoint(part.reads) for part in readers)
 
 
 def learned_from(table: StepTable, frozen: Callable[[str], bool]) -> Tensor:
@@ -182,7 +185,7 @@ def _sound(advantage: Any, table: StepTable, part: Estimator) -> Tensor:
 
 def _check_columns(columns: Mapping[str, Any], table: StepTable, part: Estimator) -> None:
     made = registration(part)
-    promised = set() if made is None else {*(made.writes or ())} - {"advantage", "value_target", "value_weight"}
+    promised = set() if made is None else {*(made.writes or ())} - {*CREDIT}
     for name in sorted(promised - {*columns}):
         raise ContractError(
             where=f"advantage: {_name(part)}",

@@ -128,7 +128,7 @@ class Updater:
         return _samples_with((batch["counts"] > 0) | self._judged(batch), samples, batch)
 
     def _useful(self, samples: Any, batch: TokenBatch) -> list[int]:
-        """Of these, samples with a token that can move something; none at all if no token has an advantage.
+        """Of these, samples with a token that can move something; none at all if all advantages are 0.
 
         A token moves something by its advantage, by its critic's target, or because the loss or a regularizer pulls at
         all tokens. What is rejected (counted, with a weight of 0) moves nothing and is evaluated for its metrics.
@@ -136,7 +136,7 @@ class Updater:
         counted = batch["counts"] > 0
         pulled = any(part.part.every_token for part in self.parts)
         pulled = pulled or any(_pulls(part, "policy") for part in self.regularizers)
-        signal = counted if pulled else counted & (batch["advantage"] != 0)
+        signal = counted if pulled or "advantage" not in batch else counted & (batch["advantage"] != 0)
         return _samples_with(signal | self._judged(batch), samples, batch)
 
     def _judged(self, batch: TokenBatch) -> Tensor:
@@ -437,11 +437,13 @@ def _share(batch: TokenBatch, evaluated: Tensor) -> Tensor:
 def _mismatch(tokens: TokenBatch) -> dict[str, Tensor]:
     """How far the engine's log-probabilities are from the trainer's: k3 and the difference's size.
 
-    Under a prompt that the engine did not have they differ by right, and such tokens have none.
+    Tokens that no engine sampled have none. Under a prompt that the engine did not have they differ by right, and such
+    tokens have none either.
     """
     if "logprob_behavior" not in tokens:
         return {}
     difference = (tokens["logprob_old"] - tokens["logprob_behavior"]).detach()
+    difference = torch.where(tokens["logprob_behavior"].isnan(), 0.0, difference)
     if "foreign" in tokens:
         difference = torch.where(tokens["foreign"] > 0, 0.0, difference)
     return {"mismatch/kl": torch.expm1(difference) - difference, "mismatch/abs": difference.abs()}

@@ -1,0 +1,134 @@
+"""Experience from files: pairs, demonstrations, and episodes that were played elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from palaestra.chat import ContextFull
+from palaestra.data import Batch, NextPrompt, RunSetup, Step, Trajectory, derive
+from palaestra.data.protocols import Experience, Session
+from palaestra.errors import EpisodeFailure, InvalidData, RecipeError
+from palaestra.index import PACKAGE
+from palaestra.registry import PositiveInt, register
+from palaestra.rollout.agent import segment_number
+from palaestra.rollout.retelling import opening
+from palaestra.store.records import Record, read_records
+
+WHERE = "experience: dataset"
+
+
+@register("experience", "dataset")
+class Dataset(Experience):
+    """Learn from the records of a file instead of playing.
+
+    The file holds pairs, demonstrations or stored episodes (`palaestra.store.records.read_records` lists the columns).
+    Every record is told to sessions of the run's own policies, so that tokenizer, chat template and context are theirs,
+    and is a group of its own. Which records an iteration has depends on its number and the run's seed alone.
+    """
+
+    provides = frozenset({"outcome", "pair"})
+
+    def __init__(
+        self,
+        setup: RunSetup,
+        *,
+        path: str,
+        batch: PositiveInt = 16,
+        shuffle: bool = True,
+        agent: str | None = None,
+    ) -> None:
+        """
+        Args:
+            path: of the file, from the working folder; `dpo/pairs.jsonl` is a file in the folder of a system.
+            batch: records of an iteration. Higher: smoother gradients, fewer updates of one pass over the file.
+            shuffle: another order in each pass.
+            agent: the role that conversations are of; None: the only one.
+
+        Raises: RecipeError, without such a file, or beside a strategy; InvalidData, for a record that cannot be read.
+        """
+        if setup.settings.strategy:
+            raise RecipeError(
+                where=WHERE,
+                what="nothing is played, so a strategy would do nothing.",
+                remedy="Leave `strategy` out.",
+            )
+        found = next((place for place in (Path(path), PACKAGE / "systems" / path) if place.is_file()), None)
+        if found is None:
+            raise RecipeError(where=f"{WHERE}, path", what=f"there is no file {path}.", remedy="Give its path.")
+        roles = [name for name in setup.roles if name != "*"]
+        self.records = read_records(found, agent or (roles[0] if len(roles) == 1 else None))
+        self._setup, self._seed, self._shuffle = setup, setup.settings.seed, shuffle
+        self._batch = min(batch, len(self.records))
+
+    def collect(self, number: int) -> Batch:
+        """The records of this iteration; those that do not fit a policy's context are left out and counted.
+
+        Raises: InvalidData, if none fits.
+        """
+        drawn = self._drawn(number)
+        kept: list[Trajectory] = []
+        too_long = 0
+        for place, record in enumerate(drawn):
+            try:
+                kept += [self._told(trajectory, f"{number:06d}-{place:05d}") for trajectory in record]
+            except ContextFull:
+                too_long += 1
+        if not kept:
+            raise InvalidData(
+                where=WHERE,
+                what=f"none of the {len(drawn)} records of iteration {number} fits the policy's context.",
+                remedy="Raise the context of the policy, or shorten the records.",
+            )
+        passes = (number + 1) * self._batch / len(self.records)
+        return Batch(kept=kept, played=[], metrics={"dataset/passes": passes, "dataset/too_long": float(too_long)})
+
+    def _drawn(self, number: int) -> list[Record]:
+        """The records of this iteration; passes over the file follow each other without a gap."""
+        size = len(self.records)
+        places = range(number * self._batch, (number + 1) * self._batch)
+        orders = {which: self._order(which) for which in {place // size for place in places}}
+        return [self.records[orders[place // size][place % size]] for place in places]
+
+    def _order(self, which: int) -> list[int]:
+        """The order of one pass."""
+        size = len(self.records)
+        draw = np.random.default_rng(derive(self._seed, "dataset", which))
+        return draw.permutation(size).tolist() if self._shuffle else list(range(size))
+
+    def _told(self, trajectory: Trajectory, group: str) -> Trajectory:
+        """The episode as the run's policies read and write it. Raises: ContextFull, if it does not fit a context."""
+        opened = opening(self._setup)
+        sessions: dict[tuple[str, int], Session] = {}
+        steps: list[Step] = []
+        for step in trajectory.steps:
+            key = (step.agent, step.invocation)
+            if key not in sessions:
+                sessions[key] = opened(step.agent, (group, trajectory.sample, *key))
+            steps.append(self._step(step, sessions[key]))
+        next_prompts: dict[str, NextPrompt] = {}
+        for (agent, invocation), session in sessions.items():
+            prompt = session.end(None if invocation else trajectory.last.get(agent))
+            if prompt is not None:
+                next_prompts[agent] = prompt
+        return replace(trajectory, group=group, steps=steps, next_prompts=next_prompts)
+
+    def _step(self, step: Step, session: Session) -> Step:
+        """The step with the ids of who plays its role; log-probabilities stay where the response has the same ids."""
+        try:
+            response = session.record(step.observation, step.action)
+        except EpisodeFailure as failure:
+            if failure.boundary == "engine":  # its first prompt leaves no room
+                raise ContextFull from None
+            raise
+        same = step.action.logprobs is not None and np.array_equal(step.action.tokens, response.action.tokens)
+        return replace(
+            step,
+            action=step.action if same else response.action,
+            policy=self._setup.role(step.agent).policy.name,
+            version=response.version,
+            prompt=response.prompt,
+            segment=segment_number(step.invocation, response.segment),
+        )

@@ -14,10 +14,11 @@ was started in its place does not. Answers are JSON; a status that is not 200 st
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -28,7 +29,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from palaestra.data.entropy_signal import EntropyScale, EntropyTemperature
 from palaestra.data.interaction import Action, FinishReason
 from palaestra.data.protocols import Request, Response
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, UnknownName
@@ -67,16 +67,41 @@ async def read_message(reader: asyncio.StreamReader) -> tuple[list[str], dict[st
 
 def request_json(request: Request, session: str, policy: str) -> dict[str, Any]:
     """A request as JSON values, under the names that the process knows."""
-    return {**asdict(request), "prompt": request.prompt.tolist(), "session": session, "policy": policy}
+    said = {field.name: getattr(request, field.name) for field in fields(request)}
+    rule = _rule_json(request.entropy_temperature)
+    return {
+        **said,
+        "prompt": request.prompt.tolist(),
+        "session": session,
+        "policy": policy,
+        "entropy_temperature": rule,
+    }
 
 
 def request_of(said: dict[str, Any]) -> Request:
-    """The request that these JSON values describe."""
-    rule = said["entropy_temperature"]
-    if rule is not None:
-        rule = EntropyTemperature(**{**rule, "scale": EntropyScale(**rule["scale"])})
+    """The request that these JSON values describe. Raises: ContractError, for a rule that is not the library's."""
     prompt, stop = np.array(said["prompt"], np.int32), tuple(said["stop"])
+    rule = _rule_of(said["entropy_temperature"])
     return Request(**{**said, "prompt": prompt, "stop": stop, "entropy_temperature": rule})
+
+
+def _rule_json(value: Any) -> Any:
+    """A rule for temperatures, which is a dataclass of numbers and such dataclasses, with the names of their classes."""
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    inner = {field.name: _rule_json(getattr(value, field.name)) for field in fields(value)}
+    return {"class": f"{type(value).__module__}:{type(value).__name__}", **inner}
+
+
+def _rule_of(said: Any) -> Any:
+    """The rule that `_rule_json` wrote. The process imports nothing but the library for it."""
+    if not isinstance(said, dict):
+        return said
+    module, _, name = said["class"].partition(":")
+    if not module.startswith("palaestra."):
+        raise ContractError(where="engine process", what=f"the rule `{name}` for temperatures is not the library's.")
+    made = getattr(importlib.import_module(module), name)
+    return made(**{key: _rule_of(value) for key, value in said.items() if key != "class"})
 
 
 def response_json(response: Response) -> dict[str, Any]:

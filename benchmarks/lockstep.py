@@ -51,7 +51,7 @@ from palaestra.data.protocols import Policy, Response, Sampling, Session
 from palaestra.recipe import load
 from palaestra.registry import register
 from palaestra.rollout.programs import acted_by
-from palaestra.training.build import build_setup
+from palaestra.training.setup import build_setup
 
 RESULT = Path(__file__).parent / "results" / "lockstep" / "throughput.json"
 ROLES = ("planner", "searcher", "writer")

@@ -22,8 +22,8 @@ from palaestra.data import Play, StepTable, derive, rows_of
 from palaestra.data.iteration import Iteration
 from palaestra.recipe import load
 from palaestra.store.folder import RunFolder
-from palaestra.training.build import build_setup
 from palaestra.training.checkpoint import load_policy
+from palaestra.training.setup import build_setup
 from palaestra.training.stages import started
 from palaestra.training.start import train
 

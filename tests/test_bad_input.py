@@ -37,7 +37,7 @@ from palaestra.recipe import Recipe, load
 from palaestra.store.folder import RECIPE, RunFolder
 from palaestra.store.metrics import MetricsLog
 from palaestra.training import checkpoint
-from palaestra.training.build import build_setup
+from palaestra.training.setup import build_setup
 from palaestra.training.start import train
 
 SMALL: dict[str, Any] = {

@@ -15,10 +15,10 @@ from palaestra.evaluation.panels import failure_line, interval_line, result_line
 from palaestra.recipe import Recipe, split_arguments
 from palaestra.rollout.programs import roles_of
 from palaestra.store.folder import RECIPE, RunFolder
-from palaestra.training.build import build_setup
 from palaestra.training.checkpoint import load_policy
-from palaestra.training.evaluate import Panel
+from palaestra.training.monitor import Panel
 from palaestra.training.settings import PolicySettings, RoleSettings, RunSettings
+from palaestra.training.setup import build_setup
 
 
 def run(*, recipe: Sequence[str], policy: str | None, checkpoint: int | None) -> None:

@@ -11,7 +11,7 @@ from palaestra.commands.train import resolve
 from palaestra.data import Play, RunSetup, Trajectory, derive
 from palaestra.recipe import load
 from palaestra.store.folder import RECIPE, RunFolder
-from palaestra.training.build import build_setup
+from palaestra.training.setup import build_setup
 
 
 def run(*, environment: str, overrides: Sequence[str], policy: str | None, seed: int, episodes: int) -> None:

@@ -86,7 +86,7 @@ def request_of(said: dict[str, Any]) -> Request:
 
 
 def _rule_json(value: Any) -> Any:
-    """A rule for temperatures, which is a dataclass of numbers and such dataclasses, with the names of their classes."""
+    """A rule for temperatures: a dataclass of numbers and such dataclasses, with the names of their classes."""
     if not is_dataclass(value) or isinstance(value, type):
         return value
     inner = {field.name: _rule_json(getattr(value, field.name)) for field in fields(value)}

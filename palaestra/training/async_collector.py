@@ -23,8 +23,8 @@ from palaestra.data.table import token_count
 from palaestra.errors import ContractError, RecipeError
 from palaestra.registry import declared, register
 from palaestra.rollout.strategies import RolloutContext, called_per, play_through
+from palaestra.store.journal import Journal, name_of
 from palaestra.training.collector import Collector
-from palaestra.training.journal import Journal, name_of
 from palaestra.training.settings import RunSettings
 
 Result = TypeVar("Result")

@@ -15,9 +15,9 @@ from torch import Tensor
 from palaestra.data import Batch, Play, RunSetup, derive
 from palaestra.data.protocols import Experience
 from palaestra.rollout.strategies import RolloutContext
-from palaestra.training.build import connect_engine
 from palaestra.training.parallel import SharedRunner
 from palaestra.training.settings import RunSettings
+from palaestra.training.setup import connect_engine
 
 Weights = Mapping[str, tuple[int, Mapping[str, Tensor]]]  # policy → version and state of its module
 

@@ -16,14 +16,10 @@ from palaestra.store.episodes import EpisodeLog
 from palaestra.store.folder import RunFolder
 from palaestra.store.metrics import ENVIRONMENT_STEPS, UPDATES, MetricsLog
 from palaestra.training.checkpoint import RunState, load_checkpoint, save_checkpoint
-from palaestra.training.evaluate import Panel
-from palaestra.training.guards import Guard
-from palaestra.training.measure import measure, spent
+from palaestra.training.monitor import Guard, Panel, Progress, Teamwork, measure, spent
 from palaestra.training.passes import fill_columns, plan_passes, reader
-from palaestra.training.progress import Progress
 from palaestra.training.settings import RunSettings
 from palaestra.training.stages import Stages, assign_credit, learned_from, weigh
-from palaestra.training.teamwork import Teamwork
 
 
 def prepare(

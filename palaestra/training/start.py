@@ -21,16 +21,14 @@ from palaestra.store.folder import RECIPE, RunFolder
 from palaestra.store.lock import writing
 from palaestra.store.metrics import UPDATES, MetricsLog
 from palaestra.training.async_collector import refuse_strategies
-from palaestra.training.build import build_setup
 from palaestra.training.checkpoint import RunState
-from palaestra.training.clones import Clones
-from palaestra.training.evaluate import Panel
 from palaestra.training.loop import Trainer
+from palaestra.training.monitor import Panel, Progress
 from palaestra.training.parallel import SharedRunner, device_of_rank, joined, refuse_different
-from palaestra.training.progress import Progress
 from palaestra.training.settings import RunSettings
+from palaestra.training.setup import build_setup
 from palaestra.training.stages import Stages, started
-from palaestra.training.warm_start import warm_start
+from palaestra.training.warm_start import Clones, warm_start
 
 
 def train(

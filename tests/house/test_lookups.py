@@ -37,7 +37,7 @@ ALLOWED = {  # a file, or a folder that ends in "/" → whose objects are asked 
     "palaestra/tools/rendering.py": "arrays of NumPy and torch",
     "palaestra/tools/sandbox/processes.py": "the operating system's",
     "palaestra/tools/toolbox.py": "coroutines and other awaitables of tools",
-    "palaestra/training/build.py": "policies that name a method as an earlier version did",
+    "palaestra/training/setup.py": "policies that name a method as an earlier version did",
     "palaestra/training/collector.py": "what a checkpoint keeps beside parts",
 }
 FILES = (*package_files(), *python_files("benchmarks"))

@@ -37,8 +37,8 @@ from palaestra.tools import ToolError, tool
 from palaestra.tools.calculator import calculator
 from palaestra.tools.formats import FORMATS
 from palaestra.tools.python import fresh_python
-from palaestra.training.build import build_setup
 from palaestra.training.settings import ToolSettings
+from palaestra.training.setup import build_setup
 
 RAN: list[str] = []
 

@@ -12,7 +12,7 @@ import pytest
 
 from palaestra.errors import RecipeError
 from palaestra.recipe import load
-from palaestra.training.build import build_setup
+from palaestra.training.setup import build_setup
 from tests.docs.pages import ROOT, Page
 from tests.teams.playing import acts, play, told_word
 

@@ -25,7 +25,7 @@ from palaestra.parts.optimizers import AdamW
 from palaestra.recipe import load
 from palaestra.store.metrics import MetricsLog
 from palaestra.training import warm_start
-from palaestra.training.build import build_setup
+from palaestra.training.setup import build_setup
 from palaestra.training.start import train
 from palaestra.training.updates import Updater
 from tests.training.conftest import stopped_before

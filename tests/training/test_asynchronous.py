@@ -36,9 +36,9 @@ from palaestra.models.causal_lm import make_causal_lm
 from palaestra.recipe import load
 from palaestra.registry import names, part
 from palaestra.store import atomic
+from palaestra.store.journal import Journal
 from palaestra.training.async_collector import AsyncCollector
 from palaestra.training.collector import Collector
-from palaestra.training.journal import Journal
 from palaestra.training.start import train
 from tests.training.conftest import ECHO, curve, final_weights
 

@@ -14,7 +14,7 @@ import palaestra.training.start as start
 from palaestra.bound import BoundPart
 from palaestra.errors import CheckpointError
 from palaestra.recipe import load
-from palaestra.training.clones import Clones
+from palaestra.training.warm_start import Clones
 from tests.training.conftest import ECHO, final_weights
 
 Run = Callable[..., Path]

@@ -20,8 +20,8 @@ from palaestra.rollout.runner import EpisodeRunner
 from palaestra.store.folder import EVALUATIONS
 from palaestra.store.lines import JsonLines
 from palaestra.store.metrics import MetricsLog
-from palaestra.training.build import build_setup
 from palaestra.training.loop import Trainer
+from palaestra.training.setup import build_setup
 from palaestra.training.start import train
 
 SETUP: dict[str, Any] = {

@@ -22,9 +22,9 @@ from palaestra.errors import ContractError, NoSignal, RecipeError
 from palaestra.recipe import load
 from palaestra.rollout.programs import acted_by, play, roles_of
 from palaestra.store.metrics import MetricsLog
-from palaestra.training.build import build_setup
+from palaestra.training.monitor import Teamwork, team_metrics
+from palaestra.training.setup import build_setup
 from palaestra.training.start import train
-from palaestra.training.teamwork import Teamwork, team_metrics
 from palaestra.training.updates import Updater
 
 TINY = {"language": {"hidden": 16, "layers": 1, "heads": 2, "context": 64, "vocabulary": 300}}

@@ -44,7 +44,7 @@ from palaestra.rollout.strategies import RolloutContext
 from palaestra.rollout.vector import VectorRunner
 from palaestra.systems.arpo.branching import Branching
 from palaestra.testing import EchoEnvironment, ScriptedPolicy, TinyModel
-from palaestra.training.measure import spent
+from palaestra.training.monitor import spent
 
 GROUP = 8
 ENVIRONMENT = HopSearch(entities=8, relations=2, hops=(2, 3), noise=0.3, max_turns=6)

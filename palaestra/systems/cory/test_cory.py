@@ -46,7 +46,7 @@ from palaestra.systems.cory.adaptive_kl import PPOAdaptiveKL
 from palaestra.systems.cory.program import demonstrate, merged, pioneer_observer
 from palaestra.systems.cory.role_exchange import RoleExchange
 from palaestra.testing import EchoEnvironment, ScriptedPolicy, TinyModel
-from palaestra.training.build import build_setup
+from palaestra.training.setup import build_setup
 from palaestra.training.start import train
 from tests.golden_cases import Golden, golden_documents
 from tests.training.conftest import curve, stopped_before

@@ -18,8 +18,8 @@ from typing import Any
 from palaestra.data import Play, Task, Trajectory, derive
 from palaestra.envs.kit.panels import evaluation_tasks
 from palaestra.recipe import load
-from palaestra.training.build import build_setup
 from palaestra.training.settings import RunSettings
+from palaestra.training.setup import build_setup
 from palaestra.training.warm_start import warm_start
 
 

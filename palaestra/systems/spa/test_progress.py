@@ -31,7 +31,7 @@ from palaestra.recipe import load
 from palaestra.systems.spa.encoders import StepEstimator
 from palaestra.systems.spa.equal_split import equal_split
 from palaestra.systems.spa.progress import Progress, progress_loss, progress_rewards, rows_of_episodes
-from palaestra.training.build import build_setup
+from palaestra.training.setup import build_setup
 from palaestra.training.warm_start import warm_start
 from tests.parts.episodes import LANGUAGE, NETWORK, RUN, SETUP, assert_resumes, at, episode, policy, table_of
 from tests.parts.tables import quick, tables

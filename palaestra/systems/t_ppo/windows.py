@@ -25,7 +25,7 @@ from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.store.episodes import from_json, to_json
-from palaestra.training.journal import play_from_json, play_to_json
+from palaestra.store.journal import play_from_json, play_to_json
 
 
 @register("rollout", "windows")

@@ -1,0 +1,509 @@
+"""Monitor: what a run tells of itself, and what stops it: metrics, teams, guards, progress, held-out panels."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from torch import Tensor
+
+from palaestra.algebra import standardize, total_return
+from palaestra.data import Batch, Play, RunSetup, Step, StepTable, StopReason, Task, Trajectory, derive
+from palaestra.data.protocols import Experience
+from palaestra.data.table import token_count
+from palaestra.envs.kit.panels import evaluation_tasks
+from palaestra.errors import NoSignal, PalaestraError
+from palaestra.evaluation.panels import Evaluation, failure_line, info_means, interval_line, summarize
+from palaestra.training.parallel import SharedRunner
+from palaestra.training.settings import RunSettings, TrainingSettings
+
+
+# ---- metrics --------------------------------------------------------------------------------------------
+def measure(batch: Batch, policies: Mapping[str, Any], roles: Sequence[str] = ()) -> dict[str, float]:
+    """Rewards, turns, tokens, stop reasons, signal; per agent where there are several.
+
+    Args:
+        roles: that ought to act.
+
+    Results are those of episodes that are over: where an iteration ends none, they are left out. Where nothing was
+    played they are those of the episodes that are learned from.
+    """
+    played = batch.played or batch.kept
+    not_failed = [t for t in played if t.stop is not StopReason.ERROR]
+    over = [t for t in not_failed if t.stop is not StopReason.SUSPENDED]
+    metrics = {
+        "invalid/mean": float(np.mean([s.info.get("invalid", 0.0) for t in not_failed for s in generated(t)] or [0.0])),
+        "episodes/failed": float(len(played) - len(not_failed)),
+        "rollout/finished": float(len(over)),
+        "rollout/suspended": float(len(not_failed) - len(over)),
+        "rollout/longest": float(max(sum(map(token_count, generated(t))) for t in played)),
+    }
+    metrics |= _results(over)
+    stops = Counter(t.stop.value for t in played)
+    metrics |= {f"stop/{reason}": count / len(played) for reason, count in sorted(stops.items())}
+    failures = Counter(t.error.boundary for t in played if t.error)
+    metrics |= {f"stop/error/{boundary}": count / len(played) for boundary, count in sorted(failures.items())}
+    if "advantage" in batch.table:
+        metrics |= signal_metrics(batch.table)
+    metrics["selection/kept"] = float((batch.table.row_weight > 0).float().mean())
+    metrics |= _weights(batch)
+    metrics |= {f"info/{name}/mean": value for name, value in info_means(over).items()}
+    metrics |= _tools(over) | _calls(played)
+    return metrics | team_metrics(over, roles) | _versions(not_failed, policies)
+
+
+def generated(trajectory: Trajectory) -> list[Step]:
+    """The steps of this iteration: all but those of an earlier one, where it was suspended, and a branch's copies."""
+    return [step for step in trajectory.steps if step.marks.fresh in (None, 1.0) and not step.marks.copied]
+
+
+def spent(played: Sequence[Trajectory]) -> tuple[int, int]:
+    """Environment steps and generated tokens of this iteration, failed episodes included."""
+    steps = [step for trajectory in played for step in generated(trajectory)]
+    return len(steps), sum(len(step.action.tokens) for step in steps)
+
+
+def _weights(batch: Batch) -> dict[str, float]:
+    """Of the tokens that count, also rejected ones: the largest weight, and how many equal ones would average as well,
+    as a share of them."""
+    counted = batch.table["weight"][batch.table["counts"] > 0].double()
+    if not bool((counted > 0).any()):
+        return {}
+    return {
+        "weights/max": float(counted.max()),
+        "weights/effective": float(counted.sum() ** 2 / counted.square().sum() / len(counted)),
+    }
+
+
+def _results(over: Sequence[Trajectory]) -> dict[str, float]:
+    if not over:
+        return {}
+    returns = [sum(t.returns.values()) for t in over]
+    metrics = {
+        "reward/mean": float(np.mean(returns)),
+        "reward/std": float(np.std(returns)),
+        "turns/mean": float(np.mean([len(t.steps) for t in over])),
+        "tokens/mean": float(np.mean([sum(len(s.action.tokens) for s in t.steps) for t in over])),
+    }
+    read = [length for t in over for length in prompt_lengths(t)]
+    if any(read):
+        metrics["prompt/mean"] = float(np.mean(read))
+    outcomes = [t.outcome for t in over if t.outcome is not None]
+    return metrics | ({"outcome/mean": float(np.mean(outcomes))} if outcomes else {})
+
+
+def _calls(played: Sequence[Trajectory]) -> dict[str, float]:
+    """Tool calls that were made in this iteration, where the environment tells of any; copies are not made again."""
+    infos = [s.info["tool_call"] for t in played for s in generated(t) if "tool_call" in s.info]
+    return {"tools/calls": float(sum(infos))} if infos else {}
+
+
+def _tools(over: Sequence[Trajectory]) -> dict[str, float]:
+    """Where the environment tells of tool calls: calls an episode and the share of them that failed, by result."""
+    metrics: dict[str, float] = {}
+    for name, episodes in (
+        ("solved", [t for t in over if t.outcome == 1]),
+        ("failed", [t for t in over if t.outcome == 0]),
+    ):
+        infos = [[s.info for s in t.steps if "tool_call" in s.info] for t in episodes]
+        calls = sum(info["tool_call"] for of_steps in infos for info in of_steps)
+        errors = sum(info.get("tool_error", 0.0) for of_steps in infos for info in of_steps)
+        if any(infos):
+            metrics[f"tools/{name}/calls"] = calls / len(episodes)
+        if calls:
+            metrics[f"tools/{name}/errors"] = errors / calls
+    return metrics
+
+
+def prompt_lengths(trajectory: Trajectory) -> list[int]:
+    """Tokens that a policy had before it at each step: all of its segment so far; 0 for policies without tokens."""
+    length: dict[tuple[str, int], int] = defaultdict(int)
+    lengths = []
+    for step in trajectory.steps:
+        place = (step.agent, step.segment)
+        lengths.append(length[place] + len(step.prompt))
+        length[place] = lengths[-1] + len(step.action.tokens) if len(step.prompt) else 0
+    return lengths
+
+
+def _versions(not_failed: Sequence[Trajectory], policies: Mapping[str, Any]) -> dict[str, float]:
+    """How many versions behind the trained weights the sampled steps were."""
+    lags = [
+        policies[step.policy].version - step.version
+        for trajectory in not_failed
+        for step in generated(trajectory)
+        if step.policy in policies and policies[step.policy].trainable
+    ]
+    return {"staleness/max": float(max(lags))} if lags else {}
+
+
+# ---- signal -----------------------------------------------------------------------------------------------
+def signal_metrics(table: StepTable) -> dict[str, float]:
+    """Whether there is something to learn from, of the rows that weigh.
+
+        advantage/nonzero                      share of rows with an advantage other than 0
+        advantage/mean, advantage/std          a row's advantage is the mean over its tokens
+
+    And with several agents, for each of them:
+
+        agent/<name>/advantage/mean, …/std     of its rows
+        agent/<name>/return/shift              (mean of its returns − mean of all) / deviation of all, returns centered
+                                               in their group
+        agent/<name>/return/variance_ratio     variance of its returns / variance of all, centered likewise. Under a
+                                               baseline for all agents its mean square advantage is this + shift²
+        agent/<name>/return/own_shift, …/own_variance_ratio     the same of what each agent earned itself in the
+                                               trajectory; what counts where an estimator's `returns` are [trajectory,
+                                               agent]
+    """
+    total = torch.zeros(len(table), dtype=torch.float64).index_add_(0, table.token_row, table["advantage"].double())
+    row, counts = total / table["token_count"], table.row_weight > 0
+    mean, std = _moments(row[counts])
+    nonzero = float((row[counts] != 0).double().sum()) / max(int(counts.sum()), 1)
+    metrics = {"advantage/nonzero": nonzero, "advantage/mean": mean, "advantage/std": std}
+    acted = {str(name): counts & (table["agent"] == code) for code, name in enumerate(table.labels("agent"))}
+    acted = {name: rows for name, rows in acted.items() if bool(rows.any())}
+    if len(acted) < 2:
+        return metrics
+    peers = table.key("group")
+    shared = standardize(total_return(table), by=peers).double()
+    earned = standardize(total_return(table, by=("trajectory", "agent")), by=peers).double()
+    for name, rows in acted.items():
+        of_agent = dict(zip(("advantage/mean", "advantage/std"), _moments(row[rows]), strict=True))
+        names = ("return/shift", "return/variance_ratio", "return/own_shift", "return/own_variance_ratio")
+        numbers = (*_against(shared[rows], shared[counts]), *_against(earned[rows], earned[counts]))
+        of_agent |= dict(zip(names, numbers, strict=True))
+        metrics |= {f"agent/{name}/{key}": value for key, value in of_agent.items()}
+    return metrics
+
+
+def _against(own: Tensor, everyone: Tensor) -> tuple[float, float]:
+    """How far one's mean lies from that of all, in deviations of all; and the ratio of the variances."""
+    mean, std = _moments(everyone)
+    own_mean, own_std = _moments(own)
+    scale = std or 1.0
+    return (own_mean - mean) / scale, (own_std / scale) ** 2
+
+
+def _moments(values: Tensor) -> tuple[float, float]:
+    """Mean and population deviation; 0 and 0 of nothing."""
+    if not len(values):
+        return 0.0, 0.0
+    return float(values.double().mean()), float(values.double().std(correction=0))
+
+
+# ---- teams ----------------------------------------------------------------------------------------------
+NEARLY_ALL = 0.95  # of a team's tokens
+
+
+def team_metrics(played: Sequence[Trajectory], roles: Sequence[str] = ()) -> dict[str, float]:
+    """Per role, over all episodes that did not fail, whether it acted in them or not.
+
+        agent/<role>/calls/mean     acts per episode           agent/<role>/active        share of episodes it acted in
+        agent/<role>/tokens/mean    tokens per episode         agent/<role>/tokens/share  of all tokens of the team
+        agent/<role>/invalid/mean   share of its acts that could not be read
+        agent/<role>/reward/mean    its own rewards in an episode it acted in
+        agent/<role>/turns/mean     acts in an episode it acted in
+
+    Args:
+        played: steps of opponents are left out.
+        roles: that ought to act; one that never does has zeros. A single role gives nothing.
+    """
+    not_failed = [t for t in played if t.stop is not StopReason.ERROR]
+    acts: dict[str, list[list[Step]]] = {role: [[] for _ in not_failed] for role in roles}
+    for place, trajectory in enumerate(not_failed):
+        for step in trajectory.steps:
+            if step.marks.row_weight in (None, 1.0):
+                acts.setdefault(step.agent, [[] for _ in not_failed])[place].append(step)
+    if len(acts) < 2 or not not_failed:
+        return {}
+    tokens = {
+        role: sum(len(step.action.tokens) for steps in episodes for step in steps) for role, episodes in acts.items()
+    }
+    total = sum(tokens.values())
+    metrics: dict[str, float] = {}
+    for role, episodes in sorted(acts.items()):
+        steps = [step for episode in episodes for step in episode]
+        active = [place for place, episode in enumerate(episodes) if episode]
+        numbers = {
+            "calls/mean": len(steps) / len(not_failed),
+            "active": len(active) / len(not_failed),
+            "tokens/mean": tokens[role] / len(not_failed),
+            "invalid/mean": float(np.mean([step.info.get("invalid", 0.0) for step in steps] or [0.0])),
+        }
+        if total:
+            numbers["tokens/share"] = tokens[role] / total
+        if active:
+            numbers["reward/mean"] = float(np.mean([not_failed[place].returns.get(role, 0.0) for place in active]))
+            numbers["turns/mean"] = len(steps) / len(active)
+        metrics |= {f"agent/{role}/{name}": value for name, value in numbers.items()}
+    return metrics
+
+
+@dataclass(slots=True)
+class Teamwork:
+    """Says so once when a role falls silent, comes back, or takes nearly all tokens of the team.
+
+    Attributes:
+        roles: that ought to act. patience: iterations after which a role that never acted ends the run.
+    """
+
+    roles: Sequence[str]
+    patience: int
+    acted: set[str] = field(default_factory=set)
+    silent: set[str] = field(default_factory=set)
+    loud: str = ""
+    iterations: int = 0
+
+    def check(self, metrics: Mapping[str, float]) -> list[str]:
+        """Lines to be shown after an iteration with these metrics.
+
+        Raises: NoSignal, for a role that has not acted once in `patience` iterations.
+        """
+        self.iterations += 1
+        lines = []
+        for role in self.roles:
+            active = metrics.get(f"agent/{role}/active")
+            if active is None:
+                continue
+            if active > 0:
+                self.acted.add(role)
+                if role in self.silent:
+                    self.silent.remove(role)
+                    lines.append(f"role {role} acts again")
+            elif role not in self.silent:
+                self.silent.add(role)
+                lines.append(f"role {role} has fallen silent: it acted in none of the iteration's episodes")
+        never = [role for role in self.roles if role in self.silent and role not in self.acted]
+        if never and self.iterations >= self.patience:
+            raise NoSignal(
+                where=f"role {never[0]}, {self.iterations} iterations",
+                what="it has never acted, so nothing can be learned about it.",
+                options=sorted(self.acted),
+                remedy="Look at the program with `palaestra play`, or leave the role out of `agents`.",
+            )
+        return lines + self._shares(metrics)
+
+    def _shares(self, metrics: Mapping[str, float]) -> list[str]:
+        share = {role: metrics.get(f"agent/{role}/tokens/share", 0.0) for role in self.roles}
+        loud = next((role for role, value in share.items() if value >= NEARLY_ALL and len(share) > 1), "")
+        said, self.loud = self.loud, loud
+        return [f"role {loud} takes {share[loud]:.0%} of the team's tokens"] if loud and loud != said else []
+
+
+# ---- guards ---------------------------------------------------------------------------------------------
+SOLVED = 0.999  # mean outcome from which on an empty update is no fault
+
+
+class Guard:
+    """Counts failed episodes, and iterations in a row without an advantage; the latter is kept in checkpoints."""
+
+    def __init__(self, settings: TrainingSettings) -> None:
+        self._settings = settings
+        self._empty = 0
+
+    def finished(self, played: Sequence[Trajectory]) -> list[Trajectory]:
+        """Episodes that did not fail and have steps; failed ones are kept out of the update.
+
+        Raises: PalaestraError, if all of them, or more than `training.max_failed`, failed.
+        """
+        failed = [t for t in played if t.stop is StopReason.ERROR]
+        if failed and (len(failed) == len(played) or len(failed) > self._settings.max_failed * len(played)):
+            first = failed[0].error
+            raise PalaestraError(
+                where=f"rollout, task {failed[0].task.content_hash}",
+                what=f"{len(failed)} of {len(played)} episodes failed. The first:\n\n{first.message if first else ''}",
+                remedy="Mend the cause, or raise `training.max_failed` to train on what is left.",
+            )
+        whole = [t for t in played if t.stop is not StopReason.ERROR and t.steps]
+        if not whole:
+            raise NoSignal(where="rollout", what=f"none of {len(played)} episodes has a step.")
+        return whole
+
+    def learned(self, batch: Batch, signal: bool) -> None:
+        """Note whether this iteration had a signal, such as an advantage, to learn from.
+
+        Raises: NoSignal, after `training.max_empty` iterations in a row without any.
+        """
+        self._empty = 0 if signal else self._empty + 1
+        if self._empty < self._settings.max_empty:
+            return
+        table = batch.table
+        outcome = float(table["outcome"].nanmean()) if "outcome" in table else float("nan")
+        if outcome >= SOLVED:
+            return
+        raise NoSignal(
+            where=f"advantage, {self._empty} iterations in a row",
+            what=f"every advantage was 0 (mean outcome {outcome:.3f}): in each group all episodes had the same result.",
+            remedy="Do one of these:\n"
+            "  • an easier task or a better warm start, if the outcome is near 0,\n"
+            "  • a larger `rollout.group` or a higher `rollout.temperature`, if groups are too alike, or\n"
+            "  • look at the reward: `palaestra play` shows it step by step.",
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run goes on counting from, as JSON values."""
+        return {"empty": self._empty}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on counting; a checkpoint of an earlier version has nothing, which is 0."""
+        self._empty = int(state.get("empty", 0))
+
+
+# ---- progress -------------------------------------------------------------------------------------------
+SHOWN = {
+    "outcome/mean": "outcome",
+    "reward/mean": "reward",
+    "turns/mean": "turns",
+    "policy/entropy": "entropy",
+    "policy/grad_norm": "gradient",
+    "mismatch/kl": "mismatch",
+}
+EVERY = 10.0  # seconds between lines where the output is not a terminal
+
+
+class Progress:
+    """A live table on a terminal, a line every few seconds elsewhere, nothing when quiet."""
+
+    def __init__(self, *, total: int, quiet: bool = False) -> None:
+        self._total, self._quiet = total, quiet
+        self._console = Console(stderr=True)
+        self._live: Live | None = None
+        self._last = 0.0
+        self._started = time.monotonic()
+
+    def __enter__(self) -> Progress:
+        if self._console.is_terminal and not self._quiet:
+            self._live = Live(console=self._console, refresh_per_second=4, transient=True)
+            self._live.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._live is not None:
+            self._live.__exit__(None, None, None)
+            self._live = None
+
+    def note(self, text: str) -> None:
+        """One line."""
+        if not self._quiet:
+            self._console.print(text, highlight=False, soft_wrap=True)
+
+    def phase(self, what: str, done: int, of: int) -> None:
+        """How far a phase before the loop has come."""
+        if self._live is not None:
+            self._live.update(f"{what} {done}/{of}")
+        elif self._due() or done == of:
+            self.note(f"{what} {done}/{of}")
+
+    def evaluation(self, step: int, evaluation: Evaluation) -> None:
+        """The result of a panel."""
+        self.note(f"[{self._clock()}] iteration {step}: {interval_line(evaluation)}")
+        if evaluation.failed:
+            self.note(failure_line(evaluation))
+
+    def iteration(self, step: int, metrics: Mapping[str, float], seconds: Mapping[str, float]) -> None:
+        """The numbers of one iteration."""
+        shown = {label: value for key, label in SHOWN.items() if (value := _over_policies(metrics, key)) is not None}
+        if self._live is not None:
+            table = Table("iteration", *shown, "rollout s", "update s", box=None)
+            numbers = [f"{value:.3g}" for value in (*shown.values(), *seconds.values())]
+            table.add_row(f"{step}/{self._total}", *numbers)
+            self._live.update(table)
+        elif self._due() or step == self._total:
+            self.note(
+                f"[{self._clock()}] iteration {step}/{self._total}  "
+                + "  ".join(f"{label} {value:.3g}" for label, value in shown.items())
+                + f"  ({sum(seconds.values()):.1f} s)"
+            )
+
+    def _due(self) -> bool:
+        now = time.monotonic()
+        if now - self._last < EVERY:
+            return False
+        self._last = now
+        return True
+
+    def _clock(self) -> str:
+        passed = int(time.monotonic() - self._started)
+        return f"{passed // 60}:{passed % 60:02d}"
+
+
+def _over_policies(metrics: Mapping[str, float], key: str) -> float | None:
+    """A number of the only policy, or the mean over several, each of which has it under its name."""
+    if key in metrics:
+        return metrics[key]
+    own = re.compile(rf"policy/[^/]+/{re.escape(key.removeprefix('policy/'))}")
+    found = [value for name, value in metrics.items() if own.fullmatch(name)]
+    return sum(found) / len(found) if found else None
+
+
+# ---- panels ---------------------------------------------------------------------------------------------
+class Panel:
+    """Held-out tasks and the runner that plays them; `close` it at the end, since the runner may be its own."""
+
+    def __init__(self, settings: RunSettings, setup: RunSetup, experience: Experience | None = None) -> None:
+        """
+        Args:
+            experience: its `instruction` is what the panel is played under.
+
+        Raises: InvalidData, if the panel is empty or its committed hash does not fit.
+        """
+        self._settings, self._experience = settings.evaluation, experience
+        self._seed = settings.seed
+        self.name = settings.environment.name
+        self.metric = self._settings.metric
+        source, self._runner = setup.source, setup.runner
+        self._own: Any = None  # a runner beside the run's
+        if self._settings.environment is not None:
+            self.name = self._settings.environment.name
+            environment = self._settings.environment
+            make = functools.partial(environment.part.target, **environment.options)
+            source = make()
+            setup = dataclasses.replace(
+                setup,
+                environment_name=self.name,
+                environment_options=environment.options,
+                make_environment=make,
+                source=source,
+            )
+        self.tasks: Sequence[Task] = evaluation_tasks(source, self._settings.tasks, name=self._settings.panel)
+        if self._settings.environment is not None:
+            self._runner = self._own = settings.rollout.runner.part.target(setup, settings.rollout)
+            if setup.ranks.world > 1:
+                self._runner = SharedRunner(self._own, setup.ranks)
+
+    def close(self) -> None:
+        """End the runner's workers, if it is the panel's own; that of the run is closed with the run."""
+        if self._own is not None:
+            self._own.close()
+            self._own = None
+
+    def play(self) -> tuple[Evaluation, list[Trajectory]]:
+        """One episode of each task."""
+        said = None if self._experience is None else self._experience.instruction
+        plays = [
+            Play(
+                task=task,
+                group=f"eval-{i:05d}",
+                sample=0,
+                seed=derive(self._seed, "eval", task.content_hash),
+                instruction=said,
+            )
+            for i, task in enumerate(self.tasks)
+        ]
+        played = self._runner.collect(plays, temperature=self._settings.temperature)
+        return summarize(played, name=self.name), played
+
+    def score(self, written: Mapping[str, Any]) -> float:
+        """The number of a logged evaluation that `training.stop_at` is compared with."""
+        return float(written.get(f"eval/{self.name}/{self._settings.metric}") or 0.0)

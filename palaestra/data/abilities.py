@@ -140,6 +140,18 @@ class HasVector(Protocol):
 
 
 @runtime_checkable
+class HasBox(Protocol):
+    """`box`: takes vectors as actions. Policies over vectors and random play need it. `box_of` reads it.
+
+    Attributes:
+        action_box: the lowest and the highest action, each float32 (n,) and finite. `Action.value` is float32 (n,); a
+            number beyond its bounds counts as the bound.
+    """
+
+    action_box: tuple[np.ndarray, np.ndarray]
+
+
+@runtime_checkable
 class HasVectorEnvironment(Protocol):
     """`vector_environment`: offers many copies that are stepped in one call, for the runner `vector`; of one agent."""
 
@@ -169,6 +181,7 @@ ABILITIES: dict[str, type] = {
     "tools": HasTools,
     "guidance": HasGuidance,
     "vector": HasVector,
+    "box": HasBox,
     "vector_environment": HasVectorEnvironment,
     "phrases": HasPhrases,
 }
@@ -236,6 +249,24 @@ def require(environment: Any, ability: str, *, where: str, what: str = "", remed
 def sizes_of(environment: Any) -> tuple[int | None, int | None]:
     """`vector_size` and `action_count` of an environment; (None, None) without the ability `vector`."""
     return (environment.vector_size, environment.action_count) if has(environment, "vector") else (None, None)
+
+
+def box_of(environment: Any) -> tuple[np.ndarray, np.ndarray] | None:
+    """`action_box` of an environment; None without the ability `box`.
+
+    Raises: ContractError, for bounds between which no actions can be drawn.
+    """
+    if not has(environment, "box"):
+        return None
+    low, high = environment.action_box
+    vectors = all(isinstance(end, np.ndarray) and end.dtype == np.float32 and end.ndim == 1 for end in (low, high))
+    if not vectors or low.shape != high.shape or not np.isfinite([low, high]).all() or not (low < high).all():
+        raise ContractError(
+            where=f"{_name(environment)}.action_box",
+            what=f"it must be two finite float32 vectors, the first below the second, found {low!r} and {high!r}.",
+            remedy="Give every number of an action a lowest and a highest value.",
+        )
+    return low, high
 
 
 def without(abilities: tuple[str, ...], *names: str) -> tuple[str, ...]:

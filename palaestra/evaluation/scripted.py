@@ -43,9 +43,11 @@ def play_scripted(
         make: gives an environment; default the registered one.
     """
     make = make or functools.partial(part("environment", environment).target, **options)
+    source = make()
     setup = RunSetup(
         seed=seed,
-        action_count=sizes_of(make())[1],
+        source=source,
+        action_count=sizes_of(source)[1],
         environment_name=environment,
         make_environment=make,
         program=part("program", "play").target,

@@ -23,6 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from palaestra.data import Action, Observation, Row, RunSetup
+from palaestra.data.abilities import has
 from palaestra.data.entropy_signal import EntropyTemperature
 from palaestra.data.protocols import Policy, PolicyOutputs, Response, Sampling, Session
 from palaestra.errors import CheckpointError, EpisodeFailure, RecipeError
@@ -412,6 +413,12 @@ def _index_of(action: Action, observation: Observation, policy: NetworkPolicy) -
 
 def _refuse_missing_sizes(name: str, setup: RunSetup) -> None:
     if setup.vector_size is None or setup.action_count is None:
+        if setup.vector_size is not None and has(setup.source, "box"):
+            raise RecipeError(
+                where=f"policies.{name}.policy: network",
+                what="a network policy chooses by index, and the environment's actions are vectors.",
+                remedy="Use a policy over vectors, such as `sac_actor` with the learner `sac` (`palaestra train sac`).",
+            )
         lacks = "vectors" if setup.vector_size is None else "a fixed number of actions"
         raise RecipeError(
             where=f"policies.{name}.policy: network",

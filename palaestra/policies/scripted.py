@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from palaestra.data import Action, NextPrompt, Observation, RunSetup
+from palaestra.data.abilities import box_of
 from palaestra.data.protocols import Oracle, Policy, Response, Sampling, Session
 from palaestra.errors import EpisodeFailure
 from palaestra.registry import register
@@ -63,16 +64,20 @@ def expert(name: str, setup: RunSetup) -> _Scripted:
 
 @register("policy", "random")
 def random(name: str, setup: RunSetup) -> _Scripted:
-    """A uniformly random legal action."""
+    """A uniformly random legal action, or a vector between the environment's bounds."""
+    box = None if setup.source is None else box_of(setup.source)
 
     async def answer(observation: Observation, draw: np.random.Generator, oracle: Oracle | None) -> Action:
         legal = observation.legal
+        if legal is None and box is not None:
+            point = draw.uniform(*box).astype(np.float32)
+            return Action(text=" ".join(f"{number:.2f}" for number in point), value=point)
         if legal is None and setup.action_count is None:
             raise EpisodeFailure(
                 boundary="engine",
                 where=f"policy {name}",
                 what="random play needs legal actions, and this environment gives none.",
-                remedy="Fill `Observation.legal`, or give the environment an `action_count`.",
+                remedy="Fill `Observation.legal`, or give the environment an `action_count` or an `action_box`.",
             )
         choices = legal if legal is not None else range(setup.action_count or 0)
         choice = choices[int(draw.integers(len(choices)))]

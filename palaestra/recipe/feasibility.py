@@ -46,7 +46,7 @@ def check(settings: RunSettings, parts: Sequence[RecipePart], rows: Mapping[str,
     _check_policies(settings, rows)
     _check_settings(settings, rows)
     _check_warm_start(parts, tree.get("warm_start"))
-    for used in parts:
+    for used in (part for part in parts if _runs(part, parts)):
         for need in _needs(used, parts):
             _check_need(need, used, settings, parts, rows)
     refuse_together(parts, rows)
@@ -124,6 +124,13 @@ def _check_warm_start(parts: Sequence[RecipePart], warm_start: Node | None) -> N
             "leave `warm_start` out (warm_start=null)",
         ),
     )
+
+
+def _runs(used: RecipePart, parts: Sequence[RecipePart]) -> bool:
+    """Whether a part runs: a pure estimator does so only where a factor or a learner reads the advantage."""
+    readers = (other.part.reads_with(other.values) for other in parts if other.part.slot in ("weights", "learner"))
+    pure = used.part.slot == "advantage" and not used.part.holds_state
+    return not pure or any(reads is None or "advantage" in reads for reads in readers)
 
 
 # ---- what parts need --------------------------------------------------------------------------------------

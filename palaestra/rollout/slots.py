@@ -149,10 +149,11 @@ class VectorSlots:
         }
 
     def step(self, moves: Mapping[int, Mapping[str, Action]]) -> dict[int, Arrival]:
-        """Step all copies; those without an episode take their first action."""
-        taken = np.zeros(self._count, np.int64)
+        """Step all copies; those without an episode take the action 0."""
+        space: Any = self._environment.action_space
+        taken = np.zeros(space.shape, space.dtype)
         for slot, actions in moves.items():
-            taken[slot] = int(actions[self._agent].value)
+            taken[slot] = actions[self._agent].value
         try:
             if self._over.any():
                 self._reset(dict.fromkeys(np.flatnonzero(self._over).tolist(), 0))

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from palaestra.data import Action, Observation, StepResult, Task
-from palaestra.data.abilities import check_abilities, has, sizes_of
+from palaestra.data.abilities import box_of, check_abilities, has, sizes_of
 from palaestra.errors import ContractError, MissingExtra
 from palaestra.testing.results import (
     broken,
@@ -59,13 +61,14 @@ def check_environment(
         13. An unreadable action never raises; where legal actions are listed, it is marked
             `info["invalid"] = {agent: True}`.
         14. Ability `vector`: every index below `action_count` is an action that can be read.
+        15. Ability `box`: the bounds are finite, and they and what lies between them are actions that can be read.
 
     Args:
         env: an Environment or an AsyncEnvironment.
         episodes: played with random actions. Higher: rarer faults are found. Usual: 5.
         seed: of tasks and random actions.
         make: gives a fresh instance, for rule 8.
-        act: chooses actions where neither `Observation.legal` nor `action_count` tells what can be done.
+        act: chooses actions where neither `Observation.legal`, `action_count` nor `action_box` tells what can be done.
         max_turns: random play of one episode stops here.
 
     Raises: ContractError, for the first rule that is broken: the place, what was found, how to mend it.
@@ -85,7 +88,7 @@ def check_environment(
     if has(env, "snapshot"):
         _check_snapshot(player, tasks[0])
     _check_unreadable(player, tasks[0])
-    _check_indices(player, tasks[0])
+    _check_numbered(player, tasks[0])
     caller("close", where="close")
     caller.loop.close()
 
@@ -225,7 +228,7 @@ class _Player:
 
     def choose(self, seen: Observation) -> Action:
         """A random action that can be read, as far as that is known."""
-        count = sizes_of(self.caller.env)[1]
+        count, box = sizes_of(self.caller.env)[1], box_of(self.caller.env)
         if self.act is not None:
             return self.act(seen, self.draw)
         if seen.legal is not None and len(seen.legal) > 0:
@@ -233,11 +236,13 @@ class _Player:
             return Action(text=str(value), value=value)
         if count:
             return Action(value=self.draw.randrange(count))
+        if box is not None:
+            return Action(value=np.array([self.draw.uniform(*ends) for ends in zip(*box, strict=True)], np.float32))
         if seen.text is None and seen.messages is None:
             broken(
                 f"{self.caller.name}, check_environment",
                 "nothing tells what can be done here.",
-                "Fill `Observation.legal`, give the environment an `action_count`, or pass `act=` to the check.",
+                "Fill `Observation.legal`, give the environment `action_count` or `action_box`, or pass `act=`.",
             )
         return Action(text=UNREADABLE)
 
@@ -335,17 +340,23 @@ def _check_unreadable(player: _Player, task: Task) -> None:  # rule 13
             )
 
 
-def _check_indices(player: _Player, task: Task) -> None:  # rule 14
-    count = sizes_of(player.caller.env)[1] or 0
-    for index in range(count):
+def _check_numbered(player: _Player, task: Task) -> None:  # rules 14 and 15
+    count, box = sizes_of(player.caller.env)[1] or 0, box_of(player.caller.env)
+    readable: list[tuple[str, Any, str]] = [
+        (f"index {index}", index, f"`action_count` is {count}") for index in range(count)
+    ]
+    if box is not None:
+        inside = "it is within `action_box`"
+        readable += [(f"the vector {one}", one, inside) for one in (box[0], (box[0] + box[1]) / 2, box[1])]
+    for shown, value, promise in readable:
 
-        def choose(turn: int, result: StepResult, where: str, index: int = index) -> Mapping[str, Action] | None:
-            return {agent: Action(value=index) for agent in result.observations} if turn == 0 else None
+        def choose(turn: int, result: StepResult, where: str, value: Any = value) -> Mapping[str, Action] | None:
+            return {agent: Action(value=value) for agent in result.observations} if turn == 0 else None
 
         for moment in player.moments(task, choose):
             if moment.result.info.get("invalid"):
                 broken(
                     f"{player.caller.name}, {moment.where}",
-                    f"index {index} is unreadable, but `action_count` is {count}.",
-                    "Take every index below `action_count`, or lower it.",
+                    f"{shown} is unreadable, but {promise}.",
+                    "Take every action that the environment promises, or promise less.",
                 )

@@ -13,8 +13,8 @@ from palaestra.data.protocols import Experience, Session
 from palaestra.errors import EpisodeFailure, InvalidData, RecipeError
 from palaestra.index import PACKAGE
 from palaestra.registry import PositiveInt, register
-from palaestra.rollout.agent import segment_number
-from palaestra.rollout.retelling import opening
+from palaestra.rollout.episode import segment_number
+from palaestra.rollout.strategies import opening
 from palaestra.store.records import Record, read_records
 
 WHERE = "experience: dataset"

@@ -154,8 +154,8 @@ def fill_columns(
     """
     columns: dict[str, Tensor] = {}
     for name, plan in plans.items():
-        if not iteration.acted(name):
-            continue
+        if not iteration.acted(name) or not (plan.start or plan.reference):
+            continue  # nothing to compute: the policy need not even have samples of tokens
         policy, samples = iteration.policies[name], iteration.samples(name)
         if plan.start:
             chosen = _all(samples) if plan.table_reads else _with_tokens(samples, trained[table.token_row] > 0)

@@ -167,6 +167,7 @@ def transcripts(settings: RunSettings, make: Callable[[], Any], source: Any) -> 
         environment_name=environment.name,
         environment_options=environment.options,
         make_environment=make,
+        source=source,
         action_count=sizes_of(source)[1],
         program=play,
     )

@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -225,6 +226,10 @@ def test_10_files(body: str, tmp_path: Path) -> None:
 def test_11_refusals() -> None:
     with pytest.raises(RecipeError, match="lacks vectors"):
         NetworkPolicy("main", RunSetup(seed=0, action_count=2))
+    box = SimpleNamespace(action_box=(np.float32([-1]), np.float32([1])))
+    with pytest.raises(RecipeError, match="the environment's actions are vectors") as caught:
+        NetworkPolicy("main", RunSetup(vector_size=3, source=box))
+    assert "`sac_actor`" in caught.value.remedy
     with pytest.raises(RecipeError, match="lacks a fixed number of actions"):
         NetworkPolicy("main", RunSetup(seed=0, vector_size=2))
     for sampling in (Sampling(top_k=3), Sampling(top_p=0.9)):

@@ -1,11 +1,13 @@
 """What must hold: (1) random play is legal and depends on its seed only; (2) without legal actions it needs an action
-count; (3) the expert asks the environment; (4) a person types words or the number of a listed action.
+count, or draws from the environment's box; (3) the expert asks the environment; (4) a person types words or the number
+of a listed action.
 """
 
 from __future__ import annotations
 
 import asyncio
 import builtins
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -39,6 +41,11 @@ def test_2_random_without_legal_actions() -> None:
     assert act(session(random, action_count=3), seen).value in range(3)
     with pytest.raises(EpisodeFailure, match="random play needs legal actions"):
         act(session(random), seen)
+    low, high = np.float32([-1, 0]), np.float32([1, 3])
+    boxed = session(random, source=SimpleNamespace(action_box=(low, high)))
+    drawn = np.stack([act(boxed, seen, seed).value for seed in range(200)])
+    assert drawn.dtype == np.float32 and (drawn >= low).all() and (drawn <= high).all()
+    assert np.allclose(drawn.mean(0), (low + high) / 2, atol=0.2)
 
 
 def test_3_expert_asks_the_environment() -> None:

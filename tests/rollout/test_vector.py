@@ -33,6 +33,7 @@ from palaestra.data.protocols import Policy
 from palaestra.envs.adapters.gymnasium.world import GymnasiumEnvironment
 from palaestra.errors import ContractError, RecipeError
 from palaestra.policies.network import NetworkPolicy
+from palaestra.policies.scripted import random
 from palaestra.rollout.programs import demonstrate, play
 from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
@@ -169,11 +170,12 @@ class VectorCartPole(GymnasiumEnvironment):
     mode = AutoresetMode.DISABLED
     fuse = 10**9
 
-    def __init__(self) -> None:
-        super().__init__(id="CartPole-v1")
+    def __init__(self, *, id: str = "CartPole-v1") -> None:
+        super().__init__(id=id)
+        self.id = id
 
     def vector_environment(self, count: int) -> SyncVectorEnv:
-        made = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * count, autoreset_mode=self.mode)
+        made = SyncVectorEnv([lambda: gymnasium.make(self.id)] * count, autoreset_mode=self.mode)
         step, blown = made.step, []
 
         def fused(actions: Any) -> Any:
@@ -198,6 +200,16 @@ def test_5_gymnasium_vector_environments(body: str) -> None:
         no_text = ("text", "legal")
         assert plain(found, without=no_text) == plain(expected[:count], without=no_text)
     runner.close()
+
+
+def test_5_vectors_as_actions() -> None:
+    single, many = (functools.partial(kind, id="Pendulum-v1") for kind in (GymnasiumEnvironment, VectorCartPole))
+    wanted = plays(single().tasks("train", 4, seed=0))
+    policy = random("main", RunSetup(source=single()))
+    expected = collect(make_setup(single, all=policy), wanted, EpisodeRunner, max_turns=20)
+    assert plain(collect(make_setup(single, all=policy), wanted, max_turns=20)) == plain(expected)
+    found = collect(make_setup(many, all=policy), wanted, max_turns=20)
+    assert plain(found, without=("text",)) == plain(expected, without=("text",))
 
 
 def test_6_a_broken_vector_environment() -> None:

@@ -44,7 +44,7 @@ def toy(agents=ONE, *, turns=4, **changes):
         invalid = {a: True for a, action in actions.items() if action.value not in ("yes", "no")}
         return StepResult(
             observations={} if over else env.look(),
-            rewards={a: float(action.value == "yes") for a, action in actions.items()},
+            rewards={a: float(str(action.value) == "yes") for a, action in actions.items()},
             terminated=over,
             info={"invalid": invalid} if invalid else {},
         )
@@ -88,6 +88,10 @@ def takes_any(env):
     return lambda actions: plain({a: Action(text="yes") for a in actions})
 
 
+def box(end):
+    return lambda env: (np.float32([-end]), np.float32([end]))
+
+
 # ---- rule 1 -----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("agents", [ONE, TWO])
 def test_a_sound_environment_passes(agents):
@@ -96,6 +100,12 @@ def test_a_sound_environment_passes(agents):
 
 def test_vectors_and_indices_pass():
     env = toy(look=vectors_only, step=takes_any, action_count=3, vector_size=3)
+    del env.expert
+    check_environment(env)
+
+
+def test_vectors_as_actions_pass():
+    env = toy(look=vectors_only, step=takes_any, action_box=box(2.0))
     del env.expert
     check_environment(env)
 
@@ -232,6 +242,8 @@ FAULTS = {
     "expert does what is not legal": ({"expert": lambda env: lambda agent: Action(text="perhaps")}, "is not legal"),
     "restore forgets": ({"restore": forgetful}, "restoring a snapshot"),
     "unreadable passes": ({"step": takes_any}, "is not marked"),
+    "a box without bounds": ({"action_box": box(np.inf)}, "it must be two finite float32 vectors"),
+    "a box of unreadable vectors": ({"action_box": box(1.0)}, "the vector [-1.] is unreadable"),
     "too many indices": ({"action_count": 2, "vector_size": None}, "index 0 is unreadable"),
 }
 

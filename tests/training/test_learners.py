@@ -17,7 +17,8 @@ from safetensors.torch import load_file
 
 from palaestra.data import Batch, Iteration
 from palaestra.data.protocols import Learner
-from palaestra.errors import ContractError, NoSignal
+from palaestra.errors import ContractError, NoSignal, RecipeError
+from palaestra.policies.language import LanguagePolicy
 from palaestra.registry import register
 from tests.docs.pages import ROOT, Page
 from tests.training.conftest import curve, final_weights, stopped_before
@@ -89,6 +90,14 @@ def test_4_nothing_is_computed_that_nobody_reads(echo: Run) -> None:
     assert all(line["columns/weight"] == 1 and line["updates"] == 0 for line in lines)
     both = curve(echo("b", layers={"learner": [f"{HERE}:Columns", "policy_gradient"]}))
     assert all(line["columns/advantage"] == 1 for line in both)
+
+
+def test_4_what_does_not_run_needs_nothing(echo: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LanguagePolicy, "collate", None)  # nobody reads its samples
+    layers = {"learner": f"{HERE}:Columns", "rollout": {"group": 1}, "warm_start": None}
+    assert len(curve(echo("a", layers=layers))) == 4
+    with pytest.raises(RecipeError, match="`grpo` uses a group of at least 2"):
+        echo("b", layers={"learner": [f"{HERE}:Columns", "policy_gradient"], "rollout": {"group": 1}})
 
 
 def test_5_no_signal(echo: Run) -> None:

@@ -19,9 +19,9 @@ from palaestra.data.protocols import StatefulPart
 from palaestra.errors import CheckpointError, ContractError, MissingColumn, RecipeError
 from palaestra.parts.optimizers import AdamW
 from palaestra.registry import Discount, Positive, PositiveInt, register
-from palaestra.systems.archer.buffer import ReplayBuffer
+from palaestra.replay.buffer import ReplayBuffer
+from palaestra.replay.transitions import Transition, one_step, seen_before
 from palaestra.systems.archer.critics import TWINS, TwinCritic, frozen_copy, move_towards
-from palaestra.systems.archer.transitions import Transition, one_step, seen_before
 
 Share = Annotated[float, pydantic.Field(gt=0, le=1)]
 Count = Annotated[int, pydantic.Field(ge=0)]

@@ -30,10 +30,10 @@ from palaestra.errors import CheckpointError, ContractError, InvalidData, Missin
 from palaestra.parts.losses import reinforce
 from palaestra.policies.network import NetworkPolicy
 from palaestra.recipe import load
+from palaestra.replay.buffer import ReplayBuffer
+from palaestra.replay.transitions import transitions
 from palaestra.systems.archer.advantage import Archer, UtteranceCritic
-from palaestra.systems.archer.buffer import ReplayBuffer
 from palaestra.systems.archer.critics import TwinCritic
-from palaestra.systems.archer.transitions import transitions
 from palaestra.systems.filtered_cloning import filtered
 from palaestra.training.loop import Trainer
 from palaestra.training.start import train

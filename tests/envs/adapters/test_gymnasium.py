@@ -8,9 +8,10 @@
 (6) the expert finds a shortest way where the table is deterministic, and does not exist elsewhere;
 (7) splits share no seed;
 (8) what the texts say is so: Taxi's open sides move the taxi, FrozenLake's holes end the episode;
-(9) unknown ids get their nearest names; continuous actions, shapeless observations, absent packages are refused;
+(9) unknown ids get their nearest names; actions without bounds, shapeless observations, absent packages are refused;
 (10) the vector environment observes what single ones observe, resets by itself, and starts from its seed;
-(11) a snapshot can be restored more than once; state keys exist for discrete observations only.
+(11) a snapshot can be restored more than once; state keys exist for discrete observations only;
+(12) the actions of a Box are vectors or their numbers as text, brought within the bounds; others are marked.
 """
 
 from __future__ import annotations
@@ -38,7 +39,14 @@ def task(seed: int = 0) -> Task:
 
 @pytest.mark.parametrize(
     ("id", "options"),
-    [("FrozenLake-v1", {}), ("Taxi-v4", {}), ("CliffWalking-v1", {}), ("Blackjack-v1", {}), ("CartPole-v1", {})],
+    [
+        ("FrozenLake-v1", {}),
+        ("Taxi-v4", {}),
+        ("CliffWalking-v1", {}),
+        ("Blackjack-v1", {}),
+        ("CartPole-v1", {}),
+        ("Pendulum-v1", {}),
+    ],
 )
 def test_contract(id, options):  # rule 1
     check_environment(GymnasiumEnvironment(id=id, options=options, max_turns=40))
@@ -222,8 +230,12 @@ def test_refusals():  # rule 9
         GymnasiumEnvironment(id="CartPol-v1")
     with pytest.raises(UnknownName, match="Taxi-v4"):
         GymnasiumEnvironment(id="Taxi-v99")
-    with pytest.raises(RecipeError, match="not Discrete"):
-        GymnasiumEnvironment(id="Pendulum-v1")
+    gymnasium.register("Endless-v0", entry_point=Endless)
+    try:
+        with pytest.raises(RecipeError, match="neither Discrete nor a Box with bounds"):
+            GymnasiumEnvironment(id="Endless-v0")
+    finally:
+        del gymnasium.registry["Endless-v0"]
     with pytest.raises(RecipeError, match="no vector"):
         GymnasiumEnvironment(id="minigrid:MiniGrid-Empty-5x5-v0")
     with pytest.raises(RecipeError, match="refused the options"):
@@ -286,3 +298,31 @@ def test_snapshots_and_state_keys():  # rule 11
         runs.append((keys, result.info))
     assert runs[0] == runs[1]
     assert GymnasiumEnvironment(id="CartPole-v1").reset(task()).observations[AGENT].state_key is None
+
+
+class Endless(gymnasium.Env):
+    """Takes any number."""
+
+    observation_space = gymnasium.spaces.Discrete(2)
+    action_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,))
+
+
+def test_boxes():  # rule 12
+    environment = GymnasiumEnvironment(id="Pendulum-v1")
+    assert (environment.vector_size, environment.action_count) == (3, None) and has(environment, "box")
+    assert not has(GymnasiumEnvironment(id="CartPole-v1"), "box")
+    assert [end.tolist() for end in environment.action_box] == [[-2.0], [2.0]]
+    plain = gymnasium.make("Pendulum-v1")
+    same = (0.5, [0.5], "0.5", np.float32([0.5])), (2.0, 7.0, "2,", np.float64([99]))
+    for number, values in ((0.5, same[0]), (2.0, same[1])):
+        plain.reset(seed=3)
+        there, reward, *_ = plain.step(np.float32([number]))
+        for value in values:
+            seen = environment.reset(task(3)).observations[AGENT]
+            assert seen.legal is None and len(seen.vector) == 3
+            result = act(environment, value)
+            assert np.array_equal(result.observations[AGENT].vector, there) and result.rewards == {AGENT: reward}
+    before = environment.reset(task(3)).observations[AGENT].vector
+    for value in ("left", "", None, "1 2", np.zeros(2), np.float32([np.nan])):
+        result = act(environment, value)
+        assert result.info["invalid"] == {AGENT: True} and np.array_equal(result.observations[AGENT].vector, before)

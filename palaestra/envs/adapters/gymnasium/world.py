@@ -1,6 +1,6 @@
-"""Any Gymnasium environment with a discrete action space, as text where it has one and as vectors always.
+"""Any Gymnasium environment with Discrete or Box actions, as text where it has one and as vectors always.
 
-Knows Gymnasium's interface. Words for the toy-text environments are in `gymnasium_text`.
+Words for the toy-text environments are in `text.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SEEDS = 1 << 29  # seeds of one kind of split; Gymnasium environments take seeds
 
 @register("environment", "gymnasium", source="arXiv 2407.17032")
 class GymnasiumEnvironment:
-    """A Gymnasium environment whose actions are discrete.
+    """A Gymnasium environment whose actions are Discrete, or a Box with bounds.
 
     Args:
         id: as for `gymnasium.make`: "CartPole-v1", "FrozenLake-v1", "package:Name-v0".
@@ -36,19 +36,21 @@ class GymnasiumEnvironment:
         goal: whether an episode that terminates with a positive last reward succeeded. Default: known for
             FrozenLake, Taxi and CliffWalking; elsewhere there is no success, only a score.
 
-    Actions: an index, its digits as text, or its name where it has one. A word that names no action is marked
-    invalid; as Gymnasium has no action for waiting, nothing moves, the observation is repeated and the turn counts.
+    Actions: an index, its digits as text, or its name where it has one; of a Box its numbers, as a vector or as text,
+    "0.5 -1", each brought within its bounds. What names no action is marked invalid; as Gymnasium has no action for
+    waiting, nothing moves, the observation is repeated and the turn counts.
     Observation: `text` (words for the toy-text environments, else the vector with two decimals); `vector`, one-hot
-    for discrete spaces; `legal`, the names of all actions; `state_key` for discrete spaces only.
+    for discrete spaces; `legal`, the names of all actions, of a Box none; `state_key` for discrete spaces only.
     Ends: Gymnasium's own; an episode that is both terminated and truncated is terminated.
     Info: `score`, the sum of rewards; `success` at the end where there is a goal.
     Expert: a shortest way, where the environment shows its table of transitions, the table is deterministic and
     there is a goal (FrozenLake with `is_slippery: false`, Taxi, CliffWalking). Elsewhere there is none.
-    Raises: UnknownName; RecipeError, for continuous actions; MissingExtra, where Gymnasium lacks a package.
+    Raises: UnknownName; RecipeError, for other actions, and for a Box without bounds; MissingExtra, where Gymnasium
+        lacks a package.
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector", "box")
 
     def __init__(
         self,
@@ -63,10 +65,16 @@ class GymnasiumEnvironment:
         self._environment = _make(id, options or {}, max_turns)
         inner = self._environment.unwrapped
         words = WORDS.get(type(inner).__name__)
-        self.action_count: int = int(self._environment.action_space.n)  # type: ignore[attr-defined]
         self.vector_size: int = int(spaces.flatdim(self._environment.observation_space))
-        self._first_action = int(self._environment.action_space.start)  # type: ignore[attr-defined]
-        self._names = words.actions if words else tuple(str(index) for index in range(self.action_count))
+        space = self._environment.action_space
+        self.action_count: int | None = None
+        self._names: tuple[str, ...] | None = None
+        if isinstance(space, spaces.Discrete):
+            self.abilities = without(self.abilities, "box")
+            self.action_count = int(space.n)
+            self._names = words.actions if words else tuple(str(index) for index in range(self.action_count))
+        elif isinstance(space, spaces.Box):
+            self.action_box = space.low.reshape(-1).astype(np.float32), space.high.reshape(-1).astype(np.float32)
         self._describe = words.describe if words else None
         self._succeeded = words.succeeded if words else None
         if goal is not None:
@@ -98,18 +106,18 @@ class GymnasiumEnvironment:
         return StepResult(observations={AGENT: self._observe()}, info={"score": 0.0})
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        index = self._index(actions[AGENT].value)
+        action = self._read(actions[AGENT].value)
         self._turn += 1
         reward, terminated, truncated = 0.0, False, False
-        if index is not None:
-            outcome = self._environment.step(self._first_action + index)
+        if action is not None:
+            outcome = self._environment.step(action)
             self._last, reward = outcome[0], float(outcome[1])
             terminated, truncated = bool(outcome[2]), bool(outcome[3] and not outcome[2])
         if not terminated and self._limit is not None and self._turn >= self._limit:
             truncated = True  # Gymnasium's own count lacks the turns of unreadable actions
         self._score += reward
         info: dict[str, Any] = {"score": self._score}
-        if index is None:
+        if action is None:
             info["invalid"] = {AGENT: True}
         if self._succeeded is not None and (terminated or truncated):
             info["success"] = terminated and self._succeeded(reward)
@@ -134,7 +142,7 @@ class GymnasiumEnvironment:
 
     def expert(self, agent: str) -> Action:
         """The next step of a shortest way to the goal. Raises: ContractError, where there is none."""
-        assert self._succeeded is not None  # else `abilities` leave it out
+        assert self._succeeded is not None and self._names is not None  # else `abilities` leave it out
         index = shortest(self._environment.unwrapped.P, int(self._last), self._succeeded)  # type: ignore[attr-defined]
         if index is None:
             raise ContractError(
@@ -155,17 +163,29 @@ class GymnasiumEnvironment:
         key = str(self._last) if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)) else None
         return Observation(text=text, vector=vector, legal=self._names, state_key=key)
 
-    def _index(self, value: Any) -> int | None:
-        """The action's index, from 0; None if the value names no action."""
+    def _read(self, value: Any) -> Any:
+        """The element of the action space that a value means; None if it means none."""
+        space = self._environment.action_space
+        if isinstance(space, spaces.Box):
+            return _point(value, space)
+        assert isinstance(space, spaces.Discrete) and self._names is not None
         if isinstance(value, str):
             word = " ".join(value.lower().split())
-            if word in self._names:
-                return self._names.index(word)
-            value = int(word) if word.isdecimal() else None
+            value = self._names.index(word) if word in self._names else int(word) if word.isdecimal() else None
         elif isinstance(value, np.ndarray):
             value = value.item() if value.size == 1 else None
-        whole = isinstance(value, (int, np.integer)) and 0 <= value < self.action_count
-        return int(value) if whole else None  # type: ignore[arg-type]
+        whole = isinstance(value, (int, np.integer)) and 0 <= value < space.n
+        return space.start + int(value) if whole else None  # type: ignore[arg-type]
+
+
+def _point(value: Any, space: spaces.Box) -> np.ndarray | None:
+    """A vector, or its numbers as text, as an element of the Box; None if it has other numbers than the Box."""
+    try:
+        given = value.replace(",", " ").split() if isinstance(value, str) else value
+        numbers = np.asarray(given, np.float64).reshape(space.shape)
+    except (TypeError, ValueError):
+        return None
+    return np.clip(numbers, space.low, space.high).astype(space.dtype) if np.isfinite(numbers).all() else None
 
 
 def vector_environment(environment_options: Mapping[str, Any], count: int, seed: int) -> SyncVectorEnv:
@@ -217,11 +237,12 @@ def _make(id: str, options: Mapping[str, Any], max_turns: int | None) -> gymnasi
 
 
 def _check_spaces(environment: gymnasium.Env[Any, Any], where: str) -> None:
-    if not isinstance(environment.action_space, spaces.Discrete):
+    acts = environment.action_space
+    if not isinstance(acts, spaces.Discrete) and not (isinstance(acts, spaces.Box) and acts.is_bounded()):
         raise RecipeError(
             where=where,
-            what=f"its action space is {environment.action_space}, not Discrete.",
-            remedy="Palaestra's agents choose among listed actions; wrap the environment so that it offers a list.",
+            what=f"its action space is {acts}, neither Discrete nor a Box with bounds.",
+            remedy="Wrap the environment so that it offers a list of actions, or vectors between two finite ends.",
         )
     try:
         flat = environment.observation_space.is_np_flattenable and spaces.flatdim(environment.observation_space) > 0

@@ -8,6 +8,8 @@
 5. A transition becomes an episode of one act again, which policies can collate.
 6. Refused: an empty utterance, an end that nobody named, a cut without next observation, drawing more than is held,
    vectors mixed with ids, another capacity.
+7. Rewards may be given from outside, such as those of a table; acts without one are left out.
+8. Where actions are vectors, the utterance is the vector, in the buffer and in a checkpoint of it.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ import torch
 from palaestra.data import Action, Observation, Step, StepTable, Task, Trajectory
 from palaestra.data.trajectory import NextPrompt
 from palaestra.errors import CheckpointError, InvalidData
-from palaestra.systems.archer.buffer import ReplayBuffer
-from palaestra.systems.archer.transitions import one_step, transitions
+from palaestra.replay.buffer import ReplayBuffer
+from palaestra.replay.transitions import one_step, transitions
 
 TASK = Task(env="toy", seed=0)
 
@@ -231,3 +233,22 @@ def test_6_another_capacity_is_refused():
     for capacity in (2, 5):
         with pytest.raises(CheckpointError, match=f"capacity is {capacity} now"):
             ReplayBuffer(capacity=capacity, policy="main").load_state_dict(buffer.state_dict())
+
+
+def test_7_rewards_from_outside():
+    found = transitions([chain()], policy="main", rewards={("e/0", "x", 0): 5.0, ("e/0", "x", 2): 7.0})
+    assert [(one.utterance.tolist(), one.reward, one.done) for one in found] == [([0], 5.0, False), ([2], 7.0, True)]
+    assert found[0].following.tolist() == [1.0], "what is left out is still what follows"
+
+
+def test_8_vectors_as_actions():
+    whole = chain(2)
+    for step in whole.steps:
+        step.action = Action(value=np.float32([0.5, step.turn]))
+    buffer = ReplayBuffer(capacity=4, policy="main")
+    buffer.add([whole])
+    again = ReplayBuffer(capacity=4, policy="main")
+    again.load_state_dict(buffer.state_dict())
+    for one in (*buffer.sample(2, seed=1), *again.sample(2, seed=1)):
+        assert one.utterance.dtype == np.float32 and one.utterance.tolist() == [0.5, one.observation[0]]
+        assert one_step(one, None, number=0).steps[0].action.value is one.utterance

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from palaestra.data import Action, Observation, Step, Task, Trajectory
 from palaestra.errors import InvalidData
+
+Rewards = Mapping[tuple[str, str, int], float]  # by trajectory id, agent and turn
 
 NO_TASK = Task(env="replay", seed=0)
 
@@ -19,7 +21,8 @@ class Transition:
 
     Attributes:
         observation: float32 (size,) the vector, or int32 (m,) the ids of the whole prompt, as the policy read it.
-        utterance: int32 (n,) its response tokens; of a network policy the index of its action.
+        utterance: int32 (n,) its response tokens; of a network policy the index of its action. float32 (n,) where the
+            action is a vector.
         reward: until the agent's next act.
         following: what the agent saw next, like `observation`; None where the episode ended for it.
         done: whether it ended there.
@@ -37,37 +40,47 @@ class Transition:
     policy: str
 
 
-def transitions(trajectories: Sequence[Trajectory], *, policy: str) -> list[Transition]:
+def transitions(trajectories: Sequence[Trajectory], *, policy: str, rewards: Rewards | None = None) -> list[Transition]:
     """The acts of `policy`, agent by agent, in the order of the trajectories and in time.
 
-    Raises: InvalidData, for an act without tokens, an agent whose last act is neither terminated nor truncated,
-        and one that was cut off without saying what it would have seen next.
+    Args:
+        rewards: of the acts, such as those of a table; acts without one are left out. None: the steps' own, of all.
+
+    Raises: InvalidData, for an act without tokens that is no vector, an agent whose last act is neither terminated nor
+        truncated, and one that was cut off without saying what it would have seen next.
     """
-    return [found for trajectory in trajectories for found in _of(trajectory, policy)]
+    return [found for trajectory in trajectories for found in _of(trajectory, policy, rewards)]
 
 
-def _of(trajectory: Trajectory, policy: str) -> Iterator[Transition]:
+def _of(trajectory: Trajectory, policy: str, rewards: Rewards | None) -> Iterator[Transition]:
     for agent in dict.fromkeys(step.agent for step in trajectory.steps):
         own = [step for step in sorted(trajectory.steps, key=lambda s: s.turn) if step.agent == agent]
         for step, after in zip(own, [*own[1:], None], strict=True):
-            if step.policy != policy:
+            act = (trajectory.id, agent, step.turn)
+            if step.policy != policy or (rewards is not None and act not in rewards):
                 continue
-            if not len(step.action.tokens):
-                raise InvalidData(
-                    where=_place(trajectory, step),
-                    what="its utterance is empty: the action has no token.",
-                    remedy="Record acts through the policy that learns from them.",
-                )
             yield Transition(
                 observation=seen_before(trajectory, step),
-                utterance=np.asarray(step.action.tokens, np.int32),
-                reward=float(step.reward),
+                utterance=_utterance(trajectory, step),
+                reward=float(step.reward if rewards is None else rewards[act]),
                 following=_following(trajectory, step, after),
                 done=after is None and step.terminated,
                 legal=_indices(step.observation),
                 agent=agent,
                 policy=policy,
             )
+
+
+def _utterance(trajectory: Trajectory, step: Step) -> np.ndarray:
+    if len(step.action.tokens):
+        return np.asarray(step.action.tokens, np.int32)
+    if isinstance(step.action.value, np.ndarray):
+        return np.asarray(step.action.value, np.float32).reshape(-1)
+    raise InvalidData(
+        where=_place(trajectory, step),
+        what="its utterance is empty: the action has no token.",
+        remedy="Record acts through the policy that learns from them.",
+    )
 
 
 def seen_before(trajectory: Trajectory, step: Step) -> np.ndarray:
@@ -128,11 +141,12 @@ def one_step(transition: Transition, action: Action | None, *, number: int) -> T
     It is a group of its own, called after `number`, and carries no reward.
     """
     reads_ids = transition.observation.dtype == np.int32
-    taken = action or Action(value=int(transition.utterance[0]), tokens=transition.utterance)
+    given = transition.utterance
+    recorded = Action(value=int(given[0]), tokens=given) if given.dtype == np.int32 else Action(value=given)
     step = Step(
         agent=transition.agent,
         turn=0,
-        action=taken,
+        action=action or recorded,
         observation=Observation(
             vector=None if reads_ids else transition.observation,
             legal=None if transition.legal is None else transition.legal.tolist(),

@@ -12,7 +12,7 @@ from torch import Tensor
 from palaestra.data import Trajectory
 from palaestra.errors import CheckpointError, InvalidData
 from palaestra.registry import PositiveInt
-from palaestra.systems.archer.transitions import Transition, transitions
+from palaestra.replay.transitions import Rewards, Transition, transitions
 
 
 class ReplayBuffer:
@@ -34,12 +34,15 @@ class ReplayBuffer:
     def __len__(self) -> int:
         return len(self._held)
 
-    def add(self, trajectories: Sequence[Trajectory]) -> int:
+    def add(self, trajectories: Sequence[Trajectory], *, rewards: Rewards | None = None) -> int:
         """Keep the transitions of the policy's acts. Returns how many there were.
+
+        Args:
+            rewards: as for `transitions`.
 
         Raises: InvalidData, as `transitions` does; or if vectors and prompt ids were mixed.
         """
-        found = transitions(trajectories, policy=self.policy)
+        found = transitions(trajectories, policy=self.policy, rewards=rewards)
         kinds = {one.observation.dtype for one in (*self._held[:1], *found)}
         if len(kinds) > 1:
             raise InvalidData(

@@ -3,7 +3,7 @@ and with curves within 1 % in float32, for a language recipe with a critic, a te
 and losses that take two passes; (2) the episodes of one group are on both ranks; (3) one rank alone writes the run
 folder, and a killed run goes on with both; (4) ranks that begin with other weights are refused; (5) what one process
 must do alone is refused by one line; (6) sums: gradients that one rank lacks, parameters without any gradient, several
-buckets and kinds.
+buckets and kinds; (7) the command of docs/processes.md; (8) a run of one process goes on with two.
 """
 
 from __future__ import annotations
@@ -175,6 +175,29 @@ def test_5_what_one_must_do_alone(override: str, words: str) -> None:
     recipe = load([PLAIN], [override])
     with pytest.raises(RecipeError, match=words):
         parallel.refuse_alone(recipe.settings)
+
+
+@pytest.mark.slow
+def test_7_the_documented_command(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "processes.md").read_text(encoding="utf-8")
+    (line,) = [line for line in page.splitlines() if line.startswith("$ torchrun")]
+    small = ["training.iterations=1", "evaluation.tasks=2", "warm_start.episodes=16", "warm_start.epochs=1"]
+    launcher, *words = line.removeprefix("$ ").split()
+    program = str(Path(sys.executable).with_name(launcher))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [program, *words, *small, "--quiet"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("held-out tasks") == 1 and (tmp_path / "runs/two/metrics.jsonl").exists()
+
+
+def test_8_one_process_goes_on_for_two(tmp_path: Path) -> None:
+    """A run of one process has no other files than one of two: it is read by both."""
+    folder = played("grouped", tmp_path / "one", "training.iterations=1", "dtype=float64")
+    whole = played("grouped", tmp_path / "whole", "training.iterations=2", "dtype=float64")
+    play_by_two("grouped", folder, "training.iterations=2", "dtype=float64", resume=True)
+    assert largest_difference(folder, whole) < 1e-12
 
 
 def _sums(rank: int, port: int, check: Callable[[int], None]) -> None:

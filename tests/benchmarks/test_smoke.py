@@ -11,6 +11,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -81,6 +82,16 @@ def test_1_estimators(smoke: Folder) -> None:
     smoke.run(smoke.module("estimators"), *options)
     found = smoke.read("out.json")
     assert {"table itself", "grpo", "gigpo"} <= set(found["seconds"]) and found["slowest"] > 0
+
+
+def test_1_two_trees(smoke: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = smoke.module("two_trees")
+    one = module.BENCHMARKS["lockstep"]
+    monkeypatch.setitem(module.BENCHMARKS, "lockstep", replace(one, words=(*one.words[:2], "--repeats", "1")))
+    out = smoke.out / "out.json"
+    smoke.run(module, "--other", str(ROOT), "--only", "lockstep", "--repeats", "1", "--out", str(out))
+    found = json.loads(out.read_text())["benchmarks"]["lockstep"]
+    assert found["here"][0] > 0 and found["ratio"] == found["here"][0] / found["there"][0]
 
 
 def test_1_table_time(smoke: Folder, capsys: pytest.CaptureFixture[str]) -> None:

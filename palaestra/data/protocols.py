@@ -488,16 +488,9 @@ class Learner(StatefulPart, Protocol):
 
     What its registration names in `reads` is computed before it is called: columns such as "advantage", and outputs of
     policies such as "logprob_reference". Estimators run only where a learner or a part that it runs reads "advantage".
+    A learner that runs further parts of the recipe, such as a loss, declares a static method `runs(settings, policy)`
+    that gives them, so that what they read is computed too (`palaestra.registry.DECLARED`).
     """
-
-    @staticmethod
-    def runs(settings: Any, policy: str) -> Sequence[Any]:
-        """The parts of the recipe that its update of a policy runs, so that what they read is computed. Default: none.
-
-        Args:
-            settings: of the run.
-        """
-        return ()
 
     def has_signal(self, batch: Batch, iteration: Iteration) -> bool:
         """Whether this batch teaches a policy its task. Default: True."""

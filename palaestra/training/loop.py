@@ -64,7 +64,7 @@ def prepare(
 
 @dataclass(kw_only=True)
 class Trainer:
-    """One run in motion. `training.start.start` makes it; `run` takes it to its end.
+    """One run in motion. `training.start.train` makes it; `run` takes it to its end.
 
     Attributes:
         learners: by their names in checkpoints, in the order in which they update: the stages' parts with state, then

@@ -23,17 +23,17 @@ import pytest
 import torch
 
 from palaestra.data import RunSetup
-from palaestra.data.entropy_signal import EntropyScale, EntropyTemperature
 from palaestra.data.protocols import Engine, Request
 from palaestra.engines import InProcessEngine, wire
 from palaestra.engines.remote import RemoteEngine
 from palaestra.engines.wire import TOKEN
 from palaestra.errors import ContractError, EpisodeFailure, RecipeError, UnknownName
 from palaestra.policies.adapter import AdapterPolicy
+from palaestra.systems.hapo.entropy_signal import EntropyScale, SignalTemperature
 from palaestra.testing import TinyModel
 from tests.engines.conversations import Talker, ids, lively, small_model
 
-HEATED = EntropyTemperature(scale=EntropyScale(pivot=0.5, deviation=1.0, high=1.0, low=1.0), strength=0.3)
+HEATED = SignalTemperature(scale=EntropyScale(pivot=0.5, deviation=1.0, high=1.0, low=1.0), strength=0.3)
 
 
 @pytest.fixture

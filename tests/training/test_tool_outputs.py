@@ -5,6 +5,8 @@ of the sequence with the mask 0 on observations; (3) unreadable calls come back 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch

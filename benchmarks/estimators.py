@@ -104,7 +104,7 @@ def chosen_parts() -> dict[str, Callable[[StepTable], Any]]:
     found: dict[str, Callable[[StepTable], Any]] = {}
     for name in names("advantage"):
         chosen = part("advantage", name)
-        if chosen.takes_iteration:
+        if chosen.takes_iteration or chosen.holds_state:
             continue
         if len(chosen.data) == 1:
             found[name] = chosen.target

@@ -24,6 +24,7 @@ FROM_EPISODES = frozenset(
 # Columns of tokens that are no output of a policy.
 OF_TOKENS = frozenset({"advantage", "weight", "counts", "value_target", "value_weight", "version_behavior"})
 # Columns of rows that are made of a policy's outputs at the start of the update.
+CREDIT = ("advantage", "value_target", "value_weight")  # what estimators give
 FROM_OUTPUTS = {"row_value": "value", "bootstrap_value": "value", "row_entropy": "entropy"}
 SUFFIXES = ("old", "behavior", "reference")
 NUMBERS = ("reward", "row_weight", "outcome", "process", *FROM_OUTPUTS, "without", *OF_TOKENS)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from palaestra.data.batches import micro_batches, token_index
 from palaestra.data.protocols import Samples
-from palaestra.data.ranks import Ranks
+from palaestra.data.ranks import OneProcess, Ranks
 from palaestra.data.table import Row, StepTable, tokens_of
 from palaestra.data.trajectory import Trajectory
 from palaestra.errors import ContractError
@@ -75,7 +75,7 @@ class Iteration:
     collated: dict[str, Samples] = field(default_factory=dict)
     temperatures: Mapping[str, float] = field(default_factory=dict)
     references: Mapping[str, Any] = field(default_factory=dict)
-    ranks: Ranks = field(default_factory=Ranks)
+    ranks: Ranks = field(default_factory=OneProcess)
     metrics: dict[str, float] = field(default_factory=dict)
 
     def acted(self, policy: str) -> bool:

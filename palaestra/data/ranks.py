@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from torch import Tensor
 
 Item = TypeVar("Item")
 
 
-class Ranks:
-    """A run of one process. `palaestra.training.parallel.ProcessGroup` is one of several.
+class Ranks(Protocol):
+    """The processes of a run: one, or several.
 
     Every rank holds the same tables, makes the same decisions and the same optimizer steps. What takes time is shared
     out: episodes, forward passes, backward passes. Whoever calls a method that exchanges something calls it on every
@@ -52,3 +52,7 @@ class Ranks:
     def sum_tensors(self, tensors: Sequence[Tensor]) -> None:
         """Let each tensor be its sum over ranks, in place."""
         return
+
+
+class OneProcess(Ranks):
+    """A run of one process, which does everything itself."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from palaestra.data.ranks import Ranks
+from palaestra.data.ranks import OneProcess, Ranks
 from palaestra.data.task import Task
 from palaestra.data.trajectory import Trajectory
 from palaestra.errors import ContractError, nearest
@@ -59,7 +59,7 @@ class RunSetup:
     runner: Any = None
     temperatures: dict[str, float] = field(default_factory=dict)
     team: tuple[str, ...] = ()
-    ranks: Ranks = field(default_factory=Ranks)
+    ranks: Ranks = field(default_factory=OneProcess)
     settings: Any = None
     folder: Path | None = None
 

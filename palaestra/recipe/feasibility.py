@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import get_args
 
 from palaestra import registry
-from palaestra.columns import FROM_EPISODES, FROM_OUTPUTS, OF_TOKENS, RENAMED, ability_of, output_of
+from palaestra.columns import CREDIT, FROM_EPISODES, FROM_OUTPUTS, OF_TOKENS, RENAMED, ability_of, output_of
 from palaestra.data.abilities import ABILITIES, has
 from palaestra.errors import RecipeError, nearest
 from palaestra.options import Aggregation
@@ -127,10 +127,16 @@ def _check_warm_start(parts: Sequence[RecipePart], warm_start: Node | None) -> N
 
 
 def _runs(used: RecipePart, parts: Sequence[RecipePart]) -> bool:
-    """Whether a part runs: a pure estimator does so only where a factor or a learner reads the advantage."""
-    readers = (other.part.reads_with(other.values) for other in parts if other.part.slot in ("weights", "learner"))
+    """Whether a part runs: a pure estimator does so only where a factor, or an update, reads what estimators give."""
+    learners = [other for other in parts if other.part.slot == "learner"]
+    slots = {"weights", "learner"}
+    if any(declared(learner.part.target, "runs") is not None for learner in learners):
+        slots |= {"loss", "regularizer"}
+    readers = [other.part.reads_with(other.values) for other in parts if other.part.slot in slots]
+    estimators = [other.part for other in parts if other.part.slot == "advantage"]
+    gives = {*CREDIT, *(column for estimator in estimators for column in estimator.writes or ())}
     pure = used.part.slot == "advantage" and not used.part.holds_state
-    return not pure or any(reads is None or "advantage" in reads for reads in readers)
+    return not pure or any(reads is None or not gives.isdisjoint(reads) for reads in readers)
 
 
 # ---- what parts need --------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from palaestra.data import Play, Trajectory
-from palaestra.data.ranks import Ranks
+from palaestra.data.ranks import OneProcess, Ranks
 from palaestra.errors import PalaestraError, RecipeError
 from palaestra.registry import declared
 from palaestra.rollout.strategies import RolloutContext
@@ -39,7 +39,7 @@ def joined(settings: RunSettings) -> Iterator[Ranks]:
     Raises: RecipeError, for a recipe that several processes cannot run.
     """
     if any(name not in os.environ for name in LAUNCHED_BY) or os.environ["WORLD_SIZE"] == "1":
-        yield Ranks()
+        yield OneProcess()
         return
     refuse_alone(settings)
     accelerator = torch.device(settings.device).type

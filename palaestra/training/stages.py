@@ -15,7 +15,7 @@ from torch import Tensor
 
 from palaestra.algebra import Credit
 from palaestra.bound import BoundPart
-from palaestra.columns import is_computed
+from palaestra.columns import CREDIT, is_computed
 from palaestra.data import Iteration, StepTable
 from palaestra.data.protocols import StatefulPart, complete
 from palaestra.errors import ContractError, InvalidData, RecipeError
@@ -23,7 +23,6 @@ from palaestra.registry import registration
 
 Estimator = Callable[..., Any]
 
-CREDIT = ("advantage", "value_target", "value_weight")  # columns that estimators give
 
 FORMER_MEMBERS = {  # of parts with state
     "warming": "`ready` now, and means the opposite",

@@ -12,7 +12,7 @@ import torch
 
 from palaestra.bound import BoundPart
 from palaestra.data.protocols import Experience, complete
-from palaestra.data.ranks import Ranks
+from palaestra.data.ranks import OneProcess, Ranks
 from palaestra.evaluation.panels import form
 from palaestra.evaluation.report import write_report
 from palaestra.models.devices import run_device
@@ -119,7 +119,7 @@ def _trainer(
         resources: is given what must be closed at the end, as soon as it is open; None: the caller closes.
         ranks: the processes that work on the run; None: this one alone.
     """
-    resources, ranks = resources or ExitStack(), ranks or Ranks()
+    resources, ranks = resources or ExitStack(), ranks or OneProcess()
     setup = build_setup(settings)
     setup.folder, setup.ranks = folder.path, ranks
     if setup.engine is not None:

@@ -25,7 +25,7 @@ from palaestra.bound import BoundPart
 from palaestra.columns import is_output, output_of
 from palaestra.data import Batch, Iteration, StepTable, TokenBatch, derive
 from palaestra.data.batches import micro_batches, mini_batches, token_index
-from palaestra.data.ranks import Ranks
+from palaestra.data.ranks import OneProcess, Ranks
 from palaestra.data.tokens import IDS, SCOPES
 from palaestra.errors import ContractError, InvalidData, PalaestraError
 from palaestra.models.devices import device_of
@@ -77,7 +77,7 @@ class Updater:
     agents: Sequence[str] = ()
     made: int = 0
     spoiled: int = 0
-    ranks: Ranks = field(default_factory=Ranks)
+    ranks: Ranks = field(default_factory=OneProcess)
 
     @property
     def parts(self) -> tuple[BoundPart, ...]:

@@ -247,6 +247,7 @@ def test_every_estimator_is_named() -> None:
             "adv_evo",
             "public_baseline",
             "archer",
+            "ppo_adaptive_kl",
             "bnpo",
             "canon",
             "descendants",

@@ -23,7 +23,7 @@ import torch.distributed as dist
 import torch.multiprocessing as processes
 from safetensors.torch import load_file
 
-from palaestra.data.ranks import Ranks
+from palaestra.data.ranks import OneProcess
 from palaestra.errors import RecipeError
 from palaestra.recipe import load
 from palaestra.training import parallel
@@ -124,7 +124,7 @@ def test_1_over_twenty_updates(name: str, options: tuple[str, ...], dtype: str, 
 
 def test_2_groups_are_on_both_ranks() -> None:
     group = ["a"] * 4 + ["b"] * 3
-    ranks = [Ranks(), Ranks()]
+    ranks = [OneProcess(), OneProcess()]
     for number, rank in enumerate(ranks):
         rank.rank, rank.world = number, 2
     assert [rank.own(group) for rank in ranks] == [["a", "a", "b", "b"], ["a", "a", "b"]]

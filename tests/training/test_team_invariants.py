@@ -37,7 +37,9 @@ from tests.parts.tables import NEEDED, tables
 from tests.registered import targets
 
 few = settings(max_examples=6, deadline=None, derandomize=True)  # of each estimator
-ESTIMATORS = [o for o in targets("advantage") if not o.part.takes_iteration and len(o.part.data) == 1]
+ESTIMATORS = [
+    o for o in targets("advantage") if not (o.part.takes_iteration or o.part.holds_state) and len(o.part.data) == 1
+]
 KEYED = [o for o in ESTIMATORS if "by" in o.part.options.model_fields and "by" not in NEEDED.get(o.part.name, {})]
 UNDRAWN = {"srgpo": {"block_size": None}}  # its blocks are drawn by who acted: other names, another draw
 NAMES = {"M": "zoe", "S": "abel"}

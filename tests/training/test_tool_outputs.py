@@ -52,19 +52,15 @@ def masks(trajectory: Trajectory) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(ids).long(), torch.from_numpy(np.concatenate(pieces))
 
 
-def test_observations_have_no_gradient(
-    policy: LanguagePolicy, played: list[Trajectory], monkeypatch: pytest.MonkeyPatch
-) -> None:  # rules 1 and 3
+def test_observations_have_no_gradient(policy: LanguagePolicy, played: list[Trajectory]) -> None:  # rules 1 and 3
     assert any("cannot read" in (step.observation.text or "") for t in played for step in t.steps)
     hidden: list[Tensor] = []
-    plain = policy._hidden
 
-    def kept(ids: Tensor) -> Tensor:
-        hidden.append(plain(ids))
-        hidden[-1].retain_grad()
-        return hidden[-1]
+    def kept(module: Any, given: Any, output: Any) -> None:
+        output.last_hidden_state.retain_grad()
+        hidden.append(output.last_hidden_state)
 
-    monkeypatch.setattr(policy, "_hidden", kept)
+    policy.model.base_model.register_forward_hook(kept)
     for trajectory in played:
         samples = policy.collate(rows_of([trajectory]), temperature=1.0)
         assert len(samples.cost) == 1, "all turns stand in one sequence"

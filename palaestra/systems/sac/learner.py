@@ -16,13 +16,12 @@ from palaestra.data import Batch, Iteration, RunSetup, derive
 from palaestra.data.protocols import Learner
 from palaestra.errors import CheckpointError, RecipeError
 from palaestra.models.devices import device_of
-from palaestra.models.learner import Learner as Adam
+from palaestra.parts.optimizers import AdamW
 from palaestra.registry import Discount, Positive, PositiveInt, register
 from palaestra.replay import ReplayBuffer, Transition
 from palaestra.systems.sac.policy import SacActor, Widths, layers
 
 Share = Annotated[float, pydantic.Field(gt=0, le=1)]
-UNBOUNDED = float("inf")  # gradients are not clipped
 
 
 @register("learner", "sac", reads=("counts",), uses=("box",), source="arXiv 1801.01290, 1812.05905")
@@ -141,7 +140,7 @@ class Pupil:
         self.log_alpha = torch.zeros((), requires_grad=True)
         self.target_entropy = -float(numbers) if options.target_entropy is None else options.target_entropy
         moved = {"actor": policy.module.parameters(), "critics": self.critics.parameters(), "alpha": [self.log_alpha]}
-        self.optimizers = {name: Adam(some, lr=options.lr, clip=UNBOUNDED) for name, some in moved.items()}
+        self.optimizers = {name: AdamW(some, lr=options.lr, clip=None) for name, some in moved.items()}
 
     def learn(self, *, seed: int) -> dict[str, float]:
         """One update of critics, actor, alpha and slow copies. Returns losses and values."""

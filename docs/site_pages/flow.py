@@ -17,12 +17,12 @@ from pathlib import Path
 PAGE = Path(__file__).parents[1] / "iteration.md"
 DRAWING = PAGE.with_suffix(".svg")
 CODE = re.compile(r"`([^`]+)`")
-ROW = re.compile(r"^\| ([\d–]+) \| `([\w.]+)` \| `([\w/.]+)` \| (.+) \| (.+) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| ([\d–]+) \| `([\w.]+)` \(`([\w/.]+)`\) \| (.+) \| (.+) \|$", re.MULTILINE)
 
 WIDTH, GAP, HEIGHT, PITCH, MARGIN = 226, 92, 48, 98, 20
 THREE = (MARGIN, MARGIN + WIDTH + GAP, MARGIN + 2 * (WIDTH + GAP))  # left edges of three boxes in a row
 PAPER = THREE[2] + WIDTH + MARGIN
-SMALL = 195
+SMALL = 204
 FOUR = tuple(MARGIN + place * (PAPER - 2 * MARGIN - SMALL) / 3 for place in range(4))  # … of four
 PHASES = (("play", 6, "#dce9f7"), ("table", 10, "#dff0dc"), ("update", 12, "#fbe8d3"))  # name, last step, color
 HEAD = """<defs><marker id="head" markerWidth="9" markerHeight="8" refX="8" refY="4" orient="auto">
@@ -148,7 +148,7 @@ def _legend() -> list[str]:
     pieces, left = [], float(MARGIN)
     for name, _, color in PHASES:
         pieces.append(f'<rect x="{left:g}" y="14" width="16" height="16" fill="{color}" stroke="#666"/>')
-        pieces.append(f'<text x="{left + 22:g}" y="27" font-size="14">{name}</text>')
+        pieces.append(f'<text x="{left + 22:g}" y="27" font-size="15">{name}</text>')
         left += 50 + 8 * len(name)
     return pieces
 
@@ -159,9 +159,9 @@ def _box(box: Box, stop: Stop) -> str:
     return (
         f'<rect x="{box.left:g}" y="{box.top:g}" width="{box.width:g}" height="{HEIGHT}" rx="5" fill="{color}" '
         'stroke="#666"/>'
-        f'<text x="{x:g}" y="{box.top + 20:g}" font-size="13" text-anchor="middle" font-family="monospace">'
+        f'<text x="{x:g}" y="{box.top + 20:g}" font-size="15" text-anchor="middle">'
         f"{escape(stop.function)}</text>"
-        f'<text x="{x:g}" y="{box.top + 38:g}" font-size="12" text-anchor="middle" fill="#555">'
+        f'<text x="{x:g}" y="{box.top + 38:g}" font-size="13" text-anchor="middle" fill="#555">'
         f"{stop.step} · {escape(file)}</text>"
     )
 
@@ -187,7 +187,7 @@ def _arrow(boxes: Mapping[str, Box], start: str, end: str, what: str) -> str:
 def _line(x1: float, y1: float, x2: float, y2: float, label: str, what: str) -> str:
     return (
         f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" stroke="#444" marker-end="url(#head)"/>'
-        f'<text {label} font-size="13">{what}</text>'
+        f'<text {label} font-size="14">{what}</text>'
     )
 
 

@@ -26,6 +26,7 @@ from palaestra.errors import PalaestraError, RecipeError
 from palaestra.registry import declared
 from palaestra.rollout.strategies import RolloutContext
 from palaestra.store.episodes import from_json, to_json
+from palaestra.store.folder import EVALUATIONS, METRICS, RunFolder
 from palaestra.training.settings import RunSettings
 
 BUCKET = 2**25  # numbers that are summed by one message
@@ -181,6 +182,14 @@ def _gathered(own: Sequence[Trajectory], ranks: Ranks) -> list[Trajectory]:
     given = [json.loads(text) for text in ranks.texts(json.dumps([to_json(t, timed=True) for t in own]))]
     order = [of_rank[place] for place in range(max(map(len, given))) for of_rank in given if place < len(of_rank)]
     return [from_json(one) for one in order]
+
+
+def share_logs(folder: RunFolder, ranks: Ranks) -> None:
+    """Give every rank the lines that the first one has logged so far, since a run decides by its last evaluation."""
+    written = {name: (folder / name).read_text() for name in (METRICS, EVALUATIONS) if (folder / name).exists()}
+    for name, text in json.loads(ranks.texts(json.dumps(written))[0]).items():
+        if not ranks.main:
+            folder.write(name, text)
 
 
 def refuse_different(modules: Mapping[str, torch.nn.Module], ranks: Ranks) -> None:

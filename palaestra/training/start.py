@@ -24,7 +24,7 @@ from palaestra.training.async_collector import refuse_strategies
 from palaestra.training.checkpoint import RunState
 from palaestra.training.loop import Trainer
 from palaestra.training.monitor import Panel, Progress
-from palaestra.training.parallel import SharedRunner, device_of_rank, joined, refuse_different
+from palaestra.training.parallel import SharedRunner, device_of_rank, joined, refuse_different, share_logs
 from palaestra.training.settings import RunSettings
 from palaestra.training.setup import build_setup
 from palaestra.training.stages import Stages, started
@@ -72,6 +72,7 @@ def _run(settings: RunSettings, folder: RunFolder, *, ranks: Ranks, recipe: Mapp
         place = ranks.texts(str(folder.latest_checkpoint() or ""))[0]
         if place:
             _start_learners(trainer)
+            share_logs(folder, ranks)
             trainer.resume(Path(place))
             progress.note(f"resumed {folder.path} at iteration {trainer.step}")
             if ranks.main:

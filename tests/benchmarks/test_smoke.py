@@ -86,11 +86,11 @@ def test_1_estimators(smoke: Folder) -> None:
 
 def test_1_two_trees(smoke: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     module = smoke.module("two_trees")
-    one = module.BENCHMARKS["lockstep"]
-    monkeypatch.setitem(module.BENCHMARKS, "lockstep", replace(one, words=(*one.words[:2], "--repeats", "1")))
+    small = replace(module.BENCHMARKS["estimators"], words=("--sizes", "1000", "--repeats", "1"))
+    monkeypatch.setitem(module.BENCHMARKS, "estimators", small)
     out = smoke.out / "out.json"
-    smoke.run(module, "--other", str(ROOT), "--only", "lockstep", "--repeats", "1", "--out", str(out))
-    found = json.loads(out.read_text())["benchmarks"]["lockstep"]
+    smoke.run(module, "--other", str(ROOT), "--only", "estimators", "--repeats", "1", "--out", str(out))
+    found = json.loads(out.read_text())["benchmarks"]["estimators"]
     assert found["here"][0] > 0 and found["ratio"] == found["here"][0] / found["there"][0]
 
 

@@ -113,6 +113,7 @@ def test_1_2_every_number(remote: Callable[..., RemoteEngine], dies: bool) -> No
     assert len(processes) == (3 if dies else 1)
 
 
+@pytest.mark.slow
 def test_1_adapters(remote: Callable[..., RemoteEngine], monkeypatch: pytest.MonkeyPatch) -> None:
     base = TinyModel(name="base")
     lively(base.model)
@@ -227,6 +228,7 @@ def test_5_cancelled_refused_closed(remote: Callable[..., RemoteEngine]) -> None
     assert talker.ids == other.ids
 
 
+@pytest.mark.slow
 def test_5_policies_come_and_go(remote: Callable[..., RemoteEngine]) -> None:
     model = small_model()
     engine = remote({"p": model})
@@ -254,6 +256,7 @@ def test_6_nothing_is_left(remote: Callable[..., RemoteEngine]) -> None:
     engine.shutdown()
 
 
+@pytest.mark.slow
 def test_7_refused(remote: Callable[..., RemoteEngine], monkeypatch: pytest.MonkeyPatch) -> None:
     for options in ({"start": False}, {"url": "http://127.0.0.1:1"}):
         with pytest.raises(RecipeError, match="either a process to start or one to reach"):

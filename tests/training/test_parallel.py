@@ -158,6 +158,7 @@ with parallel.joined(recipe.settings) as ranks:
 PLAIN: dict[str, Any] = {"environment": "echo", "policies": {"main": {"policy": "language"}}}
 
 
+@pytest.mark.slow
 def test_4_other_weights_are_refused(tmp_path: Path) -> None:
     ended = with_two_ranks(OTHER_WEIGHTS.format(json.dumps(PLAIN)), tmp_path)
     assert all("they begin with different weights" in one.stdout for one in ended), ended[0].stderr

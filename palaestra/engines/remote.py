@@ -134,9 +134,7 @@ class RemoteEngine(Engine):
         self._child: subprocess.Popen[bytes] | None = None
         self._process = ""  # that knows the policies; "": not connected
         self._lock = threading.Lock()  # one thread connects
-        self._id = secrets.token_hex(
-            4
-        )  # another client of the process may have policies and sessions of the same names
+        self._id = secrets.token_hex(4)  # another client of the process may have policies of the same names
         self._count = 0
         self._served: dict[str, _Served] = {}
         self._sessions: dict[Hashable, dict[str, _Session]] = {}

@@ -100,6 +100,7 @@ def test_9_fewer_iterations_end_with_an_evaluation(folder: Path, palaestra: Comm
     assert (folder / "evaluations.jsonl").read_text().splitlines() == lines
 
 
+@pytest.mark.slow
 def test_10_one_process_a_folder(recipe: Path, palaestra: Command) -> None:
     options = ["run=runs/busy", "training.iterations=100000", "rollout.workers=1", "rollout.worker_kind=process"]
     command = [sys.executable, "-m", "palaestra", "train", str(recipe), *options, "--quiet"]

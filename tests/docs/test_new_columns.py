@@ -6,14 +6,15 @@ column, the recipe is refused before the run, and where a part breaks its word, 
 
 from __future__ import annotations
 
+import io
 import json
-import os
-import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 
+from palaestra.cli import main
 from palaestra.errors import RecipeError
 from palaestra.recipe import load
 from tests.docs.pages import ROOT, Page
@@ -38,13 +39,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def command(*words: str) -> tuple[int, str, str]:
+    """The command line in this process: exit status and both outputs."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patched, redirect_stdout(out), redirect_stderr(err):
+        patched.setattr(sys, "argv", ["palaestra", *words])
+        with pytest.raises(SystemExit) as stop:
+            main()
+    return int(stop.value.code or 0), out.getvalue(), err.getvalue()
+
+
 def palaestra(*words: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "palaestra", *words], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
+    status, out, err = command(*words)
+    assert status == 0, out[-3000:] + err[-3000:]
+    return out
 
 
 @pytest.mark.parametrize(
@@ -95,7 +103,5 @@ def test_4_a_part_that_breaks_its_word(folder: Path, fault: str) -> None:
     path = folder / f"{name}.py"
     assert right in path.read_text(encoding="utf-8")
     path.write_text(path.read_text(encoding="utf-8").replace(right, wrong), encoding="utf-8")
-    words = [sys.executable, "-m", "palaestra", "train", f"{name}.yaml", "--quiet", *SMALL]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr, done.stderr[-800:]
+    status, _, err = command("train", f"{name}.yaml", "--quiet", *SMALL)
+    assert status == 2 and said in err and "Traceback" not in err, err[-800:]

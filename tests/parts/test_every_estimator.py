@@ -23,7 +23,7 @@ from palaestra.testing import check_estimator
 from tests.parts.tables import NEEDED, shuffled, tables
 from tests.registered import Slot, targets
 
-few = settings(max_examples=8, deadline=None, derandomize=True)  # of each variant
+few = settings(max_examples=5, deadline=None, derandomize=True)  # of each variant
 advantages = Slot("advantage")
 # Classes hold state; they and what asks for the iteration have tests of their own.
 PARTS = [o for o in targets("advantage") if not inspect.isclass(o) and not o.part.takes_iteration]

@@ -224,5 +224,6 @@ def check_sums(rank: int) -> None:
     assert list(given) == [1] and given[1]["x.y"].tolist() == [[1, 1], [1, 1]]
 
 
+@pytest.mark.slow
 def test_6_sums() -> None:
     processes.spawn(_sums, args=(free_port(), check_sums), nprocs=2)  # type: ignore[no-untyped-call]

@@ -32,11 +32,12 @@ HARMFUL = {
     Threat.FORK_BOMB: "without a limit it would take the machine down",
     Threat.NAMESPACE: "whether a plain user may do this depends on the machine",
 }
-KINDS = ("bubblewrap", "bubblewrap-ungrouped", "call", "session", "subprocess", "plain-call", "plain-session")
+KINDS = ("bubblewrap", "call", "session", "subprocess")
+WEAKER = ("bubblewrap-ungrouped", "plain-call", "plain-session")  # the same ways without groups, without isolation
 DISK, TOTAL = 8, 300  # megabytes
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=[*KINDS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in WEAKER)])
 def contender(request: pytest.FixtureRequest) -> Iterator[tuple[Run, Guarantees]]:
     """A way to run Python code, and what it claims."""
     kind: str = request.param

@@ -87,6 +87,7 @@ def test_2_found_in_an_episode(here: Path, palaestra: Command, command: str) -> 
     assert done.err.split() == f"search the package `bm25s` is not installed. {INSTALL}".split()
 
 
+@pytest.mark.slow
 def test_2_in_a_comparison(here: Path, palaestra: Command) -> None:
     done = palaestra("compare", "own.yaml", "method.yaml", "--seeds", 1)
     assert done.code != 0 and INSTALL in done.err

@@ -270,6 +270,7 @@ def test_7_refused(remote: Callable[..., RemoteEngine], monkeypatch: pytest.Monk
         asyncio.run(Talker(engine, 0).say(ids(1)))
 
 
+@pytest.mark.slow
 def test_7_other_machines_need_a_secret(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "palaestra.engines.serve", f"--folder={tmp_path}", "--host=0.0.0.0"]
     environment = {name: value for name, value in os.environ.items() if name != TOKEN}

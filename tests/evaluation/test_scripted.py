@@ -25,7 +25,9 @@ SLOW = {"miniwob", "scienceworld"}  # real browsers and Java: their own tests pl
 PLAYED = sorted(name for name, entry in panels().items() if entry.played and entry.environment not in SLOW)
 
 
-@pytest.mark.parametrize("name", PLAYED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "prover" else name for name in PLAYED]
+)
 def test_1_the_same_seed_gives_the_same_episodes(name):
     assert verify_played(name).played
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from palaestra.data import TokenBatch
 
-quick = settings(max_examples=25, deadline=None, derandomize=True)
+quick = settings(max_examples=15, deadline=None, derandomize=True)
 
 
 @st.composite

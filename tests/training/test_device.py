@@ -39,7 +39,7 @@ def test_1_a_run_is_the_same_on_another_device(name: str, tmp_path: Path) -> Non
     assert_same(played(name, tmp_path / "here"), there)
 
 
-@pytest.mark.parametrize("first", ["cpu", "device"])
+@pytest.mark.parametrize("first", [pytest.param("cpu", marks=pytest.mark.slow), "device"])
 @pytest.mark.parametrize("name", STOPPED)
 def test_2_resume_on_another_device(name: str, first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     every = ("training.checkpoint_every=1", "training.iterations=2")

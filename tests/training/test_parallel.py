@@ -193,6 +193,7 @@ def test_7_the_documented_command(tmp_path: Path) -> None:
     assert done.stdout.count("held-out tasks") == 1 and (tmp_path / "runs/two/metrics.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_8_one_process_goes_on_for_two(tmp_path: Path) -> None:
     """A run of one process has no other files than one of two: it is read by both."""
     folder = played("grouped", tmp_path / "one", "training.iterations=1", "dtype=float64")

@@ -71,6 +71,7 @@ def test_bad_options():  # rule 4
         SlowArm().step({PLAYER: Action(text="fast")})
 
 
+@pytest.mark.slow
 def test_a_run_reads_durations(tmp_path):  # rule 2
     few = [f"run={tmp_path / 'run'}", "training.iterations=2"]
     recipe = load(["duration_aware/slowarm.yaml", "duration_aware/method.yaml"], few)

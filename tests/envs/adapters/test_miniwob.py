@@ -130,6 +130,7 @@ def test_contract():  # rule 2
 
 
 # ---- sameness ---------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_the_same_seed_in_a_fresh_browser():  # rule 3
     env = world("login-user", "click-shades", "click-checkboxes-large", "navigate-tree", max_turns=20)
     used = [solve(env, begin(env, seed)) for seed in range(4)]
@@ -152,6 +153,7 @@ def test_a_killed_browser_is_replaced(after):  # rule 4
     assert told[-1][3] == undisturbed[-1][3]
 
 
+@pytest.mark.slow
 def test_browsers_that_die_again_and_again(monkeypatch):  # rule 4
     env = world("login-user")
     begin(env)

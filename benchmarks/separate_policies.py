@@ -45,7 +45,7 @@ from palaestra.rollout.programs import acted_by
 from palaestra.store.folder import RunFolder
 from palaestra.training.loop import Trainer
 from palaestra.training.monitor import Progress
-from palaestra.training.start import _trainer  # runs are made here, and driven below: they take turns
+from palaestra.training.start import _start_learners, _trainer  # runs are driven below: they take turns
 
 RESULT = Path(__file__).parent / "results" / "separate_policies" / "costs.json"
 ROLES = ("planner", "solver", "checker")
@@ -107,6 +107,7 @@ class Arm:
         self.trainer: Trainer = _trainer(
             made.settings, RunFolder.create(f"{folder}/{name}"), Progress(total=1, quiet=True)
         )
+        _start_learners(self.trainer)
         self.seconds: dict[str, list[float]] = defaultdict(list)
         self.tokens: list[tuple[int, ...]] = []
         self._collected = (0.0, 0.0)

@@ -66,7 +66,7 @@ def device_of(module: nn.Module) -> torch.device:
 
 
 def on_cpu(state: Any) -> Any:
-    """A state of nested dicts, lists and tuples with every tensor whole and on the CPU, so that any machine can read it.
+    """A state of nested dicts, lists and tuples with every tensor whole and on the CPU: any machine can read it.
 
     What is there already is the very same object.
     """

@@ -13,7 +13,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.export import register_dataclass
+from transformers import PreTrainedModel
 
 
 def shard(module: nn.Module, *, returns: type) -> None:
@@ -25,10 +31,6 @@ def shard(module: nn.Module, *, returns: type) -> None:
     Args:
         returns: the dataclass that `forward` gives.
     """
-    import torch.distributed as dist  # both take long to import
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import FSDPModule, fully_shard
-
     _find_tensors_in(returns)
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # nobody changes outputs in place
     kind = next(module.parameters()).device.type
@@ -43,27 +45,26 @@ def shard(module: nn.Module, *, returns: type) -> None:
 
 def blocks(module: nn.Module) -> Iterator[nn.Module]:
     """The repeated blocks of the transformers in a module, as the models of transformers name them."""
-    names = {name for part in module.modules() for name in getattr(part, "_no_split_modules", None) or ()}
+    models = [part for part in module.modules() if isinstance(part, PreTrainedModel)]
+    names = {name for model in models for name in model._no_split_modules or ()}
     return (part for part in module.modules() if type(part).__name__ in names)
 
 
 def is_spread(tensor: Tensor) -> bool:
     """Whether each process holds a slice of it only."""
-    return hasattr(tensor, "full_tensor")
+    return isinstance(tensor, DTensor)
 
 
 def whole(tensor: Tensor) -> Tensor:
     """The tensor with the slices of all processes, which call this together; any other tensor as it is."""
-    return tensor.full_tensor() if is_spread(tensor) else tensor  # type: ignore[attr-defined, no-any-return]
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def spread_like(tensor: Any, target: Any) -> Any:
     """A whole tensor spread as `target` is, if that is spread and as large; all processes call this together."""
-    if not isinstance(target, Tensor) or not is_spread(target) or is_spread(tensor) or tensor.shape != target.shape:
+    if not isinstance(target, DTensor) or isinstance(tensor, DTensor) or tensor.shape != target.shape:
         return tensor
-    from torch.distributed.tensor import distribute_tensor
-
-    return distribute_tensor(tensor, target.device_mesh, target.placements)  # type: ignore[attr-defined]
+    return distribute_tensor(tensor, target.device_mesh, target.placements)
 
 
 def load_weights(module: nn.Module, state: Mapping[str, Tensor]) -> None:
@@ -88,6 +89,4 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -
 @functools.cache
 def _find_tensors_in(kind: type) -> None:
     """Let torch find the tensors in dataclasses of this kind."""
-    from torch.export import register_dataclass
-
     register_dataclass(kind)

@@ -4,9 +4,9 @@ and losses that take two passes; (2) the episodes of one group are on both ranks
 folder, and a killed run goes on with both; (4) ranks that begin with other weights are refused; (5) what one process
 must do alone is refused by one line; (6) sums: gradients that one rank lacks, parameters without any gradient, several
 buckets and kinds; (7) the command of docs/processes.md; (8) a run of one process goes on with two; (9) with weights
-spread over ranks (`training.shard`) the weights are the same again, with whole and low-rank training, in one pass and in
-two, with an engine in the process and one beside it; a run goes on between one process and two that spread; each rank
-holds its slice only; and what does not go with it is refused.
+spread over ranks (`training.shard`) the weights are the same again, with whole and low-rank training, in one pass and
+in two, with an engine in the process and one beside it; a run goes on between one process and two that spread; each
+rank holds its slice only; and what does not go with it is refused.
 """
 
 from __future__ import annotations

@@ -303,6 +303,8 @@ class Policy(Protocol):
         choices: how many there are at each token, so that entropies are at most ln(choices); None: unknown.
         renderer: how observations become token ids, a `palaestra.chat.Renderer`; None: it reads no tokens.
         limit: most ids of a prompt and its response; None: any number.
+        network: what `forward` calls, where its weights can be spread over processes; the policy then has a method
+            `train_through(network)`, which puts such a copy in its place. None: every process has all weights.
 
     A class may say beside it (palaestra.registry.DECLARED) `abilities(options)`, what parts may use of a policy with
     these options, `outputs_with(options)`, the outputs that it has, and `stands_on(options)`, the policy that must be
@@ -319,6 +321,7 @@ class Policy(Protocol):
     choices: int | None = None
     renderer: Any = None
     limit: int | None = None
+    network: Any = None
 
     def session(self, *, context: Any, sampling: Sampling, key: Hashable) -> Session:
         """A session for one agent in one episode; `key` tells both."""

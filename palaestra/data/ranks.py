@@ -19,10 +19,12 @@ class Ranks(Protocol):
 
     Attributes:
         rank: number of this process. world: how many there are.
+        in_step: weights are spread over the ranks, so that all of them must make the same number of passes.
     """
 
     rank: int = 0
     world: int = 1
+    in_step: bool = False
 
     @property
     def main(self) -> bool:
@@ -32,6 +34,17 @@ class Ranks(Protocol):
     def own(self, items: Sequence[Item]) -> list[Item]:
         """The items that this rank works on: every `world`-th, so that neighbors, of one group say, are apart."""
         return list(items[self.rank :: self.world])
+
+    def turns(self, items: Sequence[Item]) -> list[tuple[Item, bool]]:
+        """The items that this rank passes through a model, each with whether its result counts.
+
+        Where ranks must go in step, one that has fewer items than another repeats the first of all, which does not
+        count.
+        """
+        own = [(item, True) for item in self.own(items)]
+        if self.in_step and len(own) * self.world < len(items):
+            own.append((items[0], False))
+        return own
 
     def texts(self, own: str) -> list[str]:
         """What each rank has given, in the order of ranks, on every rank."""

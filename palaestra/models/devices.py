@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from palaestra.errors import RecipeError
+from palaestra.models.sharding import whole
 
 
 def run_device(name: str) -> torch.device:
@@ -65,12 +66,12 @@ def device_of(module: nn.Module) -> torch.device:
 
 
 def on_cpu(state: Any) -> Any:
-    """A state of nested dicts, lists and tuples with every tensor on the CPU, so that any machine can read it.
+    """A state of nested dicts, lists and tuples with every tensor whole and on the CPU: any machine can read it.
 
     What is there already is the very same object.
     """
     if isinstance(state, Tensor):
-        return state.cpu()
+        return whole(state).cpu()
     parts = state.values() if isinstance(state, dict) else state if isinstance(state, list | tuple) else ()
     moved = [on_cpu(part) for part in parts]
     if all(one is other for one, other in zip(moved, parts, strict=True)):

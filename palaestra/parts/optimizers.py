@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from palaestra.data.protocols import Optimizer
 from palaestra.errors import CheckpointError, ContractError, InvalidData, RecipeError
+from palaestra.models.sharding import load_optimizer, spread_like, whole
 from palaestra.registry import Columns, NonNegative, Positive, PositiveInt, register
 
 Beta = Annotated[float, pydantic.Field(ge=0, lt=1)]
@@ -103,7 +104,7 @@ class AdamW(Optimizer):
                 what=f"the saved state is of {count} other parameters; this policy has {len(ordered)}.",
                 remedy="Resume with the recipe that wrote the checkpoint, or start a new run from its weights.",
             )
-        self.inner.load_state_dict(state["adam"])
+        load_optimizer(self.inner, state["adam"])
         self.steps, self.skipped = state["steps"], state["skipped"]
 
 
@@ -152,9 +153,10 @@ def bounded_gradient(parameters: Sequence[Tensor], largest: float | None) -> flo
     Nothing is scaled where the norm is not finite.
     """
     norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-    if largest is not None and math.isfinite(float(norm)):
+    size = float(whole(norm))
+    if largest is not None and math.isfinite(size):
         torch.nn.utils.clip_grads_with_norm_(parameters, largest, norm)
-    return float(norm)
+    return size
 
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # steep at 0: small singular values grow fastest
@@ -285,9 +287,9 @@ class MatrixSteps(Optimizer):
                 remedy="Resume with the recipe that wrote the checkpoint, or start a new run from its weights.",
             )
         for own, saved in zip(self.moved, state["momentum"], strict=True):
-            own.copy_(saved)
+            own.copy_(spread_like(saved, own))
         if self.adam is not None:
-            self.adam.load_state_dict(state["adam"])
+            load_optimizer(self.adam, state["adam"])
         self.steps, self.skipped = state["steps"], state["skipped"]
 
 

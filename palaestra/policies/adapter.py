@@ -29,7 +29,13 @@ from palaestra.models.adapters import (
 from palaestra.models.heads import ValueHead
 from palaestra.policies.language import LanguagePolicy
 from palaestra.policies.language_sampler import LanguageSampler
-from palaestra.policies.language_trainer import VALUE_HEAD, AdapterModule, LanguageTrainer, save_language
+from palaestra.policies.language_trainer import (
+    VALUE_HEAD,
+    AdapterModule,
+    LanguageModule,
+    LanguageTrainer,
+    save_language,
+)
 from palaestra.registry import Positive, PositiveInt, register
 
 
@@ -123,6 +129,10 @@ class AdapterPolicy(LanguageSampler, LanguageTrainer):
         other.engine = None
         other._hold(second(self.adapter, self.module), copy.deepcopy(self.module.value), self.module.critic_gradient)
         return other
+
+    def train_through(self, network: LanguageModule) -> None:
+        """Train over this copy of the base, whose weights are spread over processes; the adapter itself is whole."""
+        self.network = network
 
     def trained_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Names and tensors of the additions."""

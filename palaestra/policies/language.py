@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file
 
 from palaestra.chat import renderer_for
@@ -18,6 +19,7 @@ from palaestra.data import RunSetup
 from palaestra.models.adapters import sharing
 from palaestra.models.causal_lm import load_causal_lm, make_causal_lm
 from palaestra.models.heads import ValueHead
+from palaestra.models.sharding import whole
 from palaestra.models.tokenizer import load_tokenizer, train_tokenizer
 from palaestra.policies.language_sampler import LanguageSampler
 from palaestra.policies.language_trainer import VALUE_HEAD, LanguageModule, LanguageTrainer, save_language
@@ -79,13 +81,14 @@ class LanguagePolicy(LanguageSampler, LanguageTrainer):
         self.module = self.network = made.to(setup.device)
         self.value_layers, self.renderer = value_layers, renderer_for(self.tokenizer)
         self._base: LanguageModule | None = None
+        self._whole: Any = None
         if model is not None and value is not None and (Path(model) / VALUE_HEAD).exists():
             value.load_state_dict(load_file(Path(model) / VALUE_HEAD))
 
     @property
     def model(self) -> Any:  # type: ignore[override]
-        """The causal language model inside `module`."""
-        return self.module.model
+        """The causal language model inside `module`; where that is spread over processes, a whole copy."""
+        return self.module.model if self._whole is None else self._whole
 
     @staticmethod
     def abilities(options: Mapping[str, Any]) -> frozenset[str]:
@@ -98,6 +101,22 @@ class LanguagePolicy(LanguageSampler, LanguageTrainer):
         other.module = other.network = copy.deepcopy(self.module)
         other.engine = other._base = None
         return other
+
+    def train_through(self, network: LanguageModule) -> None:
+        """Train this network, a copy whose weights are spread over processes; `model` stays whole, for the engine.
+
+        `weights_changed` brings each update there.
+        """
+        self._whole = self.model.requires_grad_(False)
+        self.module = self.network = network
+
+    def weights_changed(self, version: int) -> None:
+        """As every language policy's; where weights are spread, all processes call this together."""
+        if self._whole is not None:
+            with torch.no_grad():
+                for own, spread in zip(self._whole.parameters(), self.module.model.parameters(), strict=True):
+                    own.copy_(whole(spread))
+        super().weights_changed(version)
 
     def as_base(self) -> LanguageModule:
         """What adapters on this policy share: one module over the same weights, through which nothing trains them."""

@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from palaestra.data.protocols import StatefulPart
 from palaestra.errors import CheckpointError
 from palaestra.models.devices import on_cpu
+from palaestra.models.sharding import load_weights, whole
 from palaestra.store.folder import RunFolder
 
 STATE = "state.json"
@@ -80,6 +81,14 @@ def save_checkpoint(folder: RunFolder, step: int, state: RunState, *, counters: 
     folder.keep_checkpoints(keep)
 
 
+def give_slices(state: RunState) -> None:
+    """Take part in `save_checkpoint` of another process, where modules are spread over both."""
+    for _, module in state.modules:
+        _tensors(module)
+    for held in (*state.learners.values(), *state.others.values()):
+        on_cpu(held.state_dict())
+
+
 def load_checkpoint(place: Path, state: RunState) -> tuple[int, dict[str, float]]:
     """Put weights and states back. Returns the iteration and the counters.
 
@@ -91,7 +100,7 @@ def load_checkpoint(place: Path, state: RunState) -> tuple[int, dict[str, float]
         load_policy(place, name, policy)
     _refuse_former(place, state)
     for name, module in state.modules:
-        module.load_state_dict(_read(load_file, place / f"{name}.safetensors"))
+        load_weights(module, _read(load_file, place / f"{name}.safetensors"))
     for name, held in (*state.learners.items(), *state.others.items()):
         held.load_state_dict(_read(_load_safely, place / f"{name}.state.pt"))
     if state.guard is not None:
@@ -139,7 +148,7 @@ def load_policy(place: Path, name: str, policy: Any) -> None:
             what=f"the checkpoint is of another architecture: {'; '.join(differing)}.",
             remedy="Resume with the recipe it was made with (recipe.json in the run folder), or start a new run.",
         )
-    policy.module.load_state_dict(_read(load_file, place / f"{name}.safetensors"))
+    load_weights(policy.module, _read(load_file, place / f"{name}.safetensors"))
     policy.weights_changed(int(state["policies"][name]["version"]))
 
 
@@ -161,4 +170,6 @@ def _load_safely(path: Path) -> Any:
 
 def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """The state as separate contiguous tensors of the CPU: tied weights are written twice, which loads the same."""
-    return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in module.state_dict().items()}
+    return {
+        name: whole(tensor.detach()).to("cpu", copy=True).contiguous() for name, tensor in module.state_dict().items()
+    }

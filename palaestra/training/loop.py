@@ -15,7 +15,7 @@ from palaestra.data.protocols import Experience, StatefulPart
 from palaestra.store.episodes import EpisodeLog
 from palaestra.store.folder import RunFolder
 from palaestra.store.metrics import ENVIRONMENT_STEPS, UPDATES, MetricsLog
-from palaestra.training.checkpoint import RunState, load_checkpoint, save_checkpoint
+from palaestra.training.checkpoint import RunState, give_slices, load_checkpoint, save_checkpoint
 from palaestra.training.monitor import Guard, Panel, Progress, Teamwork, measure, spent
 from palaestra.training.passes import fill_columns, plan_passes, reader
 from palaestra.training.settings import RunSettings
@@ -172,6 +172,8 @@ class Trainer:
         if self.setup.ranks.main:
             keep = self.settings.training.keep_checkpoints
             save_checkpoint(self.folder, self.step, self.state, counters=self.counters, keep=keep)
+        elif self.setup.ranks.in_step:
+            give_slices(self.state)
 
     def resume(self, place: Path) -> None:
         """Go back to a checkpoint; the logs forget what came after it."""

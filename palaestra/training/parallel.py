@@ -8,6 +8,7 @@ does anything.
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,8 +22,10 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from palaestra.data import Play, Trajectory
+from palaestra.data.protocols import PolicyOutputs
 from palaestra.data.ranks import OneProcess, Ranks
 from palaestra.errors import PalaestraError, RecipeError
+from palaestra.models.sharding import is_spread, shard, whole
 from palaestra.registry import declared
 from palaestra.rollout.strategies import RolloutContext
 from palaestra.store.episodes import from_json, to_json
@@ -46,7 +49,7 @@ def joined(settings: RunSettings) -> Iterator[Ranks]:
     accelerator = torch.device(settings.device).type
     dist.init_process_group("gloo" if accelerator == "cpu" else "cpu:gloo,cuda:nccl")
     try:
-        yield ProcessGroup()
+        yield ProcessGroup(in_step=settings.training.shard)
     finally:
         dist.destroy_process_group()
 
@@ -69,15 +72,49 @@ def refuse_alone(settings: RunSettings) -> None:
     if not declared(settings.rollout.runner.part.target, "opens"):
         where = f"rollout.runner: {settings.rollout.runner.name}"
         refused.append((where, "it keeps episodes between the iterations, or plays all in lock step"))
+    if settings.training.shard:
+        refused += _refused_with_shards(settings)
     for where, why in refused:
         raise RecipeError(where=where, what=f"{why}.", remedy="Train it with one process, or leave it out.")
+
+
+def _refused_with_shards(settings: RunSettings) -> list[tuple[str, str]]:
+    """What does not go with `training.shard`, and why."""
+    training = settings.training
+    own = [part.name for part in settings.learner if declared(part.part.target, "runs") is None]
+    chosen = {
+        f"learner: {', '.join(own)}": bool(own),
+        "training.agent_gradients": training.agent_gradients,
+        "training.lag": bool(training.lag),
+        "training.actor_noise": bool(training.actor_noise),
+    }
+    return [(name, "it does not go with `training.shard`, which spreads weights") for name in chosen if chosen[name]]
+
+
+def spread(policies: Iterable[Any], ranks: Ranks) -> None:
+    """Let each process hold a slice of the networks that these policies are trained through, and of what follows from
+    them. Policies on one network stay on one; a policy that names no `network` stays whole.
+
+    Raises: PalaestraError, if ranks hold other weights.
+    """
+    if not ranks.in_step:
+        return
+    made: dict[int, torch.nn.Module] = {}
+    for policy in policies:
+        network = policy.network
+        if network is not None:
+            if id(network) not in made:
+                refuse_different({policy.name: network}, ranks)
+                made[id(network)] = copy.deepcopy(network)
+                shard(made[id(network)], returns=PolicyOutputs)
+            policy.train_through(made[id(network)])
 
 
 class ProcessGroup(Ranks):
     """The ranks of torch's process group, from the one that this process is."""
 
-    def __init__(self) -> None:
-        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+    def __init__(self, *, in_step: bool = False) -> None:
+        self.rank, self.world, self.in_step = dist.get_rank(), dist.get_world_size(), in_step
 
     def texts(self, own: str) -> list[str]:
         """What each rank has given, in the order of ranks, on every rank."""
@@ -100,7 +137,7 @@ class ProcessGroup(Ranks):
 
     def sum_gradients(self, parameters: Iterable[Tensor]) -> None:
         """Let each parameter's gradient be the sum over ranks. One that no rank has a gradient for keeps none."""
-        learning = [p for p in parameters if p.requires_grad]
+        learning = [p for p in parameters if p.requires_grad and not is_spread(p)]  # of those torch has the sum
         has = torch.tensor([p.grad is not None for p in learning], dtype=torch.int32)
         dist.all_reduce(has)
         shared = [p for p, ranks in zip(learning, has.tolist(), strict=True) if ranks]
@@ -196,7 +233,7 @@ def refuse_different(modules: Mapping[str, torch.nn.Module], ranks: Ranks) -> No
     """Raises: PalaestraError, if ranks begin with other weights: each must read the same files."""
     if ranks.world == 1:
         return
-    sums = {name: float(sum(p.detach().double().sum() for p in m.parameters())) for name, m in modules.items()}
+    sums = {name: float(sum(whole(p.detach()).double().sum() for p in m.parameters())) for name, m in modules.items()}
     given = ranks.texts(json.dumps(sums))
     if len({*given}) > 1:
         raise PalaestraError(

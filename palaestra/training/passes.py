@@ -195,9 +195,11 @@ def _evaluate(
     wanted = set(outputs) | ({"bootstrap_value"} if "value" in outputs and suffix == "old" else set())
     cuts = dict(enumerate(micro_batches(samples.cost, chosen, budget=iteration.token_budget)))
     own = {}
-    for piece in iteration.ranks.own(list(cuts)):
+    for piece, counts in iteration.ranks.turns(list(cuts)):
         with torch.no_grad():
             outputs_now = model.forward(samples, cuts[piece], wanted)
+        if not counts:
+            continue
         end = {} if outputs_now.bootstrap_value is None else {"bootstrap_value": outputs_now.bootstrap_value}
         own[piece] = {**outputs_now.columns, **end}
     for piece, found in sorted(iteration.ranks.exchange(own).items()):

@@ -107,6 +107,7 @@ class TrainingSettings(Section):
     max_empty: PositiveInt = 20  # iterations in a row without any learning signal before the run stops
     stop_at: float | None = None  # stop when an evaluation's success (or return) reaches this
     save_episodes: Annotated[int, pydantic.Field(ge=0)] = 4  # episodes kept as text each evaluation
+    shard: bool = False  # of several processes, each holds a slice of weights, gradients and optimizer state (FSDP2)
     stop_kl: Positive | None = None  # end an iteration's updates once policy/kl is larger
     agent_gradients: bool = False  # log the gradient norm of each agent's share; costs a pass per agent
     threads: PositiveInt | None = None

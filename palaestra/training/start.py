@@ -24,7 +24,14 @@ from palaestra.training.async_collector import refuse_strategies
 from palaestra.training.checkpoint import RunState
 from palaestra.training.loop import Trainer
 from palaestra.training.monitor import Panel, Progress
-from palaestra.training.parallel import SharedRunner, device_of_rank, joined, refuse_different, share_logs
+from palaestra.training.parallel import (
+    SharedRunner,
+    device_of_rank,
+    joined,
+    refuse_different,
+    share_logs,
+    spread,
+)
 from palaestra.training.settings import RunSettings
 from palaestra.training.setup import build_setup
 from palaestra.training.stages import Stages, started
@@ -189,6 +196,7 @@ def _start_learners(trainer: Trainer) -> None:
     for name, policy in setup.trained.items():
         if "start" in (settings.reference, settings.policies[name].reference):
             trainer.state.references[name] = _frozen(policy)
+    spread([*setup.trained.values(), *trainer.state.references.values()], setup.ranks)
     for learner in trainer.learners.values():
         learner.start(setup, setup.trained)
         for module in learner.modules().values():

@@ -222,17 +222,26 @@ class Updater:
         norms = _AgentNorms(self.policy.module, batch.agent) if self.agent_gradients else None
         metrics: dict[str, float] = defaultdict(float)
         self.optimizer.zero()
-        own_units = self.ranks.own([place for place, (_, pieces) in enumerate(cuts) if len(pieces) == 1])
-        for place, (unit, pieces) in enumerate(cuts):
+        for place, counts in self._order(cuts):
+            unit, pieces = cuts[place]
             places = _places(samples, order, [i for piece in pieces for i in piece]).to(device)
             tokens, own = batch.take(places), shares.take(places)
-            if place in own_units:
-                self._one_pass(samples, unit, tokens, own, metrics, norms)
-            elif len(pieces) > 1:
+            if len(pieces) > 1:
                 self._two_passes(samples, pieces, tokens, own, metrics, norms)
+            elif counts:
+                self._one_pass(samples, unit, tokens, own, metrics, norms)
+            else:
+                self._one_pass(samples, unit, tokens, own.none(), defaultdict(float), None)
         self.ranks.sum_gradients(self.policy.module.parameters())
         of_agents = {} if norms is None else norms.metrics(self.agents, self.ranks)
         return self._finish(self.ranks.sum_numbers(metrics)) | of_agents
+
+    def _order(self, cuts: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]]) -> list[tuple[int, bool]]:
+        """The units that this rank works on, each with whether its result counts: of those that take one pass its own,
+        and all that take two."""
+        turns = self.ranks.turns([place for place, (_, pieces) in enumerate(cuts) if len(pieces) == 1])
+        work = [*turns, *((place, True) for place, (_, pieces) in enumerate(cuts) if len(pieces) > 1)]
+        return work if self.ranks.in_step else sorted(work)
 
     def _one_pass(
         self,
@@ -264,10 +273,10 @@ class Updater:
 
         Of several ranks each works on its pieces, the loss is computed on all, and one counts its metrics.
         """
-        own_pieces = self.ranks.own(range(len(pieces)))
+        turns = self.ranks.turns(range(len(pieces)))
         with torch.no_grad():
-            own = {i: self.policy.forward(samples, pieces[i], self._outputs).columns for i in own_pieces}
-        evaluated = self.ranks.exchange(own)
+            found = [(i, counts, self.policy.forward(samples, pieces[i], self._outputs).columns) for i, counts in turns]
+        evaluated = self.ranks.exchange({i: columns for i, counts, columns in found if counts})
         device = tokens.row.device
         leaves = {
             name: torch.cat([evaluated[i][name].to(device) for i in range(len(pieces))]).requires_grad_()
@@ -278,19 +287,17 @@ class Updater:
         scalars = {} if norms is None else norms.losses(per_token, tokens)
         derivatives = _derivatives(loss, leaves, keep=bool(scalars))
         by_agent = {code: _derivatives(own, leaves, keep=True) for code, own in scalars.items()}
-        start = 0
-        for number, piece in enumerate(pieces):
-            length = int(sum(samples.token_start[i + 1] - samples.token_start[i] for i in piece))
-            cut = slice(start, start + length)
-            start += length
-            if number not in own_pieces:
+        lengths = [int(sum(samples.token_start[i + 1] - samples.token_start[i] for i in piece)) for piece in pieces]
+        ends = np.cumsum(lengths).tolist()
+        for i, counts in turns:
+            cut = slice(ends[i] - lengths[i], ends[i])
+            moves = any(bool(d[cut].any()) for found in (derivatives, *by_agent.values()) for d in found.values())
+            if not moves and not self.ranks.in_step:
                 continue
-            if not any(bool(d[cut].any()) for found in (derivatives, *by_agent.values()) for d in found.values()):
-                continue  # nothing in this piece moves
-            outputs = self.policy.forward(samples, piece, self._outputs).columns
+            outputs = self.policy.forward(samples, pieces[i], self._outputs).columns
             if norms is not None:
                 norms.add({code: _product(outputs, found, cut) for code, found in by_agent.items()})
-            share = _product(outputs, derivatives, cut)
+            share = _product(outputs, derivatives, cut) * counts
             if share.requires_grad:
                 share.backward()
 
@@ -415,6 +422,15 @@ class _Shares:
             value=self.value[index],
             policy_mean=self.policy_mean[index],
             value_mean=self.value_mean[index],
+        )
+
+    def none(self) -> _Shares:
+        """Of tokens that do not count."""
+        return _Shares(
+            policy=torch.zeros_like(self.policy),
+            value=torch.zeros_like(self.value),
+            policy_mean=torch.zeros_like(self.policy_mean),
+            value_mean=torch.zeros_like(self.value_mean),
         )
 
     def to(self, device: torch.device) -> _Shares:

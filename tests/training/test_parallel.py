@@ -3,7 +3,10 @@ and with curves within 1 % in float32, for a language recipe with a critic, a te
 and losses that take two passes; (2) the episodes of one group are on both ranks; (3) one rank alone writes the run
 folder, and a killed run goes on with both; (4) ranks that begin with other weights are refused; (5) what one process
 must do alone is refused by one line; (6) sums: gradients that one rank lacks, parameters without any gradient, several
-buckets and kinds; (7) the command of docs/processes.md; (8) a run of one process goes on with two.
+buckets and kinds; (7) the command of docs/processes.md; (8) a run of one process goes on with two; (9) with weights
+spread over ranks (`training.shard`) the weights are the same again, with whole and low-rank training, in one pass and
+in two, with an engine in the process and one beside it; a run goes on between one process and two that spread; each
+rank holds its slice only; and what does not go with it is refused.
 """
 
 from __future__ import annotations
@@ -200,6 +203,102 @@ def test_8_one_process_goes_on_for_two(tmp_path: Path) -> None:
     whole = played("grouped", tmp_path / "whole", "training.iterations=2", "dtype=float64")
     play_by_two("grouped", folder, "training.iterations=2", "dtype=float64", resume=True)
     assert largest_difference(folder, whole) < 1e-12
+
+
+SPREAD = ("training.shard=true", "training.agent_gradients=false")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("language", ()),
+        ("language", WHOLE_GROUPS),
+        ("adapters", ()),
+        ("language", ("engine.remote.start=true",)),
+        ("language", ("optimizer.muon.lr=0.01",)),
+        ("mlp", ("rollout.runner=episodes",)),
+    ],
+    ids=["language", "two passes", "adapters", "remote engine", "muon", "no language model"],
+)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_9_spread_weights_are_the_same(name: str, options: tuple[str, ...], dtype: str, tmp_path: Path) -> None:
+    given = (*options, *TWENTY, *SPREAD, f"dtype={dtype}")
+    one, two = played(name, tmp_path / "one", *given), play_by_two(name, tmp_path / "two", *given)
+    assert log(one)[-1]["updates"] >= 18
+    if dtype == "float64":
+        assert largest_difference(one, two) < 1e-5
+    for key in ("policy/loss", "reward/mean", "policy/grad_norm"):
+        mine, theirs = ([line[key] for line in log(folder) if key in line] for folder in (one, two))
+        assert theirs == pytest.approx(mine, rel=1e-2, abs=1e-3)
+
+
+@pytest.mark.slow
+def test_9_spread_and_whole_go_on_from_each_other(tmp_path: Path) -> None:
+    every = ("dtype=float64", "training.agent_gradients=false", "training.checkpoint_every=1")
+    whole = played("language", tmp_path / "whole", *every, "training.iterations=3")
+    parts = played("language", tmp_path / "parts", *every, "training.iterations=1")
+    play_by_two("language", parts, *every, *SPREAD, "training.iterations=2", resume=True)
+    played("language", parts, *every, "training.iterations=3", resume=True)
+    assert largest_difference(whole, parts) < 1e-12
+
+
+HELD = """
+import json
+from pathlib import Path
+from palaestra.training import start
+from tests.training.devices import played
+made, policies = start._start_learners, {{}}
+start._start_learners = lambda trainer: (made(trainer), policies.update(trainer.setup.trained, trainer=trainer))
+played("language", Path({!r}), "training.iterations=1", *{!r})
+(updater,) = policies["trainer"].learners["learner.0"].updaters.values()
+parameters = list(updater.policy.network.parameters())
+moments = [state["exp_avg"] for state in updater.optimizer.inner.state.values()]
+print(json.dumps([
+    [sum(t.numel() for t in of), sum(t.to_local().numel() for t in of)] for of in (parameters, moments)
+]))
+"""
+
+
+@pytest.mark.slow
+def test_9_each_rank_holds_a_slice(tmp_path: Path) -> None:
+    ended = with_two_ranks(HELD.format(str(tmp_path / "run"), SPREAD), tmp_path)
+    assert [one.returncode for one in ended] == [0, 0], ended[0].stderr[-3000:]
+    held = [json.loads(one.stdout.splitlines()[-1]) for one in ended]
+    for whole, slices in zip(held[0], zip(*held, strict=True), strict=True):
+        assert [total for total, _ in slices] == [whole[0]] * 2
+        assert sum(own for _, own in slices) == whole[0] and max(own for _, own in slices) < 0.6 * whole[0]
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("training.agent_gradients=true", "training.agent_gradients"),
+        ("training.lag=1", "training.lag"),
+        ("training.actor_noise=0.1", "training.actor_noise"),
+    ],
+)
+def test_9_what_does_not_spread(override: str, words: str) -> None:
+    recipe = load([PLAIN], [override, "training.shard=true"])
+    with pytest.raises(RecipeError, match=words):
+        parallel.refuse_alone(recipe.settings)
+
+
+def test_9_learners_that_do_not_spread() -> None:
+    recipe = load([str(ROOT / "palaestra/systems/sac/recipe.yaml")], ["training.shard=true", "rollout.runner=episodes"])
+    with pytest.raises(RecipeError, match="learner: sac"):
+        parallel.refuse_alone(recipe.settings)
+
+
+def test_9_ranks_go_in_step() -> None:
+    """All make the same number of passes, and each item counts once."""
+    for count in range(6):
+        ranks = [OneProcess(), OneProcess(), OneProcess()]
+        for number, rank in enumerate(ranks):
+            rank.rank, rank.world, rank.in_step = number, 3, True
+        turns = [rank.turns(range(count)) for rank in ranks]
+        assert len({len(own) for own in turns}) == 1
+        assert sorted(item for own in turns for item, counts in own if counts) == list(range(count))
 
 
 def _sums(rank: int, port: int, check: Callable[[int], None]) -> None:

@@ -305,6 +305,10 @@ class Policy(Protocol):
         limit: most ids of a prompt and its response; None: any number.
         network: what `forward` calls, where its weights can be spread over processes; the policy then has a method
             `train_through(network)`, which puts such a copy in its place. None: every process has all weights.
+        outputs: names that `forward` can be asked for, such as "logprob", "entropy" and "value"; empty: it has no
+            log-probabilities of tokens, and a learner of its own trains it.
+
+    A policy with weights also has what `TrainablePolicy` names.
 
     A class may say beside it (palaestra.registry.DECLARED) `abilities(options)`, what parts may use of a policy with
     these options, `outputs_with(options)`, the outputs that it has, and `stands_on(options)`, the policy that must be
@@ -322,6 +326,7 @@ class Policy(Protocol):
     renderer: Any = None
     limit: int | None = None
     network: Any = None
+    outputs: frozenset[str] = frozenset()
 
     def session(self, *, context: Any, sampling: Sampling, key: Hashable) -> Session:
         """A session for one agent in one episode; `key` tells both."""
@@ -368,13 +373,19 @@ class TrainablePolicy(Policy, Protocol):
     """A policy that the training room can update.
 
     Attributes:
-        module: holds everything with gradients.
-        outputs: names that `forward` can be asked for, such as "logprob", "entropy" and "value".
+        module: holds everything with gradients. has_critic: whether it gives "value".
     """
 
     module: Module
-    outputs: frozenset[str]
     has_critic: bool
+
+    def clone(self) -> TrainablePolicy:
+        """The same policy with weights of its own, and no engine yet: a reference, or a copy that acts."""
+        ...
+
+    def architecture(self) -> dict[str, Any]:
+        """JSON values that must agree before weights are exchanged."""
+        ...
 
     def respond(
         self, rows: Sequence[Row], seeds: Sequence[int], *, temperature: float, max_tokens: int

@@ -342,8 +342,12 @@ class Guard:
         outcome = float(table["outcome"].nanmean()) if "outcome" in table else float("nan")
         if outcome >= SOLVED:
             return
+        times = f"{self._empty} iterations in a row"
+        if "advantage" not in table:
+            what = f"no learner had anything to learn from (mean outcome {outcome:.3f})."
+            raise NoSignal(where=f"learner, {times}", what=what, remedy="Look at what `experience` gives.")
         raise NoSignal(
-            where=f"advantage, {self._empty} iterations in a row",
+            where=f"advantage, {times}",
             what=f"every advantage was 0 (mean outcome {outcome:.3f}): in each group all episodes had the same result.",
             remedy="Do one of these:\n"
             "  • an easier task or a better warm start, if the outcome is near 0,\n"

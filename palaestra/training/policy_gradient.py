@@ -10,6 +10,7 @@ import torch
 from palaestra.bound import BoundPart
 from palaestra.data import Batch, Iteration, RunSetup, derive
 from palaestra.data.protocols import Learner, Optimizer, complete
+from palaestra.errors import RecipeError
 from palaestra.registry import register
 from palaestra.training.settings import RunSettings
 from palaestra.training.updates import Updater
@@ -35,7 +36,14 @@ class PolicyGradient(Learner):
         return [own.loss or settings.loss, *(settings.regularizers if own.regularizers is None else own.regularizers)]
 
     def start(self, setup: RunSetup, policies: Mapping[str, Any]) -> None:
-        """Make an optimizer for each policy."""
+        """Make an optimizer for each policy. Raises: RecipeError, for one without log-probabilities of tokens."""
+        for name, policy in policies.items():
+            if "logprob" not in policy.outputs:
+                raise RecipeError(
+                    where=f"policies.{name}.policy: {setup.settings.policies[name].policy.name}",
+                    what="its acts have no tokens, and the learner `policy_gradient` needs their log-probabilities.",
+                    remedy="Set `learner` to the one that is made for this policy.",
+                )
         self._settings: RunSettings = setup.settings
         self._ranks = setup.ranks
         self.updaters = {name: self._updater(name, policy) for name, policy in policies.items()}

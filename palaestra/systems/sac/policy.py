@@ -48,8 +48,6 @@ class SacActor(Policy):
         numbered actions; CheckpointError, if `model` holds no such policy, or one of other sizes.
     """
 
-    outputs: frozenset[str] = frozenset()
-
     def __init__(self, name: str, setup: RunSetup, *, model: str | None = None, hidden: Widths = (256, 256)) -> None:
         box = box_of(setup.source)
         if box is None or not setup.vector_size:

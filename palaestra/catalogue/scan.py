@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import ast
 import functools
-import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from palaestra.docstrings import read_docstring
 from palaestra.index import PACKAGE, module_of, registrations
 from palaestra.registry import SLOTS
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-SECTIONS = re.compile(r"^(Args|Returns|Raises|Yields|Differs from the authors' code|Attributes):\s*(.*)$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,10 +115,11 @@ def _declaration(node: Definition, decorator: ast.expr, module: str, source: Sou
     assert isinstance(decorator, ast.Call)
     wanted = ("reads", "uses", "source", "extra", "first")
     declared = {keyword.arg: _plain(keyword.value) for keyword in decorator.keywords if keyword.arg in wanted}
-    summary, body, notes, texts = read_docstring(ast.get_docstring(node) or "")
+    told = read_docstring(ast.get_docstring(node) or "")
+    texts = told.arguments
     constructor = _constructor(node)
     if constructor is not None:
-        texts = read_docstring(ast.get_docstring(constructor) or "")[3] | texts
+        texts = read_docstring(ast.get_docstring(constructor) or "").arguments | texts
     slot, name = (ast.literal_eval(argument) for argument in decorator.args)
     options = (
         [] if source is None else _options(node, constructor, texts, functools.partial(source.group, module=module))
@@ -135,9 +135,9 @@ def _declaration(node: Definition, decorator: ast.expr, module: str, source: Sou
         source=" ".join(declared.get("source", ())),
         extra=" ".join(declared.get("extra", ())),
         abilities=_abilities(node) if slot == "environment" else (),
-        summary=summary,
-        body=body,
-        notes=notes,
+        summary=told.summary,
+        body=told.body,
+        notes=told.notes,
         options=tuple(options),
     )
 
@@ -207,7 +207,7 @@ def _fields(
     """The fields of a group that a part offers, with the defaults that `default` gives them."""
     given = {keyword.arg: keyword.value for keyword in getattr(default, "keywords", ())}
     fixed = ast.literal_eval(given["fixed"]) if "fixed" in given else ()
-    texts = read_docstring(ast.get_docstring(group) or "")[3] | texts
+    texts = read_docstring(ast.get_docstring(group) or "").arguments | texts
     for node in group.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id not in fixed:
             name = node.target.id
@@ -249,36 +249,3 @@ class SourceText:
             known = root == self._package.name and bool(files)
             self._trees[module] = ast.parse(files[0].read_text(encoding="utf-8")) if known else None
         return self._trees[module]
-
-
-def read_docstring(docstring: str) -> tuple[str, str, dict[str, str], dict[str, str]]:
-    """Summary, prose, notes by heading ("Returns", "Raises" …) and argument texts of a docstring."""
-    summary, _, rest = inspect.cleandoc(docstring).partition("\n")
-    body: list[str] = []
-    sections: dict[str, list[str]] = {}
-    current = body
-    for line in rest.splitlines():
-        if line.startswith(">>>"):
-            break
-        heading = SECTIONS.match(line)
-        if heading:
-            current = sections.setdefault(heading[1], [])
-        elif line.strip() and not line.startswith(" ") and current is sections.get("Args"):
-            current = body  # a paragraph after the arguments
-        current.append(heading[2] if heading else line)
-    arguments = _arguments(sections.pop("Args", []))
-    notes = {heading: " ".join(" ".join(lines).split()) for heading, lines in sections.items()}
-    return summary, "\n".join(body).strip("\n"), notes, arguments
-
-
-def _arguments(lines: list[str]) -> dict[str, str]:
-    texts: dict[str, str] = {}
-    name = ""
-    for line in lines:
-        start = re.match(r"^ {4}([a-z_][a-z0-9_, ]*):\s*(.*)$", line)
-        if start:
-            name = start[1]
-            texts[name] = start[2].strip()
-        elif name and line.strip():
-            texts[name] += " " + line.strip()
-    return {single.strip(): text for several, text in texts.items() for single in several.split(",")}

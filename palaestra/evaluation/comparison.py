@@ -24,6 +24,7 @@ from palaestra.errors import InvalidData, RunFolderError, UnknownName
 from palaestra.evaluation.curves import Panel, Series, draw
 from palaestra.evaluation.runs import Arm, Array, Run, load_arm
 from palaestra.evaluation.statistics import (
+    METHOD,
     Interval,
     area_under_curve,
     bootstrap_interval,
@@ -33,7 +34,7 @@ from palaestra.evaluation.statistics import (
 )
 from palaestra.store.metrics import ENVIRONMENT_STEPS, UPDATES
 
-__all__ = ["Arm", "Comparison", "Run", "compare", "difference", "load_arm", "plot"]
+__all__ = ["Arm", "Comparison", "Run", "compare", "difference", "load_arm", "plot", "recomputed"]
 
 Verdict = Literal["higher", "lower", "no difference seen", "too few seeds"]
 
@@ -114,6 +115,7 @@ class Comparison:
         budget          where all curves end, on the axis
         reference       the arm that others are compared with
         level           of all intervals
+        method          of every bootstrap: BCa
         resamples       of every bootstrap
         interpolation   between logged points
         versions        package → version
@@ -132,6 +134,7 @@ class Comparison:
             "budget": self.budget,
             "reference": self.reference,
             "level": self.level,
+            "method": METHOD,
             "resamples": self.resamples,
             "interpolation": "linear",
             "versions": _versions(),
@@ -149,10 +152,12 @@ class Comparison:
         fewest = min(len(arm.seeds) for arm in self.arms)
         lines = [
             f"All curves end at {self.budget:g} {self.axis}; between logged points they are linear.",
-            f"Intervals: {self.level:.0%} percentile bootstrap over seeds; differences are paired by seed.",
+            f"Intervals: {self.level:.0%} {METHOD} bootstrap over seeds; differences are paired by seed.",
             "A verdict needs the bootstrap and Student's interval of the difference to exclude 0.",
         ]
-        if fewest < 10:
+        if fewest < 3:
+            lines.append(f"The smallest arm has {fewest} seeds: its intervals span the values, without a level.")
+        elif fewest < 10:
             lines.append(f"The smallest arm has {fewest} seeds: a bootstrap interval of so few is too narrow.")
         spent = {arm.name: float(np.mean(list(arm.updates.values()))) for arm in self.arms if arm.updates}
         if spent and max(spent.values()) > 1.01 * min(spent.values()):
@@ -231,25 +236,47 @@ def compare(
     end = _common_end(curves, budget, axis)
     start = max(float(x[0]) for x, _ in curves.values())
     grid = np.linspace(start, end, points) if end > start else np.array([end])
-    results = [_arm_result(arm, curves, grid, axis, level=level, resamples=resamples) for arm in arms]
-    base = next(result for result in results if result.name == chosen)
+    how = {"level": level, "resamples": resamples}
+    results = []
+    for arm in arms:
+        heights = {run.seed: np.interp(grid, *curves[arm.name, run.seed]) for run in arm.runs}
+        updates = {run.seed: _updates_at(run, end, axis) for run in arm.runs if run.logs(UPDATES)}
+        results.append(_arm_result(arm.name, [run.name for run in arm.runs], grid, heights, updates, **how))
     return Comparison(
         metric=metric,
         axis=axis,
         budget=end,
         reference=chosen,
-        level=level,
-        resamples=resamples,
         grid=grid,
         arms=results,
-        differences={
-            result.name: {
-                "final": difference(result.final.per_seed, base.final.per_seed, level=level, resamples=resamples),
-                "area": difference(result.area.per_seed, base.area.per_seed, level=level, resamples=resamples),
-            }
-            for result in results
-            if result is not base
-        },
+        differences=_differences(results, chosen, **how),
+        **how,
+    )
+
+
+def recomputed(found: Mapping[str, Any], *, order: Sequence[str]) -> Comparison:
+    """A comparison in its JSON form, with every interval and verdict computed anew from the curves of its seeds.
+
+    Args:
+        found: what `Comparison.to_json` gave, perhaps an earlier version of it.
+        order: the arms, as tables list them.
+    """
+    grid, how = np.asarray(found["grid"], np.float64), {"level": found["level"], "resamples": found["resamples"]}
+    results = []
+    for name in order:
+        arm = found["arms"][name]
+        heights = {int(seed): np.asarray(arm["curves"][str(seed)], np.float64) for seed in arm["seeds"]}
+        updates = {int(seed): float(count) for seed, count in arm["updates"].items()}
+        results.append(_arm_result(name, arm["runs"], grid, heights, updates, **how))
+    return Comparison(
+        metric=found["metric"],
+        axis=found["axis"],
+        budget=found["budget"],
+        reference=found["reference"],
+        grid=grid,
+        arms=results,
+        differences=_differences(results, found["reference"], **how),
+        **how,
     )
 
 
@@ -286,27 +313,44 @@ def _common_end(curves: Mapping[tuple[str, int], tuple[Array, Array]], budget: f
 
 
 def _arm_result(
-    arm: Arm,
-    curves: Mapping[tuple[str, int], tuple[Array, Array]],
+    name: str,
+    runs: list[str],
     grid: Array,
-    axis: str,
+    heights: Mapping[int, Array],
+    updates: dict[int, float],
     *,
     level: float,
     resamples: int,
 ) -> ArmResult:
-    heights = np.stack([np.interp(grid, *curves[arm.name, run.seed]) for run in arm.runs])
-    low, high = mean_band(heights, level=level, resamples=resamples)
+    """What the curves of an arm, seed → heights on the grid, say of it."""
+    curves, seeds = np.stack([*heights.values()]), list(heights)
+    low, high = mean_band(curves, level=level, resamples=resamples)
     return ArmResult(
-        name=arm.name,
-        seeds=arm.seeds,
-        runs=[run.name for run in arm.runs],
-        final=_score(arm.seeds, heights[:, -1], level=level, resamples=resamples),
-        area=_score(arm.seeds, [area_under_curve(grid, row) for row in heights], level=level, resamples=resamples),
-        updates={run.seed: _updates_at(run, float(grid[-1]), axis) for run in arm.runs if run.logs(UPDATES)},
-        curves=heights,
+        name=name,
+        seeds=seeds,
+        runs=runs,
+        final=_score(seeds, curves[:, -1], level=level, resamples=resamples),
+        area=_score(seeds, [area_under_curve(grid, row) for row in curves], level=level, resamples=resamples),
+        updates=updates,
+        curves=curves,
         low=low,
         high=high,
     )
+
+
+def _differences(
+    results: Sequence[ArmResult], reference: str, *, level: float, resamples: int
+) -> dict[str, dict[str, Difference]]:
+    """Arm → "final" or "area" → difference to the reference."""
+    base = next(result for result in results if result.name == reference)
+    return {
+        result.name: {
+            "final": difference(result.final.per_seed, base.final.per_seed, level=level, resamples=resamples),
+            "area": difference(result.area.per_seed, base.area.per_seed, level=level, resamples=resamples),
+        }
+        for result in results
+        if result is not base
+    }
 
 
 def _score(seeds: Sequence[int], values: Sequence[float] | Array, *, level: float, resamples: int) -> Score:
@@ -351,5 +395,5 @@ def _interval_to_json(interval: Interval) -> dict[str, float]:
 
 
 def _versions() -> dict[str, str]:
-    packages = {name: metadata.version(name) for name in ("torch", "transformers", "numpy")}
+    packages = {name: metadata.version(name) for name in ("torch", "transformers", "numpy", "scipy")}
     return {"palaestra": palaestra.__version__, "python": platform.python_version()} | packages

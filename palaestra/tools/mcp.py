@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from palaestra.errors import PalaestraError, RecipeError, missing_extra, nearest
+from palaestra.errors import ContractError, PalaestraError, RecipeError, missing_extra, nearest
 from palaestra.tools.rendering import first_line
 from palaestra.tools.tool import NAME, Tool, ToolError
 
@@ -100,7 +100,8 @@ class Connection:
     async def tools(self) -> list[Tool]:
         """The server's tools. They are asked for once in a process; a later connection begins with its first call.
 
-        Raises: Unreachable, if the server does not answer; RecipeError, if it lacks a tool of `only`.
+        Raises: Unreachable, if the server does not answer; RecipeError, if it lacks a tool of `only`, or if the schema
+            of a tool cannot be used.
         """
         offers = OFFERS.get(self.server.key)
         if offers is None:
@@ -135,14 +136,19 @@ class Connection:
 
         server = self.server
         limit = server.timeout_s + server.start_s + LEEWAY_S
-        return Tool(
-            name=offer.name,
-            description=offer.description,
-            parameters=offer.parameters,
-            call=call,
-            timeout_s=limit,
-            cost=server.cost,
-        )
+        try:
+            return Tool(
+                name=offer.name,
+                description=offer.description,
+                parameters=offer.parameters,
+                call=call,
+                timeout_s=limit,
+                cost=server.cost,
+            )
+        except ContractError as error:
+            remedy = "Name the tools that agents need in `only`, without this one."
+            what = f"its tool `{offer.called[:64]}` cannot be offered: {error.what}"
+            raise RecipeError(where=server.place, what=what, remedy=remedy) from error
 
 
 class Session:
@@ -316,11 +322,9 @@ def _named(listed: list[Any]) -> list[Offer]:
         name = name if NAME.fullmatch(name) else f"tool_{name}"[:60]
         taken = {offer.name for offer in offers}
         number = next(n for n in range(1, len(taken) + 2) if (f"{name}_{n}" if n > 1 else name) not in taken)
-        schema = one.input_schema if isinstance(one.input_schema, dict) else {}
-        good = isinstance(schema.get("properties", {}), dict) and isinstance(schema.get("required", []), list)
         description = " ".join((one.description or one.title or "").split())
         name = f"{name}_{number}" if number > 1 else name
-        offers.append(Offer(name, one.name, description, schema if good else {"type": "object"}))
+        offers.append(Offer(name, one.name, description, one.input_schema))
     return offers
 
 

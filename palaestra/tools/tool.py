@@ -16,14 +16,13 @@ from typing import Any, Literal, get_args, overload
 import pydantic
 
 from palaestra.data import ToolCall
+from palaestra.docstrings import read_docstring
 from palaestra.errors import ContractError
-from palaestra.tools.schema import faults, readable, resolved, shown, slim, types
+from palaestra.tools.schema import UnusableSchema, check, first_fault, readable, resolved, shown, slim, types
 
 Fault = Literal["unknown", "arguments", "raised", "timeout", "budget", "died"]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-SECTION = re.compile(r"(Args|Arguments):\s*|(?:Returns|Yields|Raises|Examples?|Notes?):.*")
-DESCRIBED = re.compile(r"(\w+)(?:\s*\([^)]*\))?:\s*(.*)")
 
 
 class ToolError(Exception):
@@ -56,7 +55,7 @@ class Tool:
         cost: what a call costs, in a unit of one's own.
         read: turns arguments into what `call` takes. None: they are compared with `parameters` and given as they are.
 
-    Raises: ContractError, for a name that cannot be written in every format.
+    Raises: ContractError, for a name that cannot be written in every format, or a schema that is not valid.
     """
 
     name: str
@@ -77,12 +76,18 @@ class Tool:
             raise ContractError(where=where, what=f"`timeout_s` is {self.timeout_s}.", remedy=remedy)
         if not self.cost >= 0:
             raise ContractError(where=where, what=f"`cost` is {self.cost}.", remedy="Give a number from 0 on.")
+        try:
+            check(self.parameters)
+        except UnusableSchema as error:
+            remedy = "Give a JSON schema of an object that refers only to its own `$defs`."
+            raise ContractError(where=where, what=f"its schema cannot be used: {error}.", remedy=remedy) from error
 
     def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments as `call` takes them. Raises: WrongArguments, naming the first that does not fit."""
         if self.read is not None:
             return self.read(given)
-        for fault in faults(self.parameters, given):
+        fault = first_fault(self.parameters, given)
+        if fault is not None:
             raise WrongArguments(fault)
         return dict(given)
 
@@ -153,11 +158,15 @@ def tool(
     if not text or not text.strip():
         remedy = "Say in its docstring what it does: agents read that."
         raise ContractError(where=where, what="the function has no docstring.", remedy=remedy)
-    description, told = _docstring(text)
-    model = _model(function, name, told, where)
+    try:
+        told = read_docstring(text)
+    except ValueError as error:
+        remedy = "Write each argument as `name: what it is`, its further lines indented."
+        raise ContractError(where=where, what=f"{error}.", remedy=remedy) from error
+    model = _model(function, name, told.arguments, where)
     return Tool(
         name=name,
-        description=description,
+        description=" ".join(f"{told.summary} {told.body}".split()),
         parameters=slim(model.model_json_schema()),
         call=function,
         timeout_s=timeout_s,
@@ -224,30 +233,7 @@ def _first(error: pydantic.ValidationError, model: type[pydantic.BaseModel]) -> 
     return f"`{place[0]}` must be {expected}{inside}, found {shown(fault['input'])}"
 
 
-# ---- docstrings -------------------------------------------------------------------------------------------
-def _docstring(text: str) -> tuple[str, dict[str, str]]:
-    """What stands above the first section, and the lines of `Args:` by argument (Google's style)."""
-    above: list[str] = []
-    told: dict[str, str] = {}
-    section, name, margin = "", "", 0
-    for line in text.splitlines():
-        heading = SECTION.fullmatch(line)
-        indent = len(line) - len(line.lstrip())
-        if heading:
-            section, name, margin = heading[1] or "other", "", 0
-        elif not section:
-            above.append(line)
-        elif section != "other" and line.strip():
-            margin = margin or indent
-            entry = DESCRIBED.fullmatch(line.strip()) if indent == margin else None
-            if entry:
-                name = entry[1]
-                told[name] = entry[2]
-            elif name:
-                told[name] = f"{told[name]} {line.strip()}".strip()
-    return " ".join(" ".join(above).split()), told
-
-
+# ---- words ------------------------------------------------------------------------------------------------
 def _short(schema: Any, root: Mapping[str, Any], depth: int = 0) -> str:
     """A kind in a signature: `integer`, `'a' | 'b'`, `string | null`."""
     if not isinstance(schema, Mapping) or depth > 3:

@@ -6,7 +6,8 @@
 (4) it shows recipe values with their origin, evaluations with intervals, stop reasons, and episodes;
 (5) text from episodes and recipes is escaped;
 (6) whatever is missing is left out: an empty run folder still gives a report;
-(7) charts survive constants, single points and gaps.
+(7) charts survive constants, single points and gaps;
+(8) no text of a run becomes markup: names of agents, policies and environments, tasks, messages of errors.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palaestra.data import Trajectory
+from palaestra.data import Action, Failure, Observation, Step, StopReason, Task, Trajectory
 from palaestra.evaluation.charts import chart, ticks
 from palaestra.evaluation.curves import Panel, Series, draw, panels_of
 from palaestra.evaluation.panels import summarize
@@ -132,6 +133,42 @@ def test_what_the_report_shows(folder: RunFolder) -> None:  # rules 4 and 5
     assert text.count("<details") == 2  # those of the last iteration only
     assert "<svg" in text
     assert write_report(folder, transcripts=1).read_text().count("<details") == 1
+
+
+HOSTILE = """'"><script>alert(1)</script><img src=x onerror=alert(1)><b onmouseover='alert(1)'>{{ 7 * 7 }}"""
+
+
+def test_no_text_of_a_run_becomes_markup(tmp_path: Path, run: Runs, episode: Episodes) -> None:  # rule 8
+    folder = run(tmp_path / "run", [], extra={HOSTILE: {HOSTILE: {"value": HOSTILE, "origin": HOSTILE}}})
+    log, episodes = MetricsLog(folder), EpisodeLog(folder)
+    action = Action(text=HOSTILE, tokens=np.array([1], np.int32))
+    turn = Step(agent=HOSTILE, turn=0, observation=Observation(text=HOSTILE), action=action)
+    chat = Step(
+        agent="b", turn=1, observation=Observation(messages=[{"role": HOSTILE, "content": HOSTILE}]), action=action
+    )
+    played = Trajectory(
+        task=Task(env=HOSTILE, seed=0, params={HOSTILE: HOSTILE}),
+        group=HOSTILE,
+        steps=[turn, chat],
+        outcome=1.0,
+        returns={HOSTILE: 1.0, "b": 0.5},
+        stop=StopReason.COMPLETED,
+        error=Failure(boundary="environment", message=HOSTILE),
+    )
+    for step in (0, 10):
+        log.append_evaluation(step, summarize([played], name=HOSTILE).metrics() | {"environment_steps": 7 * step})
+        episodes.append(step, HOSTILE, [played])
+    for step in range(1, 4):
+        log.append(step, {f"policy/{HOSTILE}/kl": 0.1, "policy/b/kl": 0.2, f"agent/{HOSTILE}/reward/mean": 1.0})
+    text = write_report(folder, title=HOSTILE).read_text()
+    reader = Reader()
+    reader.feed(text)
+    assert reader.open == []
+    assert reader.links == []
+    assert not {"script", "img", "b onmouseover"} & set(reader.tags)
+    assert "{{ 7 * 7 }}" in text, "text of a run is no template"
+    assert "&lt;script&gt;alert(1)" in text and "<script" not in text
+    assert text.count("&lt;script&gt;") > 12, "every place shows it"
 
 
 def test_an_empty_run_gives_a_report(tmp_path: Path) -> None:  # rule 6

@@ -5,9 +5,12 @@ The keyword-only parameters of a part are its options. A recipe writes them by n
 
 from __future__ import annotations
 
+import collections.abc
 import dataclasses
 import functools
 import inspect
+import json
+import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -273,8 +276,69 @@ def _readable(
         )
     if first["type"] == "missing":
         return RecipeError(where=where, what=f"{owner} needs the option `{key}`.", remedy=f"Set `{key}: …`.")
+    name = str(first["loc"][0])
+    allowed = f" `{name}` is: {kind_in_words(model.model_fields[name])}." if name in names else ""
     return RecipeError(
         where=where,
         what=f"{owner} cannot take `{key}: {first['input']!r}`: {first['msg'].lower()}.",
-        remedy=f"Give `{key}` a value of the right kind.",
+        remedy=f"Give `{key}` a value of the right kind.{allowed}",
     )
+
+
+# ---- kinds in words ---------------------------------------------------------------------------------------
+def kind_in_words(field: pydantic.fields.FieldInfo) -> str:
+    """What an option may be: `float ≥ 0`, `int in [2, 6] or null`, `"none" or "std"`, `list of str`."""
+    return _in_words(field.annotation, field.metadata)
+
+
+def _in_words(kind: Any, bounds: list[Any]) -> str:
+    origin, inside = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        return _in_words(inside[0], [*bounds, *(b for note in inside[1:] for b in getattr(note, "metadata", [note]))])
+    if origin in (typing.Union, types.UnionType):
+        words = [_in_words(one, bounds) for one in inside if one is not types.NoneType]
+        return _alternatives([*words, *(["null"] if types.NoneType in inside else [])])
+    if origin is Literal:
+        return _alternatives([json.dumps(value, ensure_ascii=False) for value in inside])
+    if origin in (tuple, list):
+        return _list_in_words(inside, bounds)
+    if isinstance(kind, type) and issubclass(kind, pydantic.BaseModel):
+        return f"mapping of {', '.join(kind.model_fields)}"
+    if (origin or kind) in (dict, collections.abc.Mapping):
+        named = inside and inside[1] is not Any
+        return f"mapping of {_in_words(inside[0], [])} to {_in_words(inside[1], [])}" if named else "mapping"
+    name = "anything" if kind is Any else getattr(kind, "__name__", str(kind))
+    return f"{name}{_interval(bounds, whole=kind is int)}"
+
+
+def _alternatives(words: list[str]) -> str:
+    *first, last = dict.fromkeys(words)
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def _list_in_words(inside: tuple[Any, ...], bounds: list[Any]) -> str:
+    kinds = [_in_words(one, []) for one in inside if one is not Ellipsis]
+    several = [f"({kind})" if " or " in kind else kind for kind in kinds]
+    if len(kinds) == len(inside) > 1:
+        return f"list of {len(kinds)}: {', '.join(several)}" if len(set(kinds)) > 1 else f"pair of {several[0]}"
+    least, most = _bound(bounds, "min_length"), _bound(bounds, "max_length")
+    count = f"{least} to {most} " if least and most else f"at least {least} " if least else ""
+    return f"list of {count}{several[0]}"
+
+
+def _interval(bounds: list[Any], *, whole: bool) -> str:
+    """`` ≥ 0``, `` in (0, 1]``; of whole numbers always the smallest and the largest."""
+    low, above, high, below = (_bound(bounds, name) for name in ("ge", "gt", "le", "lt"))
+    if whole:
+        low, above = (above + 1, None) if above is not None else (low, None)
+        high, below = (below - 1, None) if below is not None else (high, None)
+    least, most = above if low is None else low, below if high is None else high
+    if least is not None and most is not None:
+        return f" in {'(' if low is None else '['}{least}, {most}{')' if high is None else ']'}"
+    if least is not None:
+        return f" {'>' if low is None else '≥'} {least}"
+    return "" if most is None else f" {'<' if high is None else '≤'} {most}"
+
+
+def _bound(bounds: list[Any], name: str) -> Any:
+    return next((getattr(one, name) for one in bounds if getattr(one, name, None) is not None), None)

@@ -7,7 +7,9 @@ from typing import Any
 
 from site_pages.markdown import anchor, code, prose, source, table
 
+from palaestra import registry
 from palaestra.catalogue import Declaration, Option, System
+from palaestra.options import kind_in_words
 from palaestra.registry import SLOTS
 
 
@@ -27,7 +29,8 @@ def _part_section(part: Declaration) -> str:
     facts += [source(part.source)] if part.source else []
     notes = [f"*{heading}:* {prose(text)}\n" for heading, text in part.notes.items() if text]
     body = _body(part.body)
-    rows = [(f"`{o.name}`", code(o.kind), _default(o), prose(o.text)) for o in part.options]
+    kinds = registry.part(part.slot, part.name).options.model_fields
+    rows = [(f"`{o.name}`", code(kind_in_words(kinds[o.name])), _default(o), prose(o.text)) for o in part.options]
     options = table(("option", "kind", "default", "meaning"), rows) if rows else "No options.\n"
     pieces = [f"## {part.name}\n", prose(part.summary) + "\n", " · ".join(facts) + "\n", body, options, *notes]
     return "\n".join(piece for piece in pieces if piece)

@@ -24,7 +24,6 @@ class Option:
     """What a recipe may set: a keyword-only parameter, or a field of the group of options that `parameter` is."""
 
     name: str
-    kind: str
     default: str | None
     text: str
     parameter: str
@@ -176,25 +175,22 @@ def _options(
     found: list[Option] = []
     if isinstance(node, ast.ClassDef) and constructor is None:
         fields = [n for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)]
-        triples = [(ast.unparse(n.target), n.annotation, n.value) for n in fields]  # a keyword-only dataclass
+        pairs = [(ast.unparse(n.target), n.value) for n in fields]  # a keyword-only dataclass
     else:
         arguments = (constructor or node).args  # type: ignore[union-attr]
-        triples = [(a.arg, a.annotation, d) for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
-    for name, kind, default in triples:
+        pairs = [(a.arg, default) for a, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
+    for name, default in pairs:
         group = group_of(default)
         if group is None:
-            found.append(_option(name, kind, default, parameter=name, texts=texts))
+            found.append(_option(name, default, parameter=name, texts=texts))
         else:
             found += _fields(group, default, parameter=name, texts=texts)
     return found
 
 
-def _option(
-    name: str, kind: ast.expr | None, default: ast.expr | None, *, parameter: str, texts: dict[str, str]
-) -> Option:
+def _option(name: str, default: ast.expr | None, *, parameter: str, texts: dict[str, str]) -> Option:
     return Option(
         name=name,
-        kind=ast.unparse(kind) if kind else "",
         default=ast.unparse(default) if default else None,
         text=texts.get(name, ""),
         parameter=parameter,
@@ -211,7 +207,7 @@ def _fields(
     for node in group.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id not in fixed:
             name = node.target.id
-            yield _option(name, node.annotation, given.get(name, node.value), parameter=parameter, texts=texts)
+            yield _option(name, given.get(name, node.value), parameter=parameter, texts=texts)
 
 
 class SourceText:

@@ -33,6 +33,8 @@ class AdamW(Optimizer):
         weight_decay: per unit of learning rate. Usual: 0–0.1.
         warmup: steps in which the rate rises evenly from lr / warmup.
         decay: after warm-up; "linear" and "cosine" reach 0 at `total_steps`, which they need.
+        total_steps: optimizer steps of the whole run, after which a decayed rate is 0: iterations × epochs ×
+            mini-batches. Only read with a decay.
         clip: largest norm of the whole gradient; None leaves it. Usual: 0.5–1.
 
     Raises: RecipeError, for a decay without `total_steps` or a warm-up that is not shorter.

@@ -54,7 +54,9 @@ class LanguagePolicy(LanguageSampler, LanguageTrainer):
             name: as in the recipe; setup: seed, transcripts, device.
             model: folder in Hugging Face format; the next five options are then read from it.
             hidden: width. Higher: more capacity, quadratic cost. Usual here: 64 to 256.
-            layers, heads, context: of the model; context is the longest prompt plus response.
+            layers: blocks of attention and MLP. Higher: more capacity, slower. Usual here: 2 to 4.
+            heads: of attention, a divisor of hidden. Usual here: 4.
+            context: most tokens of a prompt and its response. Higher: longer episodes, more memory. Usual here: 512.
             vocabulary: most tokens of the trained tokenizer.
             value_head: learn V of each response token's position (a critic).
             value_layers: widths of the layers in the value head. Usual: none, or (hidden,) without critic_gradient.

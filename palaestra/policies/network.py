@@ -66,7 +66,9 @@ class NetworkPolicy(Policy):
             hidden: widths of the layers. Higher: more capacity, slower. Usual: (64, 64).
             body: "mlp" sees the present vector; "gru" remembers its episode (last width: its memory).
             activation: "tanh", or "relu" for large inputs.
-            critic: learn values. shared: actor and critic read one body.
+            critic: learn values.
+            shared: actor and critic read one body, so that the value loss moves what the actor reads. False: each
+                has a body of its own. Usual: False.
 
         Raises: RecipeError, if the environment has no vectors or no fixed number of actions; CheckpointError,
             if `model` holds no network policy or one of other sizes.

@@ -136,7 +136,8 @@ async def star(episode: Episode, *, hub: str, spokes: Roles, rounds: PositiveInt
     For environments with one agent. No spoke reads another.
 
     Args:
-        hub: who hands out and gathers. spokes: who are asked.
+        hub: the role that hands out and gathers.
+        spokes: the roles that are asked, all at once. More of them: more opinions, more tokens.
         rounds: how often the spokes are asked. Higher: the hub can ask again for what was not clear. Usual: 1.
 
     Raises: ContractError, if the hub is a spoke too.
@@ -165,7 +166,8 @@ async def mesh(
     For environments with one agent; all rounds for each of its acts.
 
     Args:
-        roles: in the order that ties are decided by. rounds: 1 is `independent`. Higher: more tokens. Usual: 2.
+        roles: in the order that ties are decided by.
+        rounds: how often all speak; 1 is `independent`. Higher: more is read of each other, more tokens. Usual: 2.
         how: "vote" takes what most of the last round mean, "last" the last role's, "concat" all texts in their order.
         agree: end early once this share means the same; 1 asks for consensus. Lower: fewer rounds. Usual: none.
     """
@@ -216,7 +218,8 @@ async def independent(episode: Episode, *, roles: Roles, how: How = "vote", weig
 
     Args:
         roles: in the order that ties are decided by.
-        how: as in `mesh`. weights: of their votes. Empty: all weigh the same.
+        how: as in `mesh`.
+        weights: of the roles' votes, one for each. Empty: all weigh the same.
     """
 
     async def think(observation: Observation) -> tuple[str, Action]:

@@ -43,8 +43,10 @@ class EchoEnvironment:
     ) -> None:
         """
         Args:
-            turns: steps of an episode. agents: all act at once.
-            raise_at, hang_at, nan_at: the step which raises, sleeps `hang_seconds`, or pays NaN.
+            turns: steps of an episode.
+            agents: names of the agents, who all act at once.
+            raise_at, hang_at, nan_at: the step, counted from 0, which raises, sleeps or pays NaN. None: no step does.
+            hang_seconds: how long the step `hang_at` sleeps.
             every: only tasks whose seed is a multiple of it misbehave.
             padding: filler words in each observation.
         """

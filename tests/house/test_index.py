@@ -89,7 +89,7 @@ def test_5_options_of_the_text(declared: Declaration) -> None:
 def test_5_a_group_of_options() -> None:
     found = {part.name: part for part in declarations() if part.slot == "advantage"}
     options = {option.name: option for option in found["dr_mas"].options}
-    assert options["by"].kind == "Columns" and options["by"].default == "('group', 'agent')"
+    assert options["by"].default == "('group', 'agent')"
     assert options["ddof"].parameter == "peers" and options["penalty"].parameter == "penalty"
     assert options["ddof"].text.startswith("degrees taken off"), "the group's own text"
     assert "AT-GRPO" in options["by"].text, "the part's text"

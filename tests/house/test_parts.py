@@ -1,18 +1,20 @@
 """Every part is finished: (1) formulas have hand-derived numbers, (2) other parts are named in a test,
 (3) a recipe uses it, (4) a system lists it, and systems list only what exists; every recipe (5) loads,
-(6) and every key that a recipe may hold, and every option of a part, is read by something.
+(6) and every key that a recipe may hold, and every option of a part, is read by something; (7) every option has a
+meaning of its own in a docstring.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from palaestra.catalogue import Declaration, declarations, systems
+from palaestra.catalogue import Declaration, Option, declarations, systems
 from palaestra.recipe import load
 from palaestra.training.settings import RunSettings
 from tests.golden_cases import golden_cases
@@ -126,6 +128,24 @@ def test_systems_list_only_what_exists() -> None:  # rule 4
         assert not missing, f"{system.name} names {missing}"
         assert system.evidence is None or (ROOT / system.evidence).exists(), f"{system.name}: no {system.evidence}"
         assert not system.variant or system.overlay, f"{system.name} has no overlay"
+
+
+def without_meaning(part: Declaration) -> list[str]:
+    """Options without a text, or whose text stands inside of another option's."""
+    names = "|".join(option.name for option in part.options)
+    hidden = {found for option in part.options for found in re.findall(rf"[.;,] ({names}): ", option.text)}
+    return [option.name for option in part.options if len(option.text.split()) < 2 or option.name in hidden]
+
+
+@each()
+def test_every_option_has_a_meaning(part: Declaration) -> None:  # rule 7
+    assert not without_meaning(part), f"say under `Args:` of {part.target} what they do, one entry for each"
+
+
+def test_a_missing_meaning_is_found() -> None:  # rule 7
+    texts = {"a": "how many. b: how often.", "b": "", "c": "as in `grpo`.", "d": "steps"}
+    options = tuple(Option(name=name, default=None, text=text, parameter=name) for name, text in texts.items())
+    assert without_meaning(replace(PARTS[0], options=options)) == ["b", "d"]
 
 
 def loads(*layers: Path) -> Exception | None:

@@ -98,7 +98,7 @@ def test_unknown_or_wrong_option(message) -> None:  # rule 5
     )
     assert message("", "advantage=gigpo", "advantage.gamma=2") == (
         "command line  advantage.gamma=2\n\n  `gigpo` cannot take `gamma: 2`: input should be less than or equal to 1."
-        "\n\n  Give `gamma` a value of the right kind."
+        "\n\n  Give `gamma` a value of the right kind. `gamma` is: float in (0, 1]."
     )
     assert message("policies:\n  main:\n    optimizer: {adamw: {weight_decay: 0.1}}\n") == (
         "x.yaml:3  optimizer: {adamw: {weight_decay: 0.1}}\n\n  `adamw` needs the option `lr`.\n\n  Set `lr: …`."

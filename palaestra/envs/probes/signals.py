@@ -53,7 +53,8 @@ class Signals:
         distractors: further objects in front of the listener, all different. Higher: a guess is right more rarely.
             Usual: 3.
         near: distractors differ from the target in one attribute only, so that each attribute has to be said.
-        symbols: size of the alphabet, at least attributes · values. length: of an utterance. Usual: 12, 3.
+        symbols: size of the alphabet, at least attributes · values. Higher: more to choose from. Usual: 12.
+        length: symbols of an utterance. With fewer than `attributes` the fixed code cannot say all. Usual: 3.
         noise: probability that a symbol arrives as another one. Usual: 0, or 0.05 as of people.
         code: who is played by a fixed code, in which symbol v + values · k says that attribute k has value v: nobody,
             the "speaker" or the "listener". A partner that a team was not trained with.

@@ -33,7 +33,8 @@ class UIForm:
     Args:
         shortest, longest: actions of a shortest solution, drawn evenly between them for each form; it is the task's
             `difficulty`. Higher: rarer success. Usual: 2 and 12.
-        rows: widgets of a page, 2–5. pages: 1–3. Higher: more to look at. Usual: 4 and 3.
+        rows: widgets of a page, 2–5. Higher: more to look at. Usual: 4.
+        pages: of a form, 1–3. Higher: more scrolling. Usual: 3.
         max_turns: turns until the episode is cut off. Usual: twice `longest`.
         forms: 0 makes a new form for every seed; k > 0 lets every seed, of every split, play one of k forms.
         boxes: the text tells the box of each widget in view, for clicks at points.

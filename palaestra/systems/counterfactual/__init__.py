@@ -62,6 +62,8 @@ def counterfactual(
         table: columns group, trajectory, agent, turn, reward; state_key and action_key, or what `by` and `acts` name;
             for "replay" `without` (rows,): the team's return when the episode was played again with a default in place
             of the role's acts, on any row of the role, NaN elsewhere (program `replayed` gives it).
+        against: what an act is compared with: "all" peers, the "others" that acted otherwise, or a "replay" of the
+            episode without the role. Usual: "all"; "replay" costs an episode for each role.
         by: columns in which peers agree. ("group", "agent", "act") compares in the order of acts, whatever the state.
         acts: columns in which equal acts agree.
         share: in [0, 1]. Lower: more of the rewards stay as they were. Usual: 1, or 0.5 beside the team's reward.

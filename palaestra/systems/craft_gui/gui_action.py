@@ -62,11 +62,14 @@ def gui_action(
 
     Args:
         format, type, argument: in [0, 1], together 1. Usual: 0.1, 0.3, 0.6.
-        judge: in [0, 1], share of the judge. 0: rules alone. score: the column of the judge's scores, in [0, 1].
-        click: "box" or "distance". reach: > 0, in units of the screen, where half of the argument is left. Usual:
-            140 of a thousand.
+        judge: in [0, 1], share of the judge. 0: rules alone.
+        score: the column of the judge's scores, which are in [0, 1].
+        click: how the point of a click is judged: "box" asks whether it is inside, "distance" pays less farther away.
+        reach: > 0, with "distance": so far from the middle of the box half of the argument is left, and beyond it
+            nothing; in units of the screen. Higher: coarser clicks are paid. Usual: 140 of a thousand.
         text: "f1" or "edit".
-        weight: ≥ 0, of the actions; 0 and keep 1 leaves the reward as it is. keep: ≥ 0, of the reward so far.
+        weight: ≥ 0, of the actions. 0, with keep 1, leaves the reward as it is.
+        keep: ≥ 0, of the reward so far. Higher: the outcome counts more beside the actions. Usual: 0 or 1.
         per: "trajectory": an episode's actions are worth their mean, so that it does not pay to act more often.
             "step": their sum, for episodes of one action.
 

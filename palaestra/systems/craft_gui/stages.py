@@ -37,7 +37,10 @@ class Stages:
         replay: in [0, 1], share of tasks of earlier stages. Higher: less forgetting, slower progress. Usual: 0.1.
         switch: "steps": a stage lasts `every` iterations. "plateau": until its own success rate in training stops
             rising: the mean of its last `patience` iterations is at most `margin` above that of the `patience` before.
-        every: > 0, iterations of a stage. patience: ≥ 2. margin: ≥ 0. Usual: 20, 5 and 0.02.
+        every: > 0, iterations of a stage, with "steps". Usual: 20.
+        patience: ≥ 2, iterations of each of the two means that "plateau" compares. Higher: later, surer switches.
+            Usual: 5.
+        margin: ≥ 0, rise of the success rate that is none yet, with "plateau". Higher: sooner switches. Usual: 0.02.
         order: "rising" from the easiest bucket to the hardest; "falling" the other way, to see what order is worth.
 
     Metrics: curriculum/stage, from 0; curriculum/success, of this stage's own tasks; curriculum/replayed, the share

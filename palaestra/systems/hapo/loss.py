@@ -54,10 +54,13 @@ def hapo(
     Args:
         batch: columns advantage, logprob, logprob_old, weight and entropy_old, of the policy before the update, each
             (tokens,).
-        low, high: as in `ppo_clip`, at h = 0. dual: where A' < 0, the loss is at most −dual · A'; None: no bound.
+        low, high: as in `ppo_clip`, at h = 0.
+        dual: > 1. Where A' < 0, the loss is at most −dual · A'. Lower: unlikely bad tokens move less. None: no bound.
+            Usual: 10.
         quantile: of the log-entropies, where h is 0. Higher: fewer tokens count as uncertain. Usual: 0.5–0.8.
-        redistribution: in [0, 1], how much h moves advantages. clip: in [0, 1], how much it moves bounds. With both
-            at 0 this is `ppo_clip`.
+        redistribution: in [0, 1], how much h moves advantages. 0, with clip 0, is `ppo_clip`. Usual: 1.
+        clip: in [0, 1], how much h moves the bounds of the ratio. Higher: wider above for uncertain tokens, wider
+            below for certain ones. Usual: 1.
         released_sign: h = |h|, as in code released with the method: no token ever counts as certain.
 
     Returns: loss (tokens,) and, per token, policy/clip_fraction (…_high, …_low), policy/kl (k3 to the

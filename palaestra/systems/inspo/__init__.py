@@ -78,7 +78,8 @@ class InstructionPopulation:
         least, most: of the population.
         candidates: proposed each time. 0: only drop. Usual: 4.
         verify: tasks a candidate is tried on. Higher: a truer choice, more to play. Usual: 8.
-        memory: worst trajectories that are kept. shown: of them, what a proposer sees.
+        memory: worst trajectories that are kept. Usual: 64.
+        shown: how many of them a proposer sees. Higher: more to learn from, longer prompts. Usual: 4.
         proposer: `module:function` or `file.py:function`, called with (instruction, failures, seed), answering a text,
             also asynchronously; None: draws from `pool`, a simulated writer who reads nothing.
         pool: texts of that writer.

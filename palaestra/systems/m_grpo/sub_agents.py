@@ -105,8 +105,10 @@ async def sub_agents(
     invocation: a conversation, a sequence of tokens and a number of its own, and `parent` is the turn that called.
 
     Args:
-        subs: who may be called. calls: most of one message; those behind are not made. rounds: messages that call, for
-            each act; what the main agent says then is its act. Higher: more can be asked, more tokens. Usual: 4, 2.
+        subs: the roles that may be called.
+        calls: most calls of one message; further ones are not made. Higher: more can be asked, more tokens. Usual: 4.
+        rounds: messages that call, for each act; what the main agent says after them is its act. Higher: more can be
+            asked, more tokens. Usual: 2.
 
     Steps tell `format`: of the main agent, 0 for an act that still asks, of a sub-agent, 0 for an empty report; so the
     rewards of `hierarchical` (with `sub_expert: 0`) can be paid, and `m_grpo` compares calls with calls. `info` tells

@@ -69,7 +69,8 @@ class Progress(StatefulPart):
             batch: episodes of one gradient step.
             weight_by_steps_left: multiply r_k by the steps that follow k, so that the last gets 0: as in the public
                 code, for reproduction.
-            hidden: width of the estimator. memory: False makes c_k depend on step k alone.
+            hidden: width of the estimator.
+            memory: the estimator reads the whole episode up to step k. False: c_k depends on step k alone.
             lr, clip: of the estimator's own AdamW: learning rate and largest norm of the gradient.
         """
         self._alpha, self._beta, self._weighted = alpha, beta, weight_by_steps_left

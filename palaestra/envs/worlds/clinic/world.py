@@ -66,7 +66,9 @@ class Clinic:
     `recommend` and a sentence that names a disease does too.
 
     Args:
-        diseases: 4–30. symptoms: 8–60. Higher: more questions. Usual: 30 and 60; 6 and 12 for small models.
+        diseases: how many a patient may have one of, 4–30. Higher: more questions. Usual: 30; 6 for small models.
+        symptoms: how many there are to ask for, 8–60. Higher: more words, more questions. Usual: 60; 12 for small
+            models. Each disease needs half a symptom at least.
         tables: 0 draws a table for every patient, k > 0 gives every patient one of k tables. Usual: 1, which can be
             learned by heart.
         sureness: least probability of a disease's own symptom, 0.5–1. Lower: patients who lack usual symptoms; no

@@ -55,13 +55,17 @@ class Code:
         examples: visible tests, 1–10. Fewer: solutions that pass them are more often wrong. Usual: 3.
         hidden: hidden tests, at least.
         files: of a repository, fewest and most, 3–6.
-        trivial: share of the visible tests that hardly any wrong solution fails. wrong: share that wants what a wrong
-            solution gives; those of the repository's fault stay right. Hidden tests are always right.
+        trivial: share of the visible tests that hardly any wrong solution fails. Hidden tests stay as they are.
+            Higher: passing the visible tests says less. Usual: 0.
+        wrong: share of the visible tests that want what a wrong solution gives; tests of the repository's fault stay
+            right, and hidden tests are always right. Higher: visible tests mislead more often. Usual: 0.
         noise: probability that the machine fails when it should run or test something.
         score: "all" gives 1 if all hidden tests pass, "fraction" the share of those that do.
         sandbox: "bubblewrap", "subprocess" (no isolation) or "auto", the best that is there.
         require: "isolation" refuses to run code of a policy without one; "none" is for code that you trust.
-        timeout_s, memory_mb: of one run: wall clock and memory. workers: warm interpreters, which all episodes share.
+        timeout_s: wall-clock seconds that one run may take.
+        memory_mb: memory of one run, in MB, 64 or more.
+        workers: warm interpreters, which all episodes share. Higher: more runs at once, more memory. Usual: 2.
         max_turns: turns until the episode is cut off, without reward.
 
     Reward: as `score` says, when the agent submits. `info` tells `passed`, the share of hidden tests; `process`, 1 for

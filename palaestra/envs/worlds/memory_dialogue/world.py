@@ -74,11 +74,13 @@ class MemoryDialogue:
 
     Args:
         parts, facts: of the talk, and sentences of each. Higher: longer episodes. Usual: 3, 4.
-        people: 1–6, attributes: 1–6 of each that are talked about. Higher: more entries at the same time.
+        people: who are talked about, 1–6. Higher: more entries at the same time. Usual: 2.
+        attributes: of each person that are talked about, 1–6. Higher: more entries at the same time. Usual: 4.
         questions: at the end. Higher: less luck. Usual: 3.
         kinds: of questions, mixed evenly: "single" fact, "two" facts, "time" (what was before or after), "unknown"
             (never said, or no longer true: `answer unknown`). Where a talk has nothing for one, another is asked.
-        repeats: share of sentences that say again what is true. chatter: share that say nothing about anyone.
+        repeats: share of sentences that say again what is true. Usual: 0.1.
+        chatter: share of sentences that say nothing about anyone. Higher: more to pass over. Usual: 0.1.
         capacity: most entries, 2 or more; no more facts than that are true at once. Lower: less can be added blindly.
         entry_words: an entry's words beyond these are cut off, 8 or more.
         shown: entries in view, those nearest to the sentence or the question. 0: all.

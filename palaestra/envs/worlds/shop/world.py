@@ -47,7 +47,8 @@ class Shop:
         style: "page" has numbers for products and brackets; "words" is short, and clicks name a place of the list,
             `click 2`, for small models.
         vocabulary: "plain"; "renamed" has other words for all commands, products, attributes and options.
-        missing: probability that a search leaves out a product. slip: that the choice of an option fails.
+        missing: probability that a search leaves out a product. Usual: 0.
+        slip: probability that the choice of an option fails, so that it has to be repeated. Usual: 0.
         max_turns: turns until the episode is cut off. The expert needs up to 9 or so. Usual: 15.
 
     Reward: at the order, f · (attributes met + options met + bound kept) / constraints, in [0, 1]. f is 1 for the type

@@ -55,7 +55,9 @@ class Travel:
             before an hour), "arrive" (by an hour).
         slack: of the budget: it is (1 + slack) times what a plan costs that was made before the request. Lower:
             tighter. Usual: 0 to 0.3.
-        tickets: trains and flights in each list, 2–6. hotels: in each town, 2–5. sights: in each town, 1–6.
+        tickets: trains and flights in each list, 2–6. Higher: more to compare. Usual: 4.
+        hotels: in each town, 2–5. Higher: more to compare. Usual: 3.
+        sights: in each town, 1–6. Higher: more to compare. Usual: 3.
         countries: 0 makes a new one for every seed; k > 0 has all trips in k fixed ones.
         style: "lines" books one thing after another; "whole" has `plan`, which hands in all at once: offers have
             codes, `plan [{"id": "tob2-1", "price": 40}, …]`, a sight also `day` and `hour`.

@@ -1,7 +1,8 @@
 """What must hold for statistics:
 
 (1) Wilson's interval has the published numbers, stays inside [0, 1], and covers about as often as it says;
-(2) a bootstrap is deterministic, exact where it can be, close to theory for many values, and too narrow for few;
+(2) a bootstrap is deterministic, close to theory for many values, too narrow for few, and follows skewed values; where
+    there is none, fewer than three values or equal ones, its bounds are the smallest and the largest value;
 (3) Student's interval has the quantiles of the tables and covers as often as it says, also for three values;
 (4) pairs: what all pairs share cancels;
 (5) the area under a curve;
@@ -11,6 +12,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -61,10 +63,17 @@ def test_a_bootstrap_is_deterministic_and_depends_on_its_seed() -> None:  # rule
     assert bootstrap_interval([2.0]) == bootstrap_interval([2.0, 2.0])
 
 
-def test_a_bootstrap_of_two_values() -> None:  # rule 2: means 0, ½, 1 with chances ¼, ½, ¼
-    found = bootstrap_interval([0.0, 1.0], level=0.4)
-    assert (found.value, found.low, found.high) == (0.5, 0.5, 0.5)
-    assert (bootstrap_interval([0.0, 1.0]).low, bootstrap_interval([0.0, 1.0]).high) == (0.0, 1.0)
+@pytest.mark.parametrize(
+    ("values", "low", "high"),
+    [([0.25], 0.25, 0.25), ([0.0, 1.0], 0.0, 1.0), ([0.5, 0.5, 0.5], 0.5, 0.5), ([0.1 + 0.2, 0.3, 0.3], 0.3, 0.3)],
+)
+def test_where_there_is_no_bootstrap(values: list[float], low: float, high: float) -> None:  # rule 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = bootstrap_interval(values)
+        band = mean_band(np.array([values, values]).T)
+    assert (found.low, found.high) == pytest.approx((low, high), abs=1e-15)
+    assert np.array(band) == pytest.approx(np.array([[low] * 2, [high] * 2]), abs=1e-15)
 
 
 def test_many_values_agree_with_theory() -> None:  # rule 2
@@ -72,8 +81,17 @@ def test_many_values_agree_with_theory() -> None:  # rule 2
     found = bootstrap_interval(values, resamples=4000)
     reach = 1.96 * values.std() / math.sqrt(4000)
     assert found.high - found.low == pytest.approx(2 * reach, rel=0.05)
-    median = bootstrap_interval(values, statistic=np.median, resamples=2000)
-    assert median.high - median.low == pytest.approx(2 * reach * math.sqrt(math.pi / 2), rel=0.15)
+
+
+def test_a_bootstrap_follows_skewed_values() -> None:  # rule 2: DiCiccio and Efron (1996), the acceleration of a mean
+    values = np.random.default_rng(7).exponential(size=60)
+    skewness = np.mean((values - values.mean()) ** 3) / values.std() ** 3
+    reach, shift = values.std() / math.sqrt(60), skewness / math.sqrt(60) / 6
+    found = bootstrap_interval(values, resamples=40_000)
+    # In units of `reach` the bounds are z + (2 z² + 1) · shift; those of a percentile bootstrap z + (z² − 1) · shift.
+    for bound, z in ((found.low, -1.96), (found.high, 1.96)):
+        assert (bound - values.mean()) / reach == pytest.approx(z + (2 * z * z + 1) * shift, abs=0.05)
+        assert (z * z + 2) * shift > 0.15, "far from the percentiles"
 
 
 def test_coverage_of_few_values() -> None:  # rules 2 and 3

@@ -19,7 +19,7 @@ import numpy as np
 
 from palaestra.catalogue import Study, studies
 from palaestra.catalogue.studies import results_of
-from palaestra.evaluation.statistics import bootstrap_interval, t_interval
+from palaestra.evaluation.statistics import METHOD, bootstrap_interval, t_interval
 from palaestra.store.atomic import write_atomic
 from palaestra.store.metrics import MetricsLog
 
@@ -55,10 +55,10 @@ def measured(study: Study, out: Path, *, times: float) -> dict[str, Any]:
     }
 
 
-def _compared(arms: dict[str, list[dict[str, float]]], arm: str, reference: str, measure: str) -> dict[str, float]:
+def _compared(arms: dict[str, list[dict[str, float]]], arm: str, reference: str, measure: str) -> dict[str, Any]:
     values = {name: np.array([seed[measure] for seed in arms[name]]) for name in {arm, reference}}
     interval = bootstrap_interval(values[arm])
-    found = {"mean": interval.value, "low": interval.low, "high": interval.high}
+    found = {"mean": interval.value, "low": interval.low, "high": interval.high, "method": METHOD}
     if arm != reference and len(values[arm]) == len(values[reference]) > 1:
         more = t_interval(values[arm] - values[reference])
         found |= {"more": more.value, "more_low": more.low, "more_high": more.high}

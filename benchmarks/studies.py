@@ -24,7 +24,7 @@ import numpy as np
 
 from palaestra.catalogue import Study, studies
 from palaestra.catalogue.studies import results_of
-from palaestra.evaluation.statistics import bootstrap_interval
+from palaestra.evaluation.statistics import METHOD, bootstrap_interval
 from palaestra.store.metrics import MetricsLog
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,7 +48,8 @@ def measures(study: Study, out: Path) -> dict[str, dict[str, Any]]:
             means = np.array([np.mean(values) for values in per_seed if values])
             if len(means):
                 interval = bootstrap_interval(means)
-                found[name][arm] = {"mean": interval.value, "low": interval.low, "high": interval.high}
+                bounds = {"low": interval.low, "high": interval.high, "method": METHOD}
+                found[name][arm] = {"mean": interval.value, **bounds}
     return {name: per_arm for name, per_arm in found.items() if per_arm}
 
 

@@ -38,6 +38,15 @@ def renewed(path: Path) -> tuple[dict[str, Any], Comparison]:
     return written, made
 
 
+def differ(before: Any, after: Any) -> bool:
+    """Whether two results differ by more than how processors round."""
+    return _rounded(before) != _rounded(after)
+
+
+def _rounded(found: Any) -> Any:
+    return json.loads(json.dumps(found), parse_float=lambda text: float(f"{float(text):.9g}"))
+
+
 def changes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
     """Differences whose verdict is another one, or whose bootstrap holds 0 now and did not, or the other way."""
     for arm, both in before["differences"].items():
@@ -64,10 +73,10 @@ def main() -> None:
     for path in comparisons():
         before = json.loads(path.read_text(encoding="utf-8"))
         after, made = renewed(path)
-        stale += after != before
+        stale += differ(before, after)
         for line in changes(before, after):
             print(f"{path.parent.relative_to(ROOT)}: {line}")
-        if after != before and not chosen.check:
+        if differ(before, after) and not chosen.check:
             write_atomic(path, json.dumps(after, indent=1, sort_keys=True) + "\n")
             write_atomic(path.with_suffix(".txt"), made.text())
     for path in sorted(teams.RESULTS.glob("*.json")):
@@ -75,8 +84,8 @@ def main() -> None:
         if "seeds" in before:
             arms = before["arms"].items()
             after = {**before, "seeds": {arm: teams.over_seeds([*curves.values()]) for arm, curves in arms}}
-            stale += after != before
-            if after != before and not chosen.check:
+            stale += differ(before, after)
+            if differ(before, after) and not chosen.check:
                 write_atomic(path, json.dumps(after, indent=1) + "\n")
     print(f"{stale} files {'differ' if chosen.check else 'are written'}")
     raise SystemExit(1 if chosen.check and stale else 0)

@@ -15,8 +15,17 @@ from docstring_parser import DocstringParam, ParseError
 from docstring_parser.google import GoogleParser, Section, SectionType
 
 ARGUMENTS = ("Args", "Arguments", "Parameters", "Params")
-NOTES = ("Returns", "Raises", "Yields", "Attributes", "Example", "Examples", "Note", "Notes")
-NOTES += ("Differs from the authors' code",)
+NOTES = (
+    "Returns",
+    "Raises",
+    "Yields",
+    "Attributes",
+    "Example",
+    "Examples",
+    "Note",
+    "Notes",
+    "Differs from the authors' code",
+)
 HEADING = re.compile(f"({'|'.join((*ARGUMENTS, *NOTES))}):[ \t]*(.*)")
 PARSER = GoogleParser(
     [

@@ -236,7 +236,7 @@ def compare(
     end = _common_end(curves, budget, axis)
     start = max(float(x[0]) for x, _ in curves.values())
     grid = np.linspace(start, end, points) if end > start else np.array([end])
-    how = {"level": level, "resamples": resamples}
+    how: Any = {"level": level, "resamples": resamples}
     results = []
     for arm in arms:
         heights = {run.seed: np.interp(grid, *curves[arm.name, run.seed]) for run in arm.runs}
@@ -261,7 +261,8 @@ def recomputed(found: Mapping[str, Any], *, order: Sequence[str]) -> Comparison:
         found: what `Comparison.to_json` gave, perhaps an earlier version of it.
         order: the arms, as tables list them.
     """
-    grid, how = np.asarray(found["grid"], np.float64), {"level": found["level"], "resamples": found["resamples"]}
+    grid = np.asarray(found["grid"], np.float64)
+    how = {"level": found["level"], "resamples": found["resamples"]}
     results = []
     for name in order:
         arm = found["arms"][name]

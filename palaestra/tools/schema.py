@@ -154,7 +154,8 @@ def _place(path: Iterable[str | int]) -> str:
 def shown(value: Any) -> str:
     """A value in a message: short, whatever it is."""
     if not isinstance(value, str | int | float | None):
-        return {list: "a list", tuple: "a list", dict: "an object"}.get(type(value), type(value).__name__)
+        named: dict[type, str] = {list: "a list", tuple: "a list", dict: "an object"}
+        return named.get(type(value), type(value).__name__)
     text = repr(value[:80]) if isinstance(value, str) else "a huge number" if _huge(value) else repr(value)
     return text if len(text) <= 60 else f"{text[:60]}…"
 

@@ -1,6 +1,7 @@
 """Layers: (1) imports go only downwards and never between rooms of one line (contracts in pyproject.toml);
 (2) no import inside a function, except of an optional extra; (3) an extra that a message names exists; (4) something
-imports each extra, and `make develop` installs them all: a test that is skipped there runs nowhere.
+imports each package that pyproject.toml names, and `make develop` installs all extras: a test that is skipped there
+runs nowhere; (5) constraints.txt names the version of each.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ EXTRAS = project()["project"]["optional-dependencies"]
 PACKAGES = {re.split(r"[<>=\[; ]", line)[0].replace("-", "_") for lines in EXTRAS.values() for line in lines}
 HEAVY = {"matplotlib"}  # core, but half a second to import, and only drawing needs it
 OTHERWISE = {"openenv"}  # the package of openenv-core is imported by another name
+IMPORTED_AS = {"open_spiel": "pyspiel", "openenv-core": "openenv", "pyyaml": "yaml"}  # others by their own names
 LATE = PACKAGES | HEAVY | OTHERWISE
 
 
@@ -53,15 +55,39 @@ def test_named_extras_exist() -> None:  # rule 3
             assert extra in EXTRAS, f"{shown(path)} names the extra `{extra}`; pyproject.toml has {sorted(EXTRAS)}"
 
 
-def test_every_extra_is_used_and_installed() -> None:  # rule 4
+def import_names(requirements: list[str]) -> list[str]:
+    """What the packages of requirements are imported as."""
+    packages = [re.split(r"[<>=\[; ]", line)[0] for line in requirements]
+    return [IMPORTED_AS.get(package, package.replace("-", "_")) for package in packages]
+
+
+def never_imported(modules: list[str], code: str) -> list[str]:
+    """The modules that no code imports, and that no recipe or option names as the place of an environment."""
+    used = r"""^ *(import|from) {0}\b|import_module\("{0}\b|[ "]{0}\.\w+\b"""
+    return [module for module in modules if not re.search(used.format(module), code, re.MULTILINE)]
+
+
+def test_every_package_is_used_and_installed() -> None:  # rule 4
     (installed,) = re.findall(r"^EXTRAS \?= (\S+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     assert set(installed.split(",")) == set(EXTRAS)
     files = [*package_files(), *python_files("benchmarks")]
     code = "\n".join(path.read_text(encoding="utf-8") for path in files)
     for extra in EXTRAS.keys() - {"dev"}:
-        packages = "|".join(re.split(r"[<>=\[; -]", line)[0] for line in EXTRAS[extra])
-        imported = rf"""^ *(import|from) ({packages})|import_module\("({packages})"""
-        assert re.search(imported, code, re.MULTILINE), f"nothing imports the extra `{extra}`"
+        assert not never_imported(import_names(EXTRAS[extra]), code), f"nothing imports them: extra `{extra}`"
+    assert not never_imported(import_names(project()["project"]["dependencies"]), code)
+
+
+def test_a_package_that_nothing_imports_is_found() -> None:  # rule 4
+    code = 'import json\n    from yaml import load\nimport_module("mcp.client")\nenv: str = "mpe2.spread"\n# ray.\n'
+    modules = import_names(["json>=1", "pyyaml", "mcp>=2.0,<3", "mpe2", "ray[default]>=2", "wandb"])
+    assert never_imported(modules, code) == ["ray", "wandb"]
+
+
+def test_constraints_name_every_package() -> None:  # rule 5
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").lower().replace("_", "-").splitlines()
+    pinned = {line.partition("==")[0] for line in lines if "==" in line}
+    wanted = [*project()["project"]["dependencies"], *(line for lines in EXTRAS.values() for line in lines)]
+    assert not {re.split(r"[<>=\[; ]", line)[0].lower().replace("_", "-") for line in wanted} - pinned
 
 
 def test_late_imports_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -294,7 +294,7 @@ def kind_in_words(field: pydantic.fields.FieldInfo) -> str:
 def _in_words(kind: Any, bounds: list[Any]) -> str:
     origin, inside = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
-        return _in_words(inside[0], [*bounds, *(b for note in inside[1:] for b in getattr(note, "metadata", [note]))])
+        return _in_words(inside[0], [*bounds, *(b for note in inside[1:] for b in _bounds_of(note))])
     if origin in (typing.Union, types.UnionType):
         words = [_in_words(one, bounds) for one in inside if one is not types.NoneType]
         return _alternatives([*words, *(["null"] if types.NoneType in inside else [])])
@@ -309,6 +309,10 @@ def _in_words(kind: Any, bounds: list[Any]) -> str:
         return f"mapping of {_in_words(inside[0], [])} to {_in_words(inside[1], [])}" if named else "mapping"
     name = "anything" if kind is Any else getattr(kind, "__name__", str(kind))
     return f"{name}{_interval(bounds, whole=kind is int)}"
+
+
+def _bounds_of(note: Any) -> list[Any]:
+    return note.metadata if isinstance(note, pydantic.fields.FieldInfo) else [note]
 
 
 def _alternatives(words: list[str]) -> str:

@@ -7,7 +7,7 @@
 3. A server that cannot be started, says nothing or ends at once is told with what it last said.
 4. Sessions are one per connection, or shared in an event loop; they open with the first call.
 5. No process stays: after close, after an error, after an event loop that ended without closing.
-6. Wrong settings are refused.
+6. Wrong settings are refused, and so is a tool whose schema cannot be used, unless `only` leaves it out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import pytest
 from palaestra.data import ToolCall
 from palaestra.errors import RecipeError
 from palaestra.tools import Toolbox
-from palaestra.tools.mcp import OFFERS, Connection, McpServer, Unreachable
+from palaestra.tools.mcp import OFFERS, Connection, McpServer, Offer, Unreachable
 
 FILE = str(Path(__file__).with_name("mcp_server.py"))
 COMMAND = (sys.executable, FILE)
@@ -233,3 +233,17 @@ def test_settings_are_checked():  # rule 6
             McpServer(**wrong)
     with pytest.raises(RecipeError, match="above 0"):
         McpServer(command=("a",), timeout_s=0)
+
+
+def test_a_tool_with_an_unusable_schema_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:  # rule 6
+    server = McpServer(command=("lab",))
+    far = {"type": "object", "properties": {"a": {"$ref": "https://example.com/a.json"}}}
+    offers = [Offer("add", "add", "", {"type": "object"}), Offer("spy", "spy", "", far)]
+    monkeypatch.setitem(OFFERS, server.key, offers)
+    with pytest.raises(
+        RecipeError, match=r"MCP server lab(.|\n)*`spy` cannot be offered: .*outside of itself(.|\n)*`only`"
+    ):
+        asyncio.run(Connection(server).tools())
+    some = McpServer(command=("lab",), only=("add",))
+    monkeypatch.setitem(OFFERS, some.key, offers)
+    assert [one.name for one in asyncio.run(Connection(some).tools())] == ["add"]

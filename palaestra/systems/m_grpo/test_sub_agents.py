@@ -1,13 +1,15 @@
-"""A main agent and the sub-agents that it calls, each rule pinned by a test of the same number.
+"""The program `sub_agents`:
 
 1. Requests of a message are made at once; reports come back in the order of the requests; then the main agent acts.
-2. A call reads its request and nothing else; it has a number, a parent and a sequence of tokens of its own.
-3. Who is done first changes nothing: the tables are the same, and so are the advantages of `m_grpo` in both alignments.
-4. `m_grpo` compares main with main, and calls with calls, a rollout with two calls counting as much as one with one.
-5. At most `calls` requests of a message are made, in at most `rounds` messages; what still asks then is malformed.
-6. Demonstrations add sums column by column, and answer other questions without a call; they call whom the recipe names,
-   in turn, and no more at once or in a row than it allows.
-7. A call that fails ends its episode, which names the role; other episodes go on.
+2. A call reads its request and nothing else; it has its own number, parent and sequence of tokens.
+3. The order in which calls finish changes nothing: the tables are the same, and so are the advantages of `m_grpo` in
+   both alignments.
+4. `m_grpo` compares main with main, and calls with calls; a rollout with two calls counts as much as one with one.
+5. At most `calls` requests of a message are made, in at most `rounds` messages; a message that still asks then is
+   malformed.
+6. Demonstrations add sums column by column, and answer other questions without a call; they call the roles of the
+   recipe in turn, and no more at once or in a row than it allows.
+7. A call that fails ends its episode, whose error names the role; other episodes go on.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ ADD = functools.partial(Sums, digits=2)
 
 
 def lead(turn: int, seen: Observation) -> str:
-    """Asks for both columns at once, and puts the reports together."""
+    """Asks for both columns at once, and combines the reports."""
     question, *reports = (seen.text or "").split("\n")
     if not reports:
         return f"ask {'; '.join(columns_of(question))}"
@@ -48,7 +50,7 @@ def add(turn: int, seen: Observation) -> str:
 
 @dataclass
 class Late(Policy):
-    """Answers as another function does, after seconds that depend on what it reads."""
+    """Answers as another function does, after a delay that depends on what it reads."""
 
     answers: Any
     seconds: Any

@@ -71,7 +71,7 @@ def _advances(table: StepTable, order: Int[Tensor, " rows"]) -> Float[Tensor, " 
     _, last = table.timeline("trajectory")
     place = torch.cat([last.new_zeros(1), last[:-1]]).cumsum(0)  # which trajectory, in timeline order
     progress = table["progress"].double()[order].clamp_min(0.0)
-    floor = place * (progress.max() + 1)  # raises each trajectory above the earlier ones: one running maximum serves all
+    floor = place * (progress.max() + 1)  # raises each trajectory above earlier ones, so one running maximum serves all
     lifted = progress + floor
     earlier = torch.cat([floor[:1], lifted.cummax(0).values[:-1]])
     new = lifted > torch.maximum(earlier, floor)

@@ -40,8 +40,8 @@ class AdaptiveTemperature:
 
     def __init__(self, *, strength: Strength = 0.05, quantile: Fraction = 0.8, released_sign: bool = False) -> None:
         self.strength, self.quantile, self.released_sign = strength, quantile, released_sign
-        self.scale: EntropyScale | None = None  # of the iteration before
-        self._step, self._seen = -1, torch.zeros(0)  # entropies of iteration `_step`, however often it collects
+        self.scale: EntropyScale | None = None  # made from the iteration before
+        self._step, self._seen = -1, torch.zeros(0)  # entropies of iteration `_step`, from all its calls
 
     async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
         """Play all plays with the temperatures of this iteration, and record their entropies for the next scale."""

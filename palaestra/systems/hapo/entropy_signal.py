@@ -11,7 +11,7 @@ from torch import Tensor
 
 from palaestra.errors import InvalidData
 
-SMALLEST = 1e-8  # entropy below which tokens count as equally certain
+SMALLEST = 1e-8  # tokens with an entropy below it count as equally certain
 ROUNDING = 1e-4  # how far below 0 a float32 sum of −p log p may fall
 
 

@@ -72,7 +72,7 @@ def test_4_attempts() -> None:
     )
     found = foresight(table, scale="none")
     assert found.tolist() == pytest.approx([0.3, 0.5, 0.5, -0.3, -0.5, -0.5])
-    longer = table.take(torch.tensor([0, 1, 1, 1, 2, 3, 4, 5]))  # a longer attempt counts once too
+    longer = table.take(torch.tensor([0, 1, 1, 1, 2, 3, 4, 5]))  # a longer attempt also counts once
     assert foresight(longer.replace(turn=range(8)), scale="none")[1:5].tolist() == pytest.approx([0.5] * 4)
 
 

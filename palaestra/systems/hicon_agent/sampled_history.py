@@ -74,22 +74,20 @@ class SampledHistory(Context):
 
     The policy thus learns to act with long and with short histories. A turn whose observation is left out keeps the ids
     of its response. Leaving an observation out breaks the prefix, so from turn k + 1 on every turn is its own segment.
+
+    Args:
+        most: the largest k. Higher: longer prompts. Usual: 2.
+        lam: the exponent of p(k). Higher: long histories more often; 0: all equally often. Usual: 1.
+        compress: show no past observation, whatever k is, which makes prompts much shorter; the strategy
+            `dual_branch` then adds a twin that shows them.
+        seed: for sampling k; episodes of the same group and sample get the same k.
+
+    Differs from the authors' code: they leave hidden states of past observations out from the 6th of 36 layers on,
+        so that lower layers still read them. Here the tokens are left out at the input, which suits small models
+        with few layers and needs no change of the engine.
     """
 
     def __init__(self, *, most: Count = 2, lam: float = 1.0, compress: bool = False, seed: int = 0) -> None:
-        """
-        Args:
-            most: the largest k. Higher: longer prompts. Usual: 2.
-            lam: the exponent of the distribution of k. Higher: long histories more often; 0: all equally often. Usual:
-                1.
-            compress: show no past observation, whatever k is, which makes prompts much shorter; the strategy
-                `dual_branch` then adds a twin that shows them.
-            seed: for sampling k; episodes of the same group and sample get the same k.
-
-        Differs from the authors' code: they leave hidden states of past observations out from the 6th of 36 layers on,
-            so that lower layers still read them. Here the tokens are left out at the input, which suits small models
-            with few layers and needs no change of the engine.
-        """
         self._most, self._lam, self._compress, self._seed = most, lam, compress, seed
 
     def start(self, renderer: Renderer) -> _Remembered:

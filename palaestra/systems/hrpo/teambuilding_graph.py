@@ -9,7 +9,7 @@ from palaestra.data import derive
 from palaestra.errors import InvalidData
 
 ROLES = ("searcher", "coder", "writer", "analyst", "critic", "planner")
-# Topic → the roles that its queries need.
+# For each topic, the roles that its queries need.
 TOPICS: dict[str, tuple[str, ...]] = {
     "weather": ("searcher",),
     "sorting": ("coder",),
@@ -78,7 +78,7 @@ class Team:
         if not self.roles:
             raise InvalidData(
                 where="team",
-                what="it has no agent, so nobody answers.",
+                what="it has no agent, so there is no answer.",
                 remedy="Add an agent before the team is executed; `exit` is not legal on an empty team.",
             )
         reached = {len(self.roles) - 1}
@@ -104,12 +104,12 @@ class Prices:
 
     exempt: int
     step: float  # the price of every agent that is added
-    duplicate: float  # a further price, if the team had its role already and it hears nobody
+    duplicate: float  # a further price, if the team had its role already and it hears no agent
     delete: float  # the price of deleting an agent that was added just before
     use: float  # the gain for each agent that is heard for the first time
 
     def of_adding(self, place: int, before: Team, after: Team) -> float:
-        """The score of the action number `place` (from 0) that added the last agent of `after`."""
+        """The score of building action number `place` (from 0), which added the last agent of `after`."""
         if place < self.exempt:
             return 0.0
         new = len(after.roles) - 1
@@ -119,5 +119,5 @@ class Prices:
         return self.use * len(first) - self.step - self.duplicate * twice
 
     def of_deleting(self, place: int, *, just_added: bool) -> float:
-        """The score of the action number `place` that deleted the last agent."""
+        """The score of building action number `place`, which deleted the last agent."""
         return -self.delete if place >= self.exempt and just_added else 0.0

@@ -145,7 +145,7 @@ def test_teams_refuse_what_has_no_order() -> None:  # rule 5
         Team(roles=(0, 1), edges=frozenset({(1, 2)})).order()
     with pytest.raises(InvalidData, match=r"agents \[0, 1\] wait for each other: the edges have a cycle"):
         Team(roles=(0, 1, 2), edges=frozenset({(0, 1), (1, 0)})).order()
-    with pytest.raises(InvalidData, match="no agent, so nobody answers"):
+    with pytest.raises(InvalidData, match="no agent, so there is no answer"):
         execute(Team(), frozenset({0}), faults=0, roles=6, seed=0)
     whole = Team(roles=(0, 1, 2), edges=frozenset({(0, 2), (1, 2)}))
     assert whole.without_last() == Team(roles=(0, 1))

@@ -45,7 +45,7 @@ class Member:
 
 
 def draw_probabilities(weights: Sequence[float], temperature: float) -> np.ndarray:
-    """softmax(weights / temperature): float64 (instructions,)."""
+    """The probability of each instruction, softmax(weights / temperature): float64 (instructions,)."""
     scaled = np.asarray(weights, np.float64) / temperature
     scores = np.exp(scaled - scaled.max())
     found: np.ndarray = scores / scores.sum()
@@ -133,7 +133,7 @@ class InstructionPopulation:
 
     @property
     def instruction(self) -> str | None:
-        """The instruction of the largest weight, for evaluations; None, if it is the empty one."""
+        """The instruction of the largest weight, for evaluations; None, if it is ""."""
         return max(self.members, key=lambda member: member.weight).text or None
 
     @property

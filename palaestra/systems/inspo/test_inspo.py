@@ -34,7 +34,7 @@ def test_one_instruction_a_group(tiny: Any) -> None:  # rules 1, 2
     told = {t.group: {s.observation.instruction for s in t.steps} for t in found}
     assert all(len(texts) == 1 for texts in told.values())
     assert {texts.pop() for texts in told.values()} == {"look at line 1.", None}
-    assert [member.weight for member in population.members] == [0.25, 0.25]  # nobody succeeded
+    assert [member.weight for member in population.members] == [0.25, 0.25]  # every episode failed
     assert {t.info["instruction"] for t in found} == {"look at line 1.", ""}
     assert rollout.metrics["instruction/size"] == 2 and rollout.metrics["instruction/0/probability"] == 0.5
     again = InstructionPopulation(instructions=("look at line 1.", ""), every=None)

@@ -30,7 +30,12 @@ class MuonClip(Optimizer):
         module: what is trained; its language models are measured from now on (`AttentionMeter`).
         tau: > 0, the bound on the logits; infinity is `muon`. Lower: attention stays softer. Usual: 100.
         matrices: the optimizer of the matrices: "muon", or "adamw", which is AdamW with QK-Clip.
-        lr, momentum, weight_decay, betas, eps, warmup, decay, total_steps, clip, apart: as in `muon`.
+        lr: highest learning rate, as for `muon`. Higher: faster, until it diverges. Usual: 2e-4, small models 1e-3.
+        momentum: in [0, 1), of the matrices. Higher: smoother, slower to turn. Usual: 0.95.
+        weight_decay: per unit of learning rate, of matrices and embeddings. Usual: 0.1; 0 for short fine-tuning.
+        betas, eps: of AdamW, for the other parameters.
+        warmup, decay, total_steps, clip: as in `adamw`.
+        apart: names of modules whose matrices AdamW trains: heads of policies and critics.
 
     Raises: RecipeError, for a decay without `total_steps`; ContractError, if there is no matrix to train, or if the
         attention cannot be bounded by its projections; InvalidData, for a logit that is not finite.

@@ -56,7 +56,7 @@ def calls_of(table: StepTable, *, main: str | None, where: str) -> Calls:
 
 
 def _parents(table: StepTable, where: str) -> Int[Tensor, " rows"]:
-    """The turn that called each row; −1 without one."""
+    """The turn that called each row; −1 for a row without parent."""
     if "parent" not in table:
         return torch.full((len(table),), -1)
     labels = table.labels("parent")

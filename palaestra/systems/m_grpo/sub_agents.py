@@ -24,7 +24,7 @@ Subs = Annotated[tuple[str, ...], pydantic.Field(min_length=1)]
 
 
 def requests_of(text: str, subs: Sequence[str] = (SUB,)) -> list[tuple[str, str]]:
-    """The calls that a message makes, as pairs of sub-agent and request; empty for a message that calls nobody.
+    """The calls that a message makes, as pairs of sub-agent and request; empty for a message without calls.
 
     `ask this; that` calls the first sub-agent twice; `ask finder: this; adder: that` calls the sub-agents that it
     names.

@@ -97,7 +97,7 @@ def test_2_calls_are_sequences_of_their_own() -> None:
     subs = [step for step in played.steps if step.agent == "sub"]
     assert [(s.invocation, s.parent, s.segment) for s in subs] == [(1, 0, 4096), (2, 0, 8192), (3, 3, 12288)]
     assert [s.observation.text for s in subs] == ["3 + 8", "1 + 2", "3 + 8"]
-    assert subs[0].prompt.tolist() == subs[2].prompt.tolist()  # nothing of an earlier call is in a later one
+    assert subs[0].prompt.tolist() == subs[2].prompt.tolist()  # a later call does not read an earlier one
     assert all(step.terminated for step in subs)
     assert [s.parent for s in played.steps if s.agent == "main"] == [None] * 3
 

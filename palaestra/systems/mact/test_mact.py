@@ -60,7 +60,7 @@ def test_2_who_reads_what() -> None:
 def test_2_the_judge_has_a_share() -> None:
     (played,) = play(mact, team(["execute: a", "execute: b", "correct"], executor=["e0", "e1", "mud"], answerer=right))
     reads = {step.turn: step.info.get("reads") for step in played.steps}
-    assert (reads[3], reads[5], reads[7]) == ((2, 0), (2, 4, 0), (2, 4, 5))  # nobody reads the last judgment
+    assert (reads[3], reads[5], reads[7]) == ((2, 0), (2, 4, 0), (2, 4, 5))  # no role reads the last judgment
     table = StepTable.from_trajectories([played])
     readings = readings_of(table, own=False, replies=False, where="test")
     assert descendant_return(table, readings, gamma=1.0).tolist() == [1.0] * 6 + [0.0, 1.0]

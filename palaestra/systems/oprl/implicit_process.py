@@ -41,6 +41,19 @@ class ImplicitProcess(StatefulPart):
 
     With several trainable policies each has a second model, and one loss trains them together. Steps of other policies
     have no step reward (NaN) and count in no Q.
+
+    Args:
+        beta: > 0. Higher: larger step rewards, and a model that changes less for the same preference. Usual: 0.05.
+        over: "mean" divides Q by the number of steps, as in the public code; "sum" is the paper's.
+        pairs: "one_to_one" pairs the best with the worst, the second best with the second worst, and so on, each
+            trajectory at most once; "all" takes every unequal pair of a group, as in the public code.
+        update: "after" scores a batch before it learns from it; "before" learns first.
+        updates: gradient steps on each batch. Higher: the model follows sooner and overfits sooner. Usual: 1.
+        normalize: "batch_norm" divides all step rewards by the largest |sum from a step to the end| of the batch.
+        lr: the learning rate of the second model's own AdamW. Usual: 1e-6 for large models, 1e-3 for small ones.
+        clip: the largest norm of its gradient. Usual: 10.
+        model: a folder with the weights to begin with, instead of a copy of the policy; it must share the policy's
+            tokenizer.
     """
 
     def __init__(
@@ -56,20 +69,6 @@ class ImplicitProcess(StatefulPart):
         clip: Positive = 10.0,
         model: str | None = None,
     ) -> None:
-        """
-        Args:
-            beta: > 0. Higher: larger step rewards, and a model that changes less for the same preference. Usual: 0.05.
-            over: "mean" divides Q by the number of steps, as in the public code; "sum" is the paper's.
-            pairs: "one_to_one" pairs the best with the worst, the second best with the second worst, and so on, each
-                trajectory at most once; "all" takes every unequal pair of a group, as in the public code.
-            update: "after" scores a batch before it learns from it; "before" learns first.
-            updates: gradient steps on each batch. Higher: the model follows sooner and overfits sooner. Usual: 1.
-            normalize: "batch_norm" divides all step rewards by the largest |sum from a step to the end| of the batch.
-            lr: the learning rate of the second model's own AdamW. Usual: 1e-6 for large models, 1e-3 for small ones.
-            clip: the largest norm of its gradient. Usual: 10.
-            model: a folder with the weights to begin with, instead of a copy of the policy; it must share the policy's
-                tokenizer.
-        """
         self._beta, self._over, self._every = beta, over, pairs == "all"
         self._update, self._updates, self._normalize = update, updates, normalize
         self._lr, self._clip, self._folder = lr, clip, model

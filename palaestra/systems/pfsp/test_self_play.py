@@ -302,7 +302,7 @@ def test_6_a_pool_for_each_agent() -> None:
     both = [SelfPlay(policy="one", self_share=0.5), SelfPlay(policy="two", self_share=0.0)]
     played, _ = arena.run(both, plays=arena.plays(groups=8))
     found = {tuple(step.policy for step in trajectory.steps) for trajectory in played}
-    assert found == {("one@0", "two"), ("one", "two@0")}  # never two opponents
+    assert found == {("one@0", "two"), ("one", "two@0")}  # there is only one opponent per game
     games = [strategy.pool.members[0].games for strategy in both]
     assert min(games) > 0 and sum(games) == len(played)
 
@@ -315,7 +315,7 @@ def test_7_state() -> None:
     state = strategy.state_dict()
     other, again = Arena(network(seed=9)), SelfPlay(self_share=0.0, every=1, size=3)
     again.load_state_dict(state)
-    assert again.state_dict() == state  # before anything is played
+    assert again.state_dict() == state  # before the first play
     rig(other.policies["main"], 2)
     again_played, _ = other.run(again, 3)
     played, _ = arena.run(strategy, 3)

@@ -76,7 +76,7 @@ def _final(table: StepTable, score: Float[Tensor, " rows"], counts: Bool[Tensor,
 
 def _refuse_out_of_range(name: str, values: Tensor, counts: Tensor, maximum: float) -> None:
     """Raise InvalidData if a value that counts, divided by its maximum, is not in [0, 1]."""
-    wrong = counts & ~((values >= 0) & (values <= 1))  # NaN is outside too
+    wrong = counts & ~((values >= 0) & (values <= 1))  # NaN counts as outside
     if bool(wrong.any()):
         first = float(values[wrong][0]) * maximum
         raise InvalidData(

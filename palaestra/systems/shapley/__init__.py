@@ -109,7 +109,7 @@ def _teams(table: StepTable, roles: Key, joins: Tensor, counts: Tensor) -> Int[T
     episodes = int(table["trajectory"].max()) + 1 if len(table) else 0
     team = torch.zeros(episodes, dtype=torch.int64)
     one = torch.zeros(roles.size, dtype=torch.int64).index_copy_(0, roles.codes, torch.arange(len(table)))
-    one = one[joins]  # a row of each role that took part
+    one = one[joins]  # one row of each role that took part
     team.index_add_(0, table["trajectory"][one], 1 << table["agent"][one])
     team = team[table["trajectory"]]
     empty = (counts & (team == 0)).nonzero()

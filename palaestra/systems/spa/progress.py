@@ -42,6 +42,22 @@ class Progress(StatefulPart):
 
     The estimator reads the observation and the action of each step: vectors and an action's index for network policies,
     the tokens of prompt and response for language policies.
+
+    Args:
+        alpha: ≥ 0, the factor of the contributions. Usual: 1.
+        beta: ≥ 0, the bonus. Higher: fewer impossible actions, and longer episodes, which collect more of it.
+            Usual: 0.5 with returns after a fixed number of steps; far less where an episode can go on without
+            reaching its goal.
+        explore: iterations whose episodes are collected; then the estimator is fitted to all of them, once. 0: it
+            learns from every iteration's episodes, after it has scored them.
+        epochs: passes over the episodes of one fit. Usual: 1 for large models, 4 and more for small ones.
+        batch: episodes of one gradient step.
+        weight_by_steps_left: multiply r_k by the number of steps after k, so that the last one gets 0, as the
+            public code does; it is there to reproduce that code.
+        hidden: width of the estimator.
+        memory: False makes c_k depend on step k alone.
+        lr: the learning rate of the estimator's own AdamW.
+        clip: the largest norm of its gradient.
     """
 
     def __init__(
@@ -58,23 +74,6 @@ class Progress(StatefulPart):
         lr: Positive = 1e-3,
         clip: Positive = 1.0,
     ) -> None:
-        """
-        Args:
-            alpha: ≥ 0, the factor of the contributions. Usual: 1.
-            beta: ≥ 0, the bonus. Higher: fewer impossible actions, and longer episodes, which collect more of it.
-                Usual: 0.5 with returns after a fixed number of steps; far less where an episode can go on without
-                reaching its goal.
-            explore: iterations whose episodes are collected; then the estimator is fitted to all of them, once. 0: it
-                learns from every iteration's episodes, after it has scored them.
-            epochs: passes over the episodes of one fit. Usual: 1 for large models, 4 and more for small ones.
-            batch: episodes of one gradient step.
-            weight_by_steps_left: multiply r_k by the number of steps after k, so that the last one gets 0, as the
-                public code does; it is there to reproduce that code.
-            hidden: width of the estimator.
-            memory: False makes c_k depend on step k alone.
-            lr: the learning rate of the estimator's own AdamW.
-            clip: the largest norm of its gradient.
-        """
         self._alpha, self._beta, self._weighted = alpha, beta, weight_by_steps_left
         self._explore, self._epochs, self._batch = explore, epochs, batch
         self._hidden, self._memory, self._lr, self._clip = hidden, memory, lr, clip

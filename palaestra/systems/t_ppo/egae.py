@@ -68,7 +68,7 @@ def egae(
         target_lam=1.0,
     )
     row = table.token_row if level == "token" else torch.arange(len(table))
-    assert estimate.target is not None  # `lambda_return` gives one
+    assert estimate.target is not None  # `lambda_return` always gives a target
     target = torch.where(_finished(table, chain)[row], estimate.target, torch.nan)
     if not whiten:
         return Credit(estimate.advantage, target)

@@ -48,7 +48,7 @@ class WindowRunner:
     def __init__(self, setup: RunSetup, settings: RolloutSettings) -> None:
         self._size = settings.window
         self._environment = setup.environment_name
-        self._windows: dict[tuple[str, int], Window] = {}  # by group and sample; none outside of `collect`
+        self._windows: dict[tuple[str, int], Window] = {}  # by group and sample; empty outside of `collect`
         self._runner = EpisodeRunner(setup, settings, self._open)
         self._suspended: list[Suspended] = []
 

@@ -20,9 +20,9 @@ class DualBranch:
 
     Twins are samples of the same group, marked by the columns `branch` (0: the sampled trajectory, 1: a twin) and
     `pair` (equal for both). To compare a twin with twins only, give the estimator `by: [group, branch]`. Twins cost no
-    environment step and no generated token, but each is a further sequence of the update. A trajectory has no twin where
-    its prompts are the same in both branches, as in a single turn, or where the uncompressed prompt does not fit the
-    model's context.
+    environment step and no generated token, but each is a further sequence of the update. A trajectory has no twin
+    where its prompts are the same in both branches, as in a single turn, or where the uncompressed prompt does not fit
+    the model's context.
 
     Metrics: branch/twins (the share of trajectories that have a twin); branch/read (the sum of squared prompt lengths
         as a share of the twins', which is what compression leaves of the attention cost).

@@ -1,7 +1,5 @@
-"""Inquiry: one agent is given an answer and asks a question that it answers; another looks for the answer.
-
-Knows facts between named entities, searches, questions along facts, and when a question is one. Knows nothing of who
-acts, nor of what questions are worth.
+"""The environment `inquiry`: a proposer gets an answer and asks a question for it, and a solver searches for the
+answer.
 """
 
 from __future__ import annotations
@@ -28,22 +26,22 @@ Fault = Literal["", "unasked", "unknown words", "leak", "too long", "few searche
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """How far one episode is. Frozen: a snapshot is the state itself."""
+    """The state of an episode. It is frozen, so a snapshot is the state itself."""
 
     graph: Graph
     seed: int
     answer: str
-    question: tuple[str, ...] = ()  # where it begins, and the relations that lead on; empty: not asked yet
-    documents: tuple[Fact, ...] = ()  # what the proposer has read
+    question: tuple[str, ...] = ()  # the entity where it begins, and the relations to follow; empty: not asked yet
+    documents: tuple[Fact, ...] = ()  # the facts that the proposer has read
     searches: frozenset[str] = frozenset()
     turn: int = 0  # of the present part: the proposer's, or one attempt
-    found: tuple[Fact, ...] = ()  # by the present attempt
+    found: tuple[Fact, ...] = ()  # the facts that the present attempt has read
     attempt: int = 0
     solved: int = 0
     proposed: bool = True
 
     def forward(self, question: Sequence[str], facts: Sequence[Fact] | None = None) -> str | None:
-        """Where a question leads, by these facts alone or by all; None: nowhere."""
+        """The entity to which a question leads, by these facts alone or by all of them; None, if it leads nowhere."""
         graph, (place, *relations) = self.graph, question
         known = set(graph.facts if facts is None else facts)
         entity = graph.names.index(place) if place in graph.names else -1
@@ -207,7 +205,7 @@ class Inquiry:
         return StepResult(observations={}, rewards={name: reward}, terminated=over, info=dict(info))
 
     def _fault(self, state: State, question: Sequence[str]) -> Fault:
-        """Why a proposed question does not count; nothing if it does."""
+        """Why a proposed question does not count; "" if it does."""
         graph = state.graph
         if len(question) < 2 or question[0] not in graph.names or set(question[1:]) - set(graph.words):
             return "unknown words"
@@ -230,7 +228,9 @@ class Inquiry:
         return state.forward(question, (*state.documents, *noise)) == state.answer
 
     def _about(self, state: State, words: Sequence[str], *, incoming: bool) -> list[Fact]:
-        """Facts that a search shows, of these relations if it names any; those leading to the entity first, or last."""
+        """The facts that a search shows, of the relations that it names, if any; facts that lead to the entity come
+        first or last.
+        """
         graph = state.graph
         wanted = {graph.words.index(word) for word in words if word in graph.words}
         named = {graph.names.index(word) for word in words if word in graph.names}
@@ -244,7 +244,7 @@ class Inquiry:
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """The proposer goes back from the answer, one search a hop, and asks; the solver searches hop by hop."""
+        """The proposer goes back from the answer, with one search per hop, and asks; the solver searches hop by hop."""
         state = self._playing()
         words = self._expert_solver(state) if state.question else self._expert_proposer(state)
         return Action(text=" ".join(words))
@@ -296,7 +296,8 @@ class Inquiry:
 
 
 def _walk(graph: Graph, hops: int, draw: random.Random) -> list[Fact]:
-    """Facts one after the other, as many as asked for if there is such a way, that visit no entity twice."""
+    """Facts that follow each other and visit no entity twice: `hops` of them, or the longest such way that was found.
+    """
     best: list[Fact] = []
     for _ in range(50):
         entity = draw.choice(sorted({fact[0] for fact in graph.facts}))

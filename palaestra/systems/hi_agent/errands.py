@@ -1,5 +1,4 @@
-"""The environment `errands`: a planner names the next place and a walker goes there, until a list of errands is done.
-"""
+"""The environment `errands`: a planner names the next place and a walker goes there, until all errands are done."""
 
 from __future__ import annotations
 

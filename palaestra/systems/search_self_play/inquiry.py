@@ -296,8 +296,7 @@ class Inquiry:
 
 
 def _walk(graph: Graph, hops: int, draw: random.Random) -> list[Fact]:
-    """Facts that follow each other and visit no entity twice: `hops` of them, or the longest such way that was found.
-    """
+    """Facts that follow each other and visit no entity twice: `hops` of them, or the longest such way found."""
     best: list[Fact] = []
     for _ in range(50):
         entity = draw.choice(sorted({fact[0] for fact in graph.facts}))

@@ -151,7 +151,7 @@ class Teambuilding:
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """Add each needed role once, hearing the other needed roles that are there, and exit."""
+        """Adds each needed role once, hearing those of the others that are there, and exits."""
         state = self._playing()
         team, index = state.team, self.actions.index
         if state.asked is not None:

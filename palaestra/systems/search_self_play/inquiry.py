@@ -244,7 +244,7 @@ class Inquiry:
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """The proposer goes back from the answer, with one search per hop, and asks; the solver searches hop by hop."""
+        """The proposer goes back from the answer, one search a hop, and asks; the solver searches hop by hop."""
         state = self._playing()
         words = self._expert_solver(state) if state.question else self._expert_proposer(state)
         return Action(text=" ".join(words))

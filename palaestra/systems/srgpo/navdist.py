@@ -175,7 +175,7 @@ class Navdist:
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """A step of a shortest way. The expert knows where the target is, even while the agent does not."""
+        """A step of a shortest way; it knows where the target is, also while the agent does not."""
         field, here = self._playing(), self._walked[-1]
         move = min(field.open(here), key=lambda m: field.distance[field.next(here, m)])  # type: ignore[index]
         return Action(text=move, value=ACTIONS.index(move))

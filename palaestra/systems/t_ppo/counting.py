@@ -166,9 +166,7 @@ class Counting:
         )
 
     def _vector(self, shown: str, left: int) -> np.ndarray:
-        """One-hot: the item, the last number; then whether there was a mistake, and the items left as a share of the
-        row and of the longest row.
-        """
+        """One-hot: the item, the last number; then slip, share of the row that is left, items left of the longest."""
         found = np.zeros(self.vector_size, np.float32)
         items = len(self._letters) + 1
         found[len(self._letters) if shown == MARK else self._letters.index(shown)] = 1

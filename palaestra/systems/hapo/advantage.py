@@ -27,8 +27,8 @@ from palaestra.registry import Degrees, Positive, register
         Clash(
             options={"average": ("token",)},
             other=SettingPattern(key="aggregate.how", values=("sequence-mean", "step-mean", "trajectory-step-mean")),
-            why="Its advantages sum to 0 over the tokens of a group; an average over a trajectory's own tokens "
-            "corrects for length a second time.",
+            why="Its advantages sum to 0 over a group's tokens; an average over a trajectory's own tokens would change "
+            "that.",
             ways="Set aggregate.how=token-mean, or advantage.hapo.average=trajectory.",
         ),
     ),

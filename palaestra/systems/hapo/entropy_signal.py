@@ -80,7 +80,11 @@ def entropy_scale(
     """
     measured = entropy if counts is None else entropy[counts]
     if not len(measured):
-        raise InvalidData(where="entropy_scale(…)", what="no token counts, so there is no entropy to measure.")
+        raise InvalidData(
+            where="entropy_scale(…)",
+            what="no token counts, so there is no entropy to measure.",
+            remedy="Give at least one token that counts.",
+        )
     ordered = _logarithm(measured).sort().values
     pivot = float(ordered[round(quantile * (len(ordered) - 1))])
     away = ordered - pivot

@@ -261,7 +261,11 @@ class InstructionPopulation:
         Raises: CheckpointError, if the population is empty.
         """
         if not state["members"]:
-            raise CheckpointError(where=WHERE, what="the checkpoint's population of instructions is empty.")
+            raise CheckpointError(
+                where=WHERE,
+                what="the checkpoint's population of instructions is empty.",
+                remedy="Resume from another checkpoint, or start a new run.",
+            )
         self.members = [Member(**member) for member in state["members"]]
         self.failures = [Failed(*failed) for failed in state["failures"]]
         self._given = int(state["given"])

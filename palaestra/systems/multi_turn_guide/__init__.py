@@ -73,5 +73,9 @@ def _most(table: StepTable, counts: Tensor, maximum: int | None) -> Tensor:
         )
     most = table["maximum"].double()
     if bool((most[counts] < 1).any()):
-        raise InvalidData(where=WHERE, what=f"a game's `maximum` is {float(most[counts].min()):g}, below 1.")
+        raise InvalidData(
+            where=WHERE,
+            what=f"a game's `maximum` is {float(most[counts].min()):g}, below 1.",
+            remedy="Let the environment give the number of positive rewards that the game can give, at least 1.",
+        )
     return most

@@ -29,7 +29,11 @@ def win_rate(wins: float, draws: float, games: float) -> float:
     0.5
     """
     if min(wins, draws, games) < 0 or wins + draws > games:
-        raise InvalidData(where="win_rate", what=f"{wins} wins and {draws} draws in {games} games are impossible.")
+        raise InvalidData(
+            where="win_rate",
+            what=f"{wins} wins and {draws} draws in {games} games are impossible.",
+            remedy="Give numbers from 0 whose wins and draws are at most the games.",
+        )
     return (wins + draws / 2 + 1) / (games + 2)
 
 

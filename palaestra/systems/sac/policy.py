@@ -211,7 +211,11 @@ def layers(widths: Sequence[int], *, seed: int) -> nn.Sequential:
 def _stored(folder: Path, here: Mapping[str, Any]) -> dict[str, Any]:
     """The architecture of a saved actor. Raises: CheckpointError, if there is none, or one of other sizes."""
     if not (folder / ARCHITECTURE).exists():
-        raise CheckpointError(where=str(folder), what=f"it holds no policy `sac_actor` (no file {ARCHITECTURE}).")
+        raise CheckpointError(
+            where=str(folder),
+            what=f"it holds no policy `sac_actor` (no file {ARCHITECTURE}).",
+            remedy="Set `model` to a folder that a policy `sac_actor` was saved in, or leave it out.",
+        )
     there: dict[str, Any] = json.loads((folder / ARCHITECTURE).read_text())
     for key, what in (("size", "reads vectors"), ("numbers", "gives actions")):
         if there[key] != here[key]:

@@ -104,7 +104,11 @@ def _edges(table: StepTable, by: Columns) -> Key:
         reached = torch.where((reached < 0) & table["terminated"], end, reached)
     missing = reached < 0
     if bool(missing.all()):
-        raise MissingColumn(where="advantage: salt, column `next_key`", what="no row has a value in it.")
+        raise MissingColumn(
+            where="advantage: salt, column `next_key`",
+            what="no row has a value in it.",
+            remedy="Let the environment fill `Observation.state_key`.",
+        )
     alone = int(reached.max()) + torch.cumsum(missing, 0)
     following = Key(*compact(torch.where(missing, alone, reached)), ("next_key",))
     return table.key(*by, "state_key", "action_key") & following

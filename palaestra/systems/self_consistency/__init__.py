@@ -43,7 +43,11 @@ def self_consistency(
         named = torch.tensor([label == stratum for label in table.labels("stratum")] + [False])
         answers = answers & named[table["stratum"]]
     if not bool(answers.any()):
-        raise InvalidData(where="reward: self_consistency", what=f"no row is an answer (stratum: {stratum}).")
+        raise InvalidData(
+            where="reward: self_consistency",
+            what=f"no row is an answer (stratum: {stratum}).",
+            remedy="Leave `stratum` out, or name a stratum that the table has.",
+        )
     same, peers = table.key(*by, "action_key"), table.key(*by)
     count = torch.zeros(same.size).index_add_(0, same.codes, answers.float())[same.codes] * answers
     most = torch.zeros(peers.size).scatter_reduce_(0, peers.codes, count, "amax")[peers.codes]

@@ -156,7 +156,8 @@ class Progress(StatefulPart):
         """
         estimator, optimizer = self._started()
         if len(episodes) != len(outcome):
-            raise InvalidData(where=WHERE, what=f"there are {len(outcome)} outcomes for {len(episodes)} episodes.")
+            what = f"there are {len(outcome)} outcomes for {len(episodes)} episodes."
+            raise InvalidData(where=WHERE, what=what, remedy="Give one outcome for each episode.")
         if not len(outcome) or min(outcome) == max(outcome):
             raise NoSignal(
                 where=WHERE,
@@ -266,7 +267,9 @@ class Reader:
 
 def _unreadable(row: Row, lacks: str) -> InvalidData:
     return InvalidData(
-        where=f"{WHERE}, trajectory {row.trajectory.id}, turn {row.step.turn}", what=f"the step has {lacks}."
+        where=f"{WHERE}, trajectory {row.trajectory.id}, turn {row.step.turn}",
+        what=f"the step has {lacks}.",
+        remedy="Use this reward with policies that act by tokens, or by action indices on vectors.",
     )
 
 
@@ -280,7 +283,7 @@ def progress_rewards(
     """
     if contribution.shape != executable.shape:
         what = f"there are {len(contribution)} contributions for {len(executable)} steps."
-        raise InvalidData(where=WHERE, what=what)
+        raise InvalidData(where=WHERE, what=what, remedy="Give one contribution for each step.")
     if alpha < 0 or beta < 0:
         raise InvalidData(where=WHERE, what=f"alpha {alpha} or beta {beta} is negative.", remedy="Use 0 or more.")
     reward = alpha * contribution.double() + beta * executable.double()
@@ -294,7 +297,7 @@ def progress_loss(contribution: Tensor, turns: Tensor, outcome: Tensor) -> Tenso
     """
     if int(turns.sum()) != len(contribution):
         what = f"there are {len(contribution)} contributions for episodes of {int(turns.sum())} turns."
-        raise InvalidData(where=WHERE, what=what)
+        raise InvalidData(where=WHERE, what=what, remedy="Give one contribution for each turn.")
     total = contribution.new_zeros(len(turns))
     total = total.index_add(0, torch.repeat_interleave(torch.arange(len(turns)), turns), contribution)
     return (total - outcome.to(total.dtype)) ** 2

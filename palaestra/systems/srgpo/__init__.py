@@ -77,6 +77,7 @@ def _scores(table: StepTable, counts: Tensor) -> Tensor:
         raise InvalidData(
             where="advantage: srgpo",
             what=f"the table has {int(counts.sum())} rows that count; a comparison needs 2.",
+            remedy="Play more episodes in an iteration: rollout.tasks × rollout.group.",
         )
     missing = (~score.isfinite() & counts).nonzero()
     if len(missing):

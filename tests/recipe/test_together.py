@@ -57,12 +57,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (
         {"advantage": ["canon", "whiten"]},
         """`canon` does not go with `whiten`.
-  Dividing by a deviation undoes what the two halves of a group differ in.""",
+  Dividing by a deviation removes the difference between the two halves of a group.""",
     ),
     (
         {"advantage": ["canon", {"grpo": {"scale": "std"}}]},
         """`canon` does not go with `grpo`.
-  Dividing by a deviation undoes""",
+  Dividing by a deviation removes""",
     ),
     (
         {"selection": ["resample_on_correct", "constant_groups"]},

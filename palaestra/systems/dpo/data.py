@@ -1,9 +1,9 @@
-"""Pairs from an environment: a policy answers each task several times, and the best answer is preferred to the worst.
+"""Make pairs from an environment: a policy answers each task several times; the best and the worst answer are a pair.
 
     python -m palaestra.systems.dpo.data dpo --tasks 2400 --samples 4 --out pairs.jsonl
 
-The policy is that of a recipe after its warm start. Left out are tasks whose first observation the recipe's evaluation
-shows too, and tasks whose answers are all equally good.
+The policy is that of a recipe after its warm start. Tasks whose first observation is also in the recipe's evaluation,
+and tasks whose answers all have the same outcome, are left out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from palaestra.training.warm_start import warm_start
 
 
 def pairs(settings: RunSettings, *, tasks: int, samples: int) -> Iterator[dict[str, Any]]:
-    """Records with `prompt`, `chosen` and `rejected`, in the order of tasks."""
+    """Yield records with `prompt`, `chosen` and `rejected`, in the order of tasks."""
     setup = build_setup(settings)
 
     def played(asked: Sequence[Task], each: int) -> list[Trajectory]:
@@ -52,18 +52,18 @@ def pairs(settings: RunSettings, *, tasks: int, samples: int) -> Iterator[dict[s
 
 
 def _messages(trajectory: Trajectory) -> list[Mapping[str, str]]:
-    """What an agent and its environment said, in turns."""
+    """The observations and actions of a trajectory as alternating chat messages."""
     said = ((("user", step.observation.text), ("assistant", step.action.text)) for step in trajectory.steps)
     return [{"role": role, "content": text or ""} for turn in said for role, text in turn]
 
 
 def brief(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record with a text in place of each list of one message."""
+    """Replace each list of one message by its text."""
     return {name: said[0]["content"] if len(said) == 1 else said for name, said in record.items()}
 
 
 def main() -> None:
-    """Write the file that the command line asks for."""
+    """Write a file of pairs; the command line names the recipe, the sizes and the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe")
     parser.add_argument("--tasks", type=int, default=2400)

@@ -67,7 +67,7 @@ class Stages:
         buckets = range(len(limits) + 1)
         self._order = tuple(buckets) if order == "rising" else tuple(reversed(buckets))
         self.stage = 0
-        self._history: list[float] = []  # success of this stage's own tasks, one number per iteration
+        self._history: list[float] = []  # success of this stage's own tasks, iteration by iteration
 
     def bucket(self, difficulty: float) -> int:
         """The bucket of a difficulty, from 0."""

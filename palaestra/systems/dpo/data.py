@@ -2,8 +2,8 @@
 
     python -m palaestra.systems.dpo.data dpo --tasks 2400 --samples 4 --out pairs.jsonl
 
-The policy is that of a recipe after its warm start. Tasks whose first observation is also in the recipe's evaluation,
-and tasks whose answers all have the same outcome, are left out.
+The policy is that of a recipe after its warm start. Left out are tasks whose first observation the recipe's evaluation
+shows too, and tasks whose answers are all equally good.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from palaestra.training.warm_start import warm_start
 
 
 def pairs(settings: RunSettings, *, tasks: int, samples: int) -> Iterator[dict[str, Any]]:
-    """Yield records with `prompt`, `chosen` and `rejected`, in the order of tasks."""
+    """Records with `prompt`, `chosen` and `rejected`, in the order of tasks."""
     setup = build_setup(settings)
 
     def played(asked: Sequence[Task], each: int) -> list[Trajectory]:
@@ -58,7 +58,7 @@ def _messages(trajectory: Trajectory) -> list[Mapping[str, str]]:
 
 
 def brief(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace each list of one message by its text."""
+    """The record with a text in place of each list of one message."""
     return {name: said[0]["content"] if len(said) == 1 else said for name, said in record.items()}
 
 

@@ -48,7 +48,11 @@ def defense_schedule(
     weights = first if iteration.number < switch else second
     judged = torch.stack([table[name].double() for name in PARTS])
     if not bool(((judged >= 0) & (judged <= 1)).all()):
-        raise InvalidData(where="reward: defense_schedule", what=f"{', '.join(PARTS)} must lie in [0, 1].")
+        raise InvalidData(
+            where="reward: defense_schedule",
+            what=f"one of {', '.join(PARTS)} is outside [0, 1].",
+            remedy="Let the environment give these judgments in [0, 1].",
+        )
     names = table.labels("team")
     if team not in names:
         raise InvalidData(

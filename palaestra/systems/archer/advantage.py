@@ -121,7 +121,11 @@ class Archer(StatefulPart):
     def choose(self, trajectories: list[Trajectory], iteration: Iteration) -> list[Trajectory]:
         """Add the episodes, update the critic, and return replayed situations with the policy's present answers."""
         if not self.critics:
-            raise ContractError(where="advantage: archer", what="`choose` was called before `start`.")
+            raise ContractError(
+                where="advantage: archer",
+                what="`choose` was called before `start`.",
+                remedy="Call `start(setup, policies)` first; the training loop does so.",
+            )
         self.ready, self._metrics = iteration.number >= self.warmup, {}
         replayed: list[Trajectory] = []
         for name, critic in self.critics.items():

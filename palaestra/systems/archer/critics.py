@@ -220,4 +220,8 @@ def _encoder(architecture: Mapping[str, Any], model: nn.Module | None, hidden: i
 
 def _refuse_empty(arrays: Sequence[np.ndarray], what: str) -> None:
     if not arrays or min(len(array) for array in arrays) == 0:
-        raise InvalidData(where="TwinCritic", what=f"{what} is empty." if arrays else "no situation is given.")
+        raise InvalidData(
+            where="TwinCritic",
+            what=f"{what} is empty." if arrays else "no situation is given.",
+            remedy="Give at least one situation, and a non-empty array for each situation and utterance.",
+        )

@@ -58,10 +58,18 @@ def interaction(
     for one, rows in zip(DUTIES, duty, strict=True):
         count = torch.zeros(talks.size).index_add_(0, talks.codes, rows.float())
         if bool((count != 1).any()):
-            raise InvalidData(where=WHERE, what=f"{int((count != 1).sum())} discussions do not have exactly one {one}.")
+            raise InvalidData(
+                where=WHERE,
+                what=f"{int((count != 1).sum())} discussions do not have exactly one {one}.",
+                remedy="Give each discussion of a trajectory one row per `stratum`, as the program `discussion` does.",
+            )
     said = torch.where(duty[2], table["score"].double(), 0.0)
     if bool(((said != said.round()) | (said < 0) | (said > 3)).any()):
-        raise InvalidData(where=WHERE, what="a score is not 0 (unreadable), 1, 2 or 3.")
+        raise InvalidData(
+            where=WHERE,
+            what="a score is not 0 (unreadable), 1, 2 or 3.",
+            remedy="Let the program give one of these as `score` of the scorer's row.",
+        )
     score = torch.zeros(talks.size, dtype=torch.float64).index_add_(0, talks.codes, said)
     if scores == "random":
         score = _drawn(table, talks.codes, talks.size, seed).double()

@@ -191,7 +191,12 @@ def edited(said: str, wanted: str) -> float:
 def _type_of(gesture: Mapping[str, Any], row: Row) -> str:
     kind = str(gesture.get("type"))
     if kind not in TYPES:
-        raise InvalidData(where=_place(row), what=f"`{kind}` is not a known type of action.", options=TYPES)
+        raise InvalidData(
+            where=_place(row),
+            what=f"`{kind}` is not a known type of action.",
+            options=TYPES,
+            remedy="Use one of these types in `gesture` and `references`.",
+        )
     return kind
 
 

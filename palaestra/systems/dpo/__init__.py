@@ -76,7 +76,11 @@ def dpo(
     pair, group = batch.unit("pair", where=WHERE), batch.unit("group", where=WHERE)
     counts, outcome = (batch["weight"] > 0) & (pair > 0), batch["outcome"]
     if bool((counts & (outcome != 0) & (outcome != 1)).any()):
-        raise InvalidData(where=WHERE, what="a pair has an outcome other than 1 (preferred) and 0 (not preferred).")
+        raise InvalidData(
+            where=WHERE,
+            what="a pair has an outcome other than 1 (preferred) and 0 (not preferred).",
+            remedy="Give the preferred trajectory of each pair the outcome 1, and the other one 0.",
+        )
     codes, pairs = compact(group * (pair.max() + 1) + pair)
     answer = 2 * codes + (outcome == 0)
     reference = 0.0 if reference_free else torch.where(counts, batch["logprob_reference"], 0.0)

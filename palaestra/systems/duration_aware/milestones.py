@@ -48,7 +48,13 @@ def milestones(
             remedy="Lower `base` or `each`, so that partial credit stays below any valid score.",
         )
     valid, count = table["valid"], table["milestones"]
-    refuse(table, ~((valid == 0) | (valid == 1)), lambda row: f"`valid` is {float(valid[row]):g}.", where=WHERE)
+    refuse(
+        table,
+        ~((valid == 0) | (valid == 1)),
+        lambda row: f"`valid` is {float(valid[row]):g}.",
+        where=WHERE,
+        remedy="Let the environment give `valid`: 1 for a valid result, else 0.",
+    )
     refuse(
         table,
         ~((count >= 0) & (count <= most)),

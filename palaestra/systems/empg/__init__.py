@@ -71,7 +71,11 @@ def empg(
 def _checked(table: StepTable, counts: Tensor) -> Tensor:
     entropy = table["row_entropy"].double()
     if not bool(counts.any()):
-        raise InvalidData(where="advantage: empg", what="every row has weight 0.")
+        raise InvalidData(
+            where="advantage: empg",
+            what="every row has weight 0.",
+            remedy="Let `selection` keep at least one row.",
+        )
     negative = (entropy < 0) & counts
     if bool(negative.any()):
         row = int(negative.nonzero()[0, 0])

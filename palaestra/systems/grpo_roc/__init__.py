@@ -164,7 +164,11 @@ def resample(
     Raises: InvalidData, if `keep` is more than n.
     """
     if keep > len(right):
-        raise InvalidData(where=WHERE, what=f"`keep: {keep}` is more than the {len(right)} trajectories of the group.")
+        raise InvalidData(
+            where=WHERE,
+            what=f"`keep: {keep}` is more than the {len(right)} trajectories of the group.",
+            remedy="Lower `keep`, or raise rollout.group.",
+        )
     failures, successes = np.flatnonzero(~right), np.flatnonzero(right)
     n0, n1 = quotas(len(failures), len(successes), keep=keep, minima=minima)
     if draw is None:

@@ -57,7 +57,13 @@ def tool_bonus(
             remedy="Set `cap` so that `wrong` ≤ `cap` < `right`: a wrong answer earns less than a right one.",
         )
     result, made = outcomes(table, where=WHERE, binary=True), table["tool_call"]
-    refuse(table, ~(made >= 0), lambda row: f"{float(made[row]):g} tool calls.", where=WHERE)
+    refuse(
+        table,
+        ~(made >= 0),
+        lambda row: f"{float(made[row]):g} tool calls.",
+        where=WHERE,
+        remedy="Let the environment give `tool_call`, the number of calls of each act, at least 0.",
+    )
     failed = (wrong + bonus * total_of(table, made)).clamp_max(cap)
     reward = at_the_end(table, torch.where(result == 1, right, failed))
     return {"reward": reward, "tool_bonus": at_the_end(table, torch.where(result == 1, 0.0, failed - wrong))}

@@ -151,7 +151,10 @@ def _numbers(study: Study, results: Results) -> str:
 
 def _measures(measures: Mapping[str, Mapping[str, Any]]) -> str:
     arms = list(dict.fromkeys(arm for per_arm in measures.values() for arm in per_arm))
-    cells = {name: [prose(interval(per_arm[arm])) if arm in per_arm else "–" for arm in arms] for name, per_arm in measures.items()}
+    cells = {
+        name: [prose(interval(per_arm[arm])) if arm in per_arm else "–" for arm in arms]
+        for name, per_arm in measures.items()
+    }
     rows = [(f"`{name}`", *values) for name, values in cells.items()]
     return "Further measures, means over all iterations:\n\n" + table(("measure", *(f"`{a}`" for a in arms)), rows)
 

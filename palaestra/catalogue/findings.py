@@ -173,7 +173,7 @@ class Results:
     def _number(self, kind: str, of: str) -> str:
         try:
             return self._looked_up(kind, of)
-        except (KeyError, IndexError, TypeError, ValueError, OSError):
+        except (KeyError, TypeError, ValueError, OSError, UnknownName):
             raise InvalidData(
                 where=f"{self.study.name}/seen.md",
                 what=f"`{{{kind}{': ' if of else ''}{of}}}` leads to no number.",
@@ -205,8 +205,9 @@ class Results:
         return self._measure(kind, of)
 
     def _height(self, what: str, of: str) -> str:
-        if " minus " in of:
-            return with_student(self.difference(*of.split(" minus "), what))
+        first, minus, second = of.partition(" minus ")
+        if minus:
+            return with_student(self.difference(first, second, what))
         arm, with_interval, _ = of.partition(" with interval")
         return interval(self.arm(arm)[what]) if with_interval else decimal(self.arm(arm)[what]["mean"])
 
@@ -219,11 +220,9 @@ class Results:
         return f"{sum(fit)} of {len(fit)}"
 
     def _measure(self, kind: str, of: str) -> str:
-        arm, form = re.fullmatch(r"(\S+)(?: (with interval|in percent))?", of).groups()  # type: ignore[union-attr]
-        found = self.measures[kind][arm]
-        if form == "in percent":
-            return f"{100 * found['mean']:.0f} %"
-        return interval(found) if form else significant(found["mean"])
+        arm, _, form = of.partition(" ")
+        found, mean = self.measures[kind][arm], self.measures[kind][arm]["mean"]
+        return {"": significant(mean), "with interval": interval(found), "in percent": f"{100 * mean:.0f} %"}[form]
 
 
 def _is_of(system: System, arm: str, layers: Sequence[str]) -> bool:

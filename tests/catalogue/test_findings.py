@@ -1,6 +1,7 @@
 """Findings: words about results say what the JSON says. (1) Every `seen.md` takes its numbers from the JSON and opens
 with the verdict of its study; every status of a system names a study and its verdict. (2) A claim's outcome follows
-from the intervals, and what was not measured is called so. (3) References lead to the numbers they name, or are refused.
+from the intervals, and what was not measured is called so. (3) References lead to the numbers they name, or are
+refused.
 """
 
 from __future__ import annotations

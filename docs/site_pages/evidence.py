@@ -82,8 +82,6 @@ def _link(study: Study) -> str:
 
 
 def _first(each: Evidence) -> tuple[str, str]:
-    if not each.study.claims:
-        return "", ""
     finding = each.results.findings()[0] if each.results else None
     return f"`{each.study.claims[0]}`", prose(finding.final) or finding.outcome if finding else ""
 

@@ -53,7 +53,7 @@ class Study(pydantic.BaseModel):
     title: str
     method: str | list[str]  # systems and variants that it is evidence for
     expected: str  # the relation that the method's authors or its formula promise
-    claims: list[str] = []  # the same, each as a relation of two arms: see Claim
+    claims: Annotated[list[str], pydantic.Field(min_length=1)]  # the same, each as a relation of two arms: see Claim
     untested: str = ""  # the part of what is expected that no arm tests
     setup: str  # a recipe
     arms: dict[str, list[str]]  # name → method file, then overrides of this arm

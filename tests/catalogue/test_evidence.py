@@ -150,6 +150,14 @@ def test_4_a_study_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert results_of(tmp_path, study) == tmp_path / "benchmarks/results/tiny"
 
 
+def test_4_what_a_study_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    shown = importlib.import_module("studies").shown
+    text = shown(next(study for study in STUDIES if study.name == "hrpo"))
+    assert text.startswith("hrpo: not measured\n  hrpo at least grpo: not measured\n") and "{" not in text
+    assert shown(tiny_evidence().study, Path("nowhere")) == "tiny: not run yet"
+
+
 def test_4_plots_are_drawn_from_results(tmp_path: Path) -> None:
     comparison = made_pages.plots(ROOT)["images/studies/gspo.png"]
     assert made_pages.plotted(comparison, tmp_path / "plot.png").startswith(b"\x89PNG")

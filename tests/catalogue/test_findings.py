@@ -177,7 +177,7 @@ def test_2_what_was_not_measured() -> None:
 
 # ---- references -----------------------------------------------------------------------------------------------
 def test_3_references(tmp_path: Path) -> None:
-    results = made([], row=WIDE)
+    results = made(["row above plain"], row=WIDE)
     (tmp_path / "more.json").write_text(json.dumps({"a b": {"c": 0.25}}))
     results = Results(results.study, tmp_path, results.comparison, results.measures)
     for reference, number in {
@@ -202,7 +202,7 @@ def test_3_references(tmp_path: Path) -> None:
 )
 def test_3_what_leads_nowhere_is_refused(reference: str) -> None:
     with pytest.raises(InvalidData, match="leads to no number"):
-        made([], row=WIDE).filled(f"{{{reference}}}")
+        made(["row above plain"], row=WIDE).filled(f"{{{reference}}}")
 
 
 def test_3_numbers_as_text() -> None:

@@ -1,9 +1,9 @@
 """Pages with results: every figure on them stands in the JSON that the page names, at the precision shown.
 
-A comment `<!-- numbers: FILE … -->` before a paragraph or a table says where its figures come from. A figure is a number
-with decimals, or one in percent; settings stand in backticks. An estimate with an interval must be found as such. Means
-over seeds, with Student's interval, count as stored. In a table, `{row}` in a file's name is the text of the row's first
-cell.
+A comment `<!-- numbers: FILE … -->` before a paragraph or a table says where its figures come from. A figure is a
+number with decimals, or one in percent; settings stand in backticks. An estimate with an interval must be found as
+such. Means over seeds, with Student's interval, count as stored. In a table, `{row}` in a file's name is the text of
+the row's first cell.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def system_page(system: System, parts: Sequence[Declaration], evidence: Sequence
     words = trained_with(system, [each.study for each in evidence])
     pieces += ["## Recipe\n", f"    palaestra train {shlex.join(words)}\n"] if words else []
     for each in evidence:
-        pieces += [f"## {prose(each.study.title)}\n", *_study(each)]
+        pieces += [f"## {prose(each.study.title)} {{#{each.study.name}}}\n", *_study(each)]
     return "\n".join(pieces)
 
 
@@ -78,7 +78,7 @@ def studies_page(evidence: Sequence[Evidence]) -> str:
 
 
 def _link(study: Study) -> str:
-    return f"[{prose(study.title)}](methods/{study.methods[0]}.md#{anchor(study.title)})"
+    return f"[{prose(study.title)}](methods/{study.methods[0]}.md#{study.name})"
 
 
 def _first(each: Evidence) -> tuple[str, str]:

@@ -140,7 +140,10 @@ BAD: dict[str, tuple[Any, str]] = {
     "equal answers": ({**PAIR, "rejected": "red"}, "`chosen` and `rejected` are equal"),
     "an empty text": ({**PAIR, "chosen": "  "}, "`chosen` has a message whose text is empty"),
     "no text": ({**PAIR, "chosen": 3}, "`chosen` is neither a text nor a list of messages"),
-    "parts": ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "`messages` has a message whose text is empty"),
+    "parts": (
+        {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+        "`messages` has a message whose text is empty",
+    ),
     "no prompt": ({"chosen": "red", "rejected": "blue"}, "begin differently"),
     "two kinds": ({"chosen": "red", "rejected": [MESSAGE]}, "must be two texts or two lists"),
     "a beginning": ({"chosen": TALK, "rejected": [*TALK, MESSAGE]}, "`chosen` is neither a text nor a list"),

@@ -135,7 +135,7 @@ class RunFolder:
         return folder_atomic(self.checkpoint(step))
 
     def checkpoint_steps(self) -> list[int]:
-        """Iterations with a complete checkpoint, ascending."""
+        """The iterations with a complete checkpoint, in ascending order."""
         return sorted(step for step, _ in self._found())
 
     def latest_checkpoint(self) -> Path | None:

@@ -38,7 +38,7 @@ def plain(value: Any) -> Any:
 
 
 def to_line(value: Mapping[str, Any], *, sort: bool = True) -> str:
-    """One line of a JSON-lines file, newline included. Floats are written in their shortest exact form."""
+    """One line of a JSON-lines file, with its newline. Floats are written in their shortest exact form."""
     text = json.dumps(plain(value), sort_keys=sort, ensure_ascii=False, allow_nan=False, separators=(", ", ": "))
     # Some readers would end the line at the line separators of Unicode.
     return text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029") + "\n"

@@ -90,7 +90,10 @@ def _patiently(folder: Path) -> int:
 
 
 def _acquire(folder: Path) -> int:
-    """The open lock file, with this process's pid in it. Raises: BlockingIOError, if it is taken; OSError."""
+    """Take the lock, write this process's pid into its file, and return the open file.
+
+    Raises: BlockingIOError, if the lock is taken; OSError.
+    """
     while True:
         handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         _held.add(handle)

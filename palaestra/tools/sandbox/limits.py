@@ -156,7 +156,7 @@ def write_files(folder: Path, job: Job) -> None:
 
 
 def program(name: str, *, needed_for: str, remedy: str) -> str:
-    """The path of a program of this machine.
+    """The path of a program that is installed on this machine.
 
     Raises: PalaestraError, if it is not installed.
     """

@@ -82,7 +82,7 @@ class Execution:
 
 
 class Sandbox(Protocol):
-    """Runs commands, each in a fresh empty work folder. Safe to use from several threads and tasks at once."""
+    """Runs commands, each in a new work folder. Several threads and tasks may use it at the same time."""
 
     name: str
     python: str  # the Python interpreter inside the sandbox: `exec([sandbox.python, "main.py"], files=…)`

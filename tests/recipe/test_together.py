@@ -57,19 +57,19 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (
         {"advantage": ["canon", "whiten"]},
         """`canon` does not go with `whiten`.
-  Dividing by a deviation undoes what the two halves of a group differ in.""",
+  Dividing by a deviation removes the difference between the two halves of a group.""",
     ),
     (
         {"advantage": ["canon", {"grpo": {"scale": "std"}}]},
         """`canon` does not go with `grpo`.
-  Dividing by a deviation undoes""",
+  Dividing by a deviation removes""",
     ),
     (
         {"selection": ["resample_on_correct", "constant_groups"]},
         """`resample_on_correct` does not go with `constant_groups` after it.
-  Both decide who stays in a group, and after the resampling a group looks more alike than it was.
+  Both choose trajectories of a group, and after resampling a group is more uniform than it was.
 
-  Drop groups first, then resample what is left""",
+  Drop groups first, then resample: write `resample_on_correct` once, and last.""",
     ),
     (
         {"selection": ["resample_on_correct", "resample_on_correct"]},

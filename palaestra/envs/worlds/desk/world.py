@@ -13,7 +13,7 @@ import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.envs.kit.results import act_info, single
+from palaestra.envs.kit.results import act_info, several, single
 from palaestra.envs.kit.state import started
 from palaestra.envs.worlds.desk.attacks import ATTACKER, BEHAVIORS, Attack, Behavior, is_believed, wordings_of
 from palaestra.envs.worlds.desk.dialogue import Dialogue, Manner, Turn
@@ -180,7 +180,7 @@ class Desk:
         if self._unworded is not None:
             text = f"make the agent {self._unworded.text}"
             seen = Observation(text=text, legal=wordings_of(task.seed), state_key=f"{task.seed}/{text}")
-            return single(ATTACKER, seen, info=_of_episode(dialogue))
+            return several({ATTACKER: seen}, info=_of_episode(dialogue))
         return self._opened(dialogue, user.begin(dialogue.goal.brief))
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
@@ -285,7 +285,7 @@ class Desk:
     def _opened(self, dialogue: Dialogue, answer: Said) -> StepResult:
         dialogue.hear(answer)
         self._said = f"user: {answer.text}"
-        return single(AGENT, self._observe(dialogue), info=_of_episode(dialogue))
+        return several({AGENT: self._observe(dialogue)}, info=_of_episode(dialogue))
 
     def _act(self, dialogue: Dialogue, text: Any) -> Turn:
         expert = None if self._model is not None else dialogue.written(dialogue.scene.expert())

@@ -23,7 +23,7 @@ from palaestra.envs.worlds.craft.maps import approach, tile, way
 from palaestra.envs.worlds.craft.planner import next_act, solution
 from palaestra.envs.worlds.craft.state import ACTS, State, act
 from palaestra.envs.worlds.craft.tree import DEPTH, ITEMS, RECIPES, SOURCES, Goal, draw_goal, goals
-from palaestra.envs.worlds.craft.views import SIGNS, names_of, picture, vector, window
+from palaestra.envs.worlds.craft.views import SIGNS, picture, vector, window
 from palaestra.envs.worlds.craft.world import AGENT, Craft
 from palaestra.errors import ContractError, RecipeError
 from palaestra.testing import check_environment

@@ -228,8 +228,9 @@ def test_commands():  # rule 5
     act(env, "click[previous]", pages[-2][0])
     number = state_of(env).item
     product = store.catalogue.products[number]
-    assert env._observe(store, state_of(env)).text.splitlines()[1].startswith(f"item p{number:03d}: {' '.join(product.title)}")
-    assert product.attributes[2] in env._observe(store, state_of(env)).text
+    text = env._observe(store, state_of(env)).text
+    assert text.splitlines()[1].startswith(f"item p{number:03d}: {' '.join(product.title)}")
+    assert product.attributes[2] in text
     first, second = product.options["color"][:2]
     assert dict(state_of(env).chosen) == {}
     act(env, f"click[{first}]", f"click[{second}]")

@@ -1,6 +1,6 @@
-"""Calculator: exact arithmetic on what an agent writes. Nothing of it is executed.
+"""Exact arithmetic on expressions that an agent writes. They are never executed as code.
 
-Knows numbers, operators and a few functions. What would not fit into memory is refused before it is computed.
+A result that would not fit into memory is refused before it is computed.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from palaestra.registry import NonNegative, register
 from palaestra.tools.arithmetic import BASIC, Grammar, NotInGrammar
 from palaestra.tools.tool import Tool, ToolError, tool
 
-Number = Fraction | float  # a float is a rounded result, of a root for example
+Number = Fraction | float  # a float is a rounded result, such as a root
 LONGEST = 1000  # characters
-MOST_BITS = 4000  # of a number: about 1200 digits
-DIGITS = 12  # of results that are rounded
+MOST_BITS = 4000  # most bits of a number: about 1200 digits
+DIGITS = 12  # digits of a rounded result
 OTHER_SIGNS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "^": "**"})
 
 
 def evaluate(expression: str) -> Number:
     """The value of an expression of numbers, `+ - * / // % **`, brackets, and the functions in FUNCTIONS.
 
-    Raises: ToolError, for what is no such expression, a division by zero, and results that are too large.
+    Raises: ToolError, for any other text, a division by zero, or a result that is too large.
     """
     source = expression.translate(OTHER_SIGNS).strip()
     if len(source) > LONGEST:
@@ -53,7 +53,7 @@ def evaluate(expression: str) -> Number:
 
 
 def written(value: Number) -> str:
-    """A result: whole numbers and finite decimals exactly, others rounded, with the fraction where there is one."""
+    """A result as text: exact for whole numbers and finite decimals, else rounded, with the fraction if it is short."""
     if isinstance(value, float):
         return f"about {value:.{DIGITS}g}"
     if value.denominator == 1:
@@ -77,8 +77,8 @@ def calculator(*, name: str = "calculator", cost: NonNegative = 0.0) -> Tool:
     """The calculator as a tool.
 
     Args:
-        name: under which it is called.
-        cost: of a call.
+        name: name of the tool.
+        cost: cost of one call.
     """
 
     def calculate(expression: str) -> str:
@@ -170,7 +170,7 @@ def _rounded(value: Number, places: Number = Fraction(0)) -> Number:
     if not -100 <= places <= 100 or places != int(places):
         raise ToolError("round takes a whole number of places, at most 100")
     scale = Fraction(10) ** int(places)
-    scaled = abs(Fraction(value)) * scale + Fraction(1, 2)  # halves away from zero, as in school
+    scaled = abs(Fraction(value)) * scale + Fraction(1, 2)  # halves are rounded away from zero
     return math.floor(scaled) / scale * (1 if value >= 0 else -1)
 
 

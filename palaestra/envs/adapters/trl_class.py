@@ -204,7 +204,7 @@ class TrlClass:
         box = self._box
         legal = [box.write(one.sample()) for one in box.tools.values()]
         if self._advise is not None:
-            legal = list(dict.fromkeys([*legal, self.expert(AGENT).text]))
+            legal = list(dict.fromkeys([*legal, self.expert(AGENT).text or ""]))
         return Observation(text=text, legal=legal, instruction=box.explain())
 
 

@@ -168,7 +168,7 @@ def _placements(exits: tuple[dict[str, Room], ...], goal: Room) -> Iterator[Maze
             yield Maze(exits=exits, start=start, key=key, goal=goal, length=length)
 
 
-def _distances(exits: tuple[dict[str, Room], ...], target: Room, *, avoid: Room) -> dict[Room, int]:
+def _distances(exits: tuple[Mapping[str, Room], ...], target: Room, *, avoid: Room) -> dict[Room, int]:
     found, waiting = {target: 0}, deque([target])
     while waiting:
         room = waiting.popleft()

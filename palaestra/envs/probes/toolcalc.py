@@ -142,7 +142,7 @@ class ToolCalc(KeepsState[State]):
         max_turns: PositiveInt = 12,
     ) -> None:
         _refuse_impossible(operations, families, failure)
-        self._params = {
+        self._params: dict[str, Any] = {
             "operations": list(operations),
             "families": list(families),
             "failure": failure,

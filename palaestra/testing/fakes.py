@@ -15,6 +15,7 @@ import numpy as np
 from palaestra.data import Action, NextPrompt, Observation, RunSetup, StepResult, Task, derive
 from palaestra.data.protocols import Policy, Response, Sampling, Session
 from palaestra.engines import InProcessEngine
+from palaestra.envs.kit.results import several
 from palaestra.policies.language import LanguagePolicy
 from palaestra.registry import PositiveInt, register
 
@@ -64,7 +65,7 @@ class EchoEnvironment:
 
     def reset(self, task: Task) -> StepResult:
         self._task, self._turn, self._hits = task, 0, 0
-        return StepResult(observations=self._observations())
+        return several(self._observations())
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
         self._misbehave()
@@ -80,11 +81,8 @@ class EchoEnvironment:
         info: dict[str, Any] = {"invalid": invalid} if invalid else {}
         if over:
             info["success"] = self._hits == self._turns
-        return StepResult(
-            observations={} if over else self._observations(),
-            rewards=rewards,
-            terminated=frozenset(self.agents) if over else frozenset(),
-            info=info,
+        return several(
+            {} if over else self._observations(), rewards=rewards, over=self.agents if over else (), info=info
         )
 
     def expert(self, agent: str) -> Action:

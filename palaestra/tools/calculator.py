@@ -14,6 +14,7 @@ from fractions import Fraction
 from typing import Any
 
 from palaestra.registry import NonNegative, register
+from palaestra.tools.arithmetic import BASIC, Grammar, NotInGrammar
 from palaestra.tools.tool import Tool, ToolError, tool
 
 Number = Fraction | float  # a float is a rounded result, such as a root
@@ -35,7 +36,12 @@ def evaluate(expression: str) -> Number:
         strange = next(sign for sign in source if not sign.isascii())
         raise ToolError(f"{strange!r} is no sign of arithmetic")
     try:
-        return _value(ast.parse(source, mode="eval").body, source)
+        value: Number = GRAMMAR.read(source)(None)
+        return value
+    except NotInGrammar as refused:
+        if isinstance(refused.node, ast.Tuple):
+            raise ToolError("write numbers without commas") from None
+        raise ToolError(f"cannot work out {_short(str(refused))}: there are numbers, operators and {KNOWN}") from None
     except SyntaxError:
         raise ToolError(f"cannot read {_short(source)}: write for example (17 + 4) * 2.5") from None
     except ZeroDivisionError:
@@ -87,34 +93,27 @@ def calculator(*, name: str = "calculator", cost: NonNegative = 0.0) -> Tool:
 
 
 # ---- evaluation -------------------------------------------------------------------------------------------
-def _value(node: ast.AST, source: str) -> Number:
-    match node:
-        case ast.Constant(value=bool()):
+def _constant(node: ast.Constant, source: str) -> Number:
+    match node.value:
+        case bool():
             raise ToolError("true and false are no numbers")
-        case ast.Constant(value=int() as number):
+        case int() as number:
             return _bounded(Fraction(number))
-        case ast.Constant(value=float()):
+        case float():
             return _bounded(_decimal(source[node.col_offset : node.end_col_offset]))
-        case ast.UnaryOp(op=ast.USub(), operand=inner):
-            return -_value(inner, source)
-        case ast.UnaryOp(op=ast.UAdd(), operand=inner):
-            return _value(inner, source)
-        case ast.BinOp(left=left, op=ast.Pow(), right=right):
-            return _power(_value(left, source), _value(right, source))
-        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in OPERATORS:
-            return _bounded(OPERATORS[type(sign)](_value(left, source), _value(right, source)))
-        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in FUNCTIONS and arguments:
-            return _called(name, [_value(argument, source) for argument in arguments])
-    if isinstance(node, ast.Tuple):
-        raise ToolError("write numbers without commas")
-    raise ToolError(f"cannot work out {_short(ast.unparse(node))}: there are numbers, operators and {KNOWN}")
+    raise NotInGrammar(node)
 
 
-def _called(name: str, values: list[Number]) -> Number:
-    try:
-        return _bounded(FUNCTIONS[name](*values))
-    except TypeError:
-        raise ToolError(f"{name} does not take {len(values)} of these numbers") from None
+def _checked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which tells who calls it with other numbers than it takes."""
+
+    def checked(*values: Number) -> Any:
+        try:
+            return function(*values)
+        except TypeError:
+            raise ToolError(f"{name} does not take {len(values)} of these numbers") from None
+
+    return checked
 
 
 def _decimal(text: str) -> Fraction:
@@ -175,14 +174,6 @@ def _rounded(value: Number, places: Number = Fraction(0)) -> Number:
     return math.floor(scaled) / scale * (1 if value >= 0 else -1)
 
 
-OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "abs": abs,
     "min": lambda *values: min(values),
@@ -195,6 +186,13 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "lcm": _whole(math.lcm),
 }
 KNOWN = ", ".join(FUNCTIONS)
+GRAMMAR = Grammar(
+    constant=_constant,
+    operators={**BASIC, ast.Div: operator.truediv, ast.Pow: _power},
+    signs={ast.USub: operator.neg, ast.UAdd: operator.pos},
+    functions={name: _checked(name, function) for name, function in FUNCTIONS.items()},
+    bounded=_bounded,
+)
 
 
 def _short(text: str) -> str:

@@ -38,14 +38,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (
         {"advantage": "hapo", "aggregate": {"how": "sequence-mean"}},
         """`hapo` does not go with `aggregate.how: sequence-mean`.
-  Its advantages balance over tokens; an average over a trajectory's own tokens corrects for length again.
+  Its advantages sum to 0 over a group's tokens; an average over a trajectory's own tokens would change that.
 
   Set aggregate.how=token-mean, or advantage.hapo.average=trajectory.""",
     ),
     (
         {"loss": "squared_objective"},
         """`squared_objective` does not go with `aggregate.how: token-mean`.
-  Its square belongs to a trajectory, and this average would weigh trajectories by their lengths.
+  It squares one number per trajectory, and this average would weigh trajectories by their lengths.
 
   Set aggregate.how=sequence-sum""",
     ),

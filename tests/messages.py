@@ -44,11 +44,22 @@ def plain(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines())
 
 
+class Dumper(yaml.SafeDumper):
+    """Messages as blocks of lines."""
+
+
+def _block(dumper: Dumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+Dumper.add_representer(str, _block)
+
+
 def write(test: str, place: int, text: str) -> None:
     """Put a message into the file."""
     kept = stored().get(test, [])
     stored()[test] = [*kept[:place], text]
-    lines = yaml.safe_dump(stored(), sort_keys=True, allow_unicode=True, width=110)
+    lines = yaml.dump(stored(), Dumper=Dumper, sort_keys=True, allow_unicode=True, width=1000)
     FILE.write_text(f"# Written by `python -m pytest --write-messages PATHS`, see tests/messages.py.\n{lines}", "utf-8")
 
 

@@ -16,14 +16,14 @@ from tests.messages import ROOT, plain, stored, told
 
 
 @cache
-def tests_of(file: str) -> set[str]:
+def functions_in(file: str) -> set[str]:
     code = ast.parse((ROOT / file).read_text(encoding="utf-8")) if (ROOT / file).exists() else ast.Module([], [])
     return {node.name for node in ast.walk(code) if isinstance(node, ast.FunctionDef)}
 
 
 def homeless(tests: list[str]) -> list[str]:
     names = [test.partition("[")[0].rpartition("::") for test in tests]
-    return [f"{file}::{name}" for file, _, name in names if name not in tests_of(file.partition("::")[0])]
+    return [f"{file}::{name}" for file, _, name in names if name not in functions_in(file.partition("::")[0])]
 
 
 def test_1_entries_belong_to_tests() -> None:

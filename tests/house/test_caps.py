@@ -1,7 +1,7 @@
-"""Sizes: (1) a file has at most 600 lines; (2) a function at most 80; (3) the list of exceptions only shrinks, and stands
-in exceptions.yaml beside this file; (4) a folder of the package has at most 20 modules: a room with more has several
-subjects; (5) a file imports at most 20 modules of the package: one that needs more does the work of several; (6) `data`
-and `algebra` stay small, since what one room alone uses lives in that room. (7) Each rule can fail.
+"""Sizes: (1) a file has at most 600 lines; (2) a function at most 80; (3) the list of exceptions only shrinks, and
+stands in exceptions.yaml beside this file; (4) a folder of the package has at most 20 modules: a room with more has
+several subjects; (5) a file imports at most 20 modules of the package: one that needs more does the work of several;
+(6) `data` and `algebra` stay small, since what one room alone uses lives in that room. (7) Each rule can fail.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 (1) One thread of torch, so that results do not depend on the number of workers. (2) No network but the own
 machine. (3) Shapes in signatures of tables, estimators and losses are checked at run time. (4) `golden` gives
 the hand-derived numbers of `palaestra/systems/*/golden.yaml` and of tests/golden/*.yaml. (5) `tiny` is a tiny
-language policy that has learned nothing.
+language policy that has learned nothing. (6) `--write-messages` writes the messages of errors instead of comparing them
+(tests/messages.py).
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ import torch  # noqa: E402
 
 from palaestra.testing import TinyModel  # noqa: E402
 from tests.golden_cases import Golden, golden_cases  # noqa: E402
+from tests.messages import WRITE  # noqa: E402
 
 torch.set_num_threads(1)
 LOOPBACK = ("127.", "localhost", "::1", "0.0.0.0")
@@ -66,6 +68,16 @@ def no_network() -> Iterator[None]:
 def tiny() -> TinyModel:
     """A tiny language policy with random weights, the same in every test."""
     return TinyModel()
+
+
+# ---- messages ---------------------------------------------------------------------------------------------
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-messages", action="store_true", help="store the messages that tests see")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--write-messages"):
+        os.environ[WRITE] = "1"
 
 
 # ---- golden numbers ---------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from palaestra.data import Action, Marks, Observation, Step, StepTable, Task, Tr
 from palaestra.data.trajectory import MARKS, noted
 from palaestra.errors import InvalidData, MissingColumn
 from palaestra.parts.estimators import dr_grpo, grpo, reinforce
+from tests.messages import told
 from tests.parts.tables import quick, shuffled, tables
 
 BASE: dict[str, Any] = {
@@ -93,7 +94,7 @@ def test_keys() -> None:  # rule 3
     assert made.key("score").codes.tolist() == [0, 1, 0], "fractions are not cut off"
     assert made.key("step").size == 2 and made.key("huge", "agent").size == 2
     assert made.key("group") is made.key("group")
-    with pytest.raises(MissingColumn, match="no row has a value in it"):
+    with told(MissingColumn, "value in it"):
         table(state_key=[None] * 3).key("state_key")
 
 
@@ -153,7 +154,7 @@ def test_per_token() -> None:
     assert made.per_token(rows).tolist() == [1.0, 1.0, 2.0, 3.0]
     assert made.per_token(tokens).tolist() == tokens.tolist()
     assert table().per_token(rows).tolist() == rows.tolist()
-    with pytest.raises(InvalidData, match="5 values fit neither 3 rows nor 4 tokens"):
+    with told(InvalidData, "5 values fit"):
         made.per_token(torch.zeros(5))
 
 

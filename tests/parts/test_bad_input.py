@@ -26,6 +26,7 @@ from palaestra.parts.estimators import (
 from palaestra.parts.selections import constant_groups
 from palaestra.systems.gigpo import gigpo
 from palaestra.systems.oprl.advantage import oprl
+from tests.messages import told
 from tests.parts.tables import NEEDED, close, quick, tables, team_of_three
 from tests.registered import targets
 
@@ -51,7 +52,7 @@ def table(**columns: Any) -> StepTable:
 @pytest.mark.parametrize("estimator", COMPARING, ids=lambda e: e.part.name)
 def test_group_of_one(estimator: Any) -> None:  # rule 1
     alone = table(group=["a", "b", "c", "d"])
-    with pytest.raises(InvalidData, match="no peer set has two members") as caught:
+    with told(InvalidData, "has two members") as caught:
         estimator(alone, **NEEDED.get(estimator.part.name, {}))
     assert "rollout.group" in str(caught.value) and "reinforce_plus_plus" in str(caught.value)
 
@@ -60,7 +61,7 @@ def test_some_groups_of_one_are_zero() -> None:  # rule 7
     mixed = table(group=["a", "a", "b", "c"])
     assert grpo(mixed)[2:].tolist() == [0.0, 0.0]
     assert grpo(mixed, singleton="raw")[2:].tolist() == [2.0, 2.0]
-    with pytest.raises(InvalidData, match="2 peer sets have a single member"):
+    with told(InvalidData, "2 peer sets"):
         grpo(mixed, singleton="error")
 
 
@@ -108,9 +109,9 @@ def test_reward_is_no_column_of_numbers(reward: Any) -> None:  # rule 2
 
 
 def test_per_token_rewards_are_refused() -> None:  # rule 2
-    with pytest.raises(InvalidData, match="it has 4 values for 8 rows"):
+    with told(InvalidData, "4 values for"):
         table(reward=[0.0] * 8, token_count=[2, 2, 2, 2])
-    with pytest.raises(InvalidData, match=r"its shape is \(4, 2\), not \(rows,\)"):
+    with told(InvalidData, "(4, 2), not"):
         table(reward=torch.zeros(4, 2))
 
 
@@ -161,7 +162,7 @@ def test_unknown_unit_and_key() -> None:  # rule 4
 def test_no_state_keys() -> None:  # rule 5
     with pytest.raises(MissingColumn, match="state_key"):
         gigpo(table(state_key=None))
-    with pytest.raises(MissingColumn, match="no row has a value in it"):
+    with told(MissingColumn, "value in it"):
         gigpo(table(state_key=[None] * 4))
 
 
@@ -173,9 +174,9 @@ def test_no_critic() -> None:  # rule 5
 
 
 def test_values_of_wrong_length() -> None:  # rule 5
-    with pytest.raises(InvalidData, match="it has 3 values for 4 rows"):
+    with told(InvalidData, "3 values for"):
         table(row_value=[0.0] * 3)
-    with pytest.raises(InvalidData, match="it has 4 values for 8 tokens"):
+    with told(InvalidData, "4 values for"):
         table(token_count=[2] * 4, value_old=[0.0] * 4)
 
 

@@ -20,6 +20,7 @@ from palaestra.algebra import reward_to_go, standardize, total_return
 from palaestra.data import StepTable
 from palaestra.errors import ContractError
 from palaestra.testing import check_estimator
+from tests.messages import told
 from tests.parts.tables import NEEDED, shuffled, tables
 from tests.registered import Slot, targets
 
@@ -163,7 +164,7 @@ def test_what_the_checker_says_of_lone_members() -> None:  # rule 4
         (_alone_is_fine, "it gives advantages"),
         (_alone_is_a_crash, "it raises ZeroDivisionError"),
     ):
-        with pytest.raises(ContractError, match="no set of peers has two members") as caught:
+        with told(ContractError, "has two members") as caught:
             check_estimator(estimator, table)
         assert what in caught.value.what and "need_peers=True" in caught.value.remedy
     check_estimator(advantages.grpo, table)

@@ -19,6 +19,7 @@ from palaestra.errors import InvalidData, MissingColumn, RecipeError
 from palaestra.parts.critics import ppo
 from palaestra.parts.estimators import dr_grpo
 from palaestra.parts.games import mars
+from tests.messages import told
 from tests.parts.tables import close, quick, tables
 
 CHAINS = [("trajectory", "agent"), ("trajectory",)]
@@ -74,7 +75,7 @@ def test_a_lone_turn() -> None:  # rule 5
     for center in ("mean", "unique"):
         assert mars(lone, center=center)[[1, 3]].tolist() == [0.0, 0.0]
         assert mars(lone, center=center, singleton="raw")[[1, 3]].tolist() == [-1.0, 0.5]
-        with pytest.raises(InvalidData, match="2 peer sets have a single member"):
+        with told(InvalidData, "2 peer sets"):
             mars(lone, center=center, singleton="error")
 
 
@@ -88,7 +89,7 @@ def test_values_count_once() -> None:  # rule 6
 def test_what_mars_refuses() -> None:  # rule 7
     with pytest.raises(InvalidData, match="column `agent`"):
         match(agent=["first", None, "first", None])
-    with pytest.raises(InvalidData, match="2 of 4 rows are of no game") as caught:
+    with told(InvalidData, "2 of 4") as caught:
         mars(match(game=["chess", "chess", None, None]))
     assert "in every episode, or in none" in str(caught.value)
     with pytest.raises(RecipeError, match="center"):

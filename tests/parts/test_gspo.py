@@ -18,6 +18,7 @@ from palaestra.data import TokenBatch
 from palaestra.data.keys import Key, compact
 from palaestra.errors import ContractError, InvalidData, RecipeError
 from palaestra.parts.losses import gspo, ppo_clip
+from tests.messages import told
 from tests.parts.batches import batches, filled, quick
 
 WIDE = {"low": 0.2, "high": 0.2}
@@ -111,9 +112,9 @@ def test_empty_responses_are_skipped() -> None:  # rule 6
 
 def test_refusals() -> None:  # rule 7
     batch = filled([[2, 1], [3]], 1).replace(weight=torch.ones(6).double())
-    with pytest.raises(ContractError, match="a part of a trajectory only"):
+    with told(ContractError, "a trajectory only"):
         gspo(batch.replace(scope="row"))
-    with pytest.raises(InvalidData, match="6 of 6 tokens have a log-probability that is not finite"):
+    with told(InvalidData, "6 of 6"):
         gspo(batch.replace(logprob=torch.full((6,), -math.inf).double()))
     for wrong in ({"level": "word"}, {"low": 1.0}, {"high": -0.1}, {"cap": 0.0}, {"advantage_unit": "row"}):
         with pytest.raises(RecipeError, match=next(iter(wrong))):

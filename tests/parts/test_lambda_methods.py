@@ -30,6 +30,7 @@ from palaestra.systems.ppr.advantage import ppr
 from palaestra.systems.turn_gae.advantage import turn_gae
 from palaestra.systems.vl_dac.advantage import vl_dac
 from palaestra.training.stages import assign_credit
+from tests.messages import told
 from tests.parts.small_tables import at, two_steps
 from tests.parts.tables import close, quick, tables
 
@@ -138,11 +139,11 @@ def test_no_critic(estimator: Any) -> None:  # rule 6
 
 
 def test_values_of_the_wrong_unit() -> None:  # rule 6
-    with pytest.raises(InvalidData, match="it has 2 values for 4 tokens"):
+    with told(InvalidData, "2 values for"):
         two_steps(value_old=[0.4, 0.6])
-    with pytest.raises(InvalidData, match="it has 4 values for 2 rows"):
+    with told(InvalidData, "4 values for"):
         two_steps(row_value=[0.5, 0.6, 0.7, 0.8])
-    with pytest.raises(InvalidData, match="a row has no response token"):
+    with told(InvalidData, "no response token"):
         two_steps(token_count=[4, 0])
     with pytest.raises(InvalidData, match="not finite inside one"):  # padding inside an action has no value
         poad(two_steps(value_old=[0.5, float("nan"), 0.7, 0.8]))
@@ -153,10 +154,10 @@ def test_no_reference() -> None:  # rule 6
         ppo_max(two_steps())
     assert "reference: start" in str(caught.value)
     half = two_steps(logprob_behavior=[-1.0] * 4, logprob_reference=[-1.0, -1.0, -1.0, float("nan")])
-    with pytest.raises(InvalidData, match="1 tokens have a log-probability that is not finite") as found:
+    with told(InvalidData, "1 tokens have") as found:
         ppo_max(half)
     assert "same vocabulary" in str(found.value)
-    with pytest.raises(InvalidData, match="it has 3 values for 4 tokens"):
+    with told(InvalidData, "3 values for"):
         two_steps(logprob_reference=[-1.0] * 3)
 
 

@@ -22,6 +22,7 @@ from palaestra.models.networks import ActorCritic, RecurrentActorCritic
 from palaestra.parts.optimizers import AdamW, matrices_of, muon, orthogonalized
 from palaestra.systems.kimi_rl.attention import AttentionMeter, bound_logits
 from palaestra.systems.kimi_rl.muon_clip import MuonClip
+from tests.messages import told
 from tests.parts.language_models import IDS, backward, grouped, largest, llama, trained
 
 
@@ -162,10 +163,10 @@ def test_bad_input() -> None:  # rule 7
     for tau in (0.0, -1.0):
         with pytest.raises(RecipeError, match="cannot take `tau"):
             MuonClip(llama(), lr=0.1, tau=tau)
-    with pytest.raises(InvalidData, match=r"a parameter of shape \(3,\) is no matrix"):
+    with told(InvalidData, "(3,) is no"):
         orthogonalized(torch.ones(3))
     for bad in (torch.nan, torch.inf):
-        with pytest.raises(InvalidData, match="largest attention logit of a head is not finite"):
+        with told(InvalidData, "is not finite"):
             bound_logits(llama().model.layers[0].self_attn, torch.tensor([1.0, bad]), tau=100.0)
     with pytest.raises(RecipeError, match=r"optimizer: muon_clip[\s\S]*decay: linear"):
         MuonClip(llama(), lr=0.1, decay="linear")
@@ -184,7 +185,7 @@ def test_attention_that_cannot_be_bounded() -> None:  # rule 7
         AttentionMeter(normed)
     adapted = llama()
     adapted.model.layers[0].self_attn.q_proj = nn.Sequential(nn.Linear(16, 16))
-    with pytest.raises(ContractError, match="do not come from plain linear projections"):
+    with told(ContractError, "plain linear projections"):
         AttentionMeter(adapted)
     eager = llama()
     eager.config._attn_implementation = "eager"

@@ -27,6 +27,7 @@ from palaestra.systems.gigpo import gigpo
 from palaestra.training.monitor import signal_metrics
 from palaestra.training.stages import assign_credit
 from palaestra.training.start import train
+from tests.messages import told
 from tests.parts.tables import close, quick, tables
 
 
@@ -46,7 +47,7 @@ def test_filters_follow(golden: Any) -> None:  # rule 1
 
 
 def test_two_estimators_are_refused(golden: Any) -> None:  # rule 1
-    with pytest.raises(RecipeError, match="`grpo` and `gigpo` are both estimators") as caught:
+    with told(RecipeError, "`grpo`") as caught:
         assign_credit([grpo, whiten, functools.partial(gigpo, gamma=0.9)], golden.t1)
     assert caught.value.where == "advantage: [grpo, whiten, gigpo]"
 
@@ -135,14 +136,14 @@ def gigpo_by_turn(table: StepTable) -> torch.Tensor:
 
 
 def test_wrong_shape_is_refused(golden: Any) -> None:  # rule 5
-    with pytest.raises(ContractError, match=r"it gave \(3,\) for 11 rows and 21 tokens"):
+    with told(ContractError, "(3,) for 11"):
         assign_credit([lambda table: torch.zeros(3)], golden.t1)
-    with pytest.raises(ContractError, match="it gave list for 11 rows"):
+    with told(ContractError, "11 rows"):
         assign_credit([lambda table: [0.0] * 11], golden.t1)
 
 
 def test_not_finite_is_refused(golden: Any) -> None:  # rule 5
-    with pytest.raises(ContractError, match="11 of 11 advantages are not finite"):
+    with told(ContractError, "11 of 11"):
         assign_credit([lambda table: total_return(table) / 0 - torch.inf], golden.t1)
 
 

@@ -18,6 +18,7 @@ from palaestra.data.keys import Key, compact
 from palaestra.errors import ContractError, MissingColumn, RecipeError
 from palaestra.parts.losses import ppo_clip, reinforce
 from palaestra.parts.regularizers import entropy, kl, value
+from tests.messages import told
 from tests.parts.batches import batches, filled, quick
 
 
@@ -79,7 +80,7 @@ def test_neutral_bounds(batch: TokenBatch) -> None:  # rule 4
 def test_cut_trajectories_are_refused() -> None:  # rule 5
     batch = filled([[2, 1], [3]], 1).replace(scope="row")
     assert len(ppo_clip(batch, ratio="turn")[0]) == 6
-    with pytest.raises(ContractError, match="a part of a trajectory only"):
+    with told(ContractError, "a trajectory only"):
         ppo_clip(batch, ratio="trajectory")
 
 
@@ -120,5 +121,5 @@ def test_the_cap_of_the_reference_kl(batch: TokenBatch) -> None:  # rule 6
         slope, free = gradient(kl, far, cap=10.0), gradient(kl, far)
         assert bool(slope.isfinite().all()) and not bool(slope[~below].any())
         assert torch.equal(slope[below], free[below])
-    with pytest.raises(RecipeError, match="`cap: 10` is a bound of k3"):
+    with told(RecipeError, "`cap: 10`"):
         kl(batch, estimator="k1", cap=10.0)

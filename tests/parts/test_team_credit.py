@@ -21,6 +21,7 @@ from palaestra.errors import InvalidData, MissingColumn, RecipeError
 from palaestra.parts.rewards import role_mix
 from palaestra.systems.counterfactual import counterfactual
 from palaestra.systems.shapley import shapley_credit
+from tests.messages import told
 from tests.parts.small_tables import team
 from tests.parts.tables import close, quick, shuffled, tables
 
@@ -63,7 +64,7 @@ def test_what_the_mix_refuses() -> None:  # rule 6
     for weight in (-0.1, 1.5, {"plan": 2.0}):
         with pytest.raises(RecipeError, match="weight"):
             role_mix(team(), weight=weight)  # type: ignore[arg-type]
-    with pytest.raises(RecipeError, match=r"role `solve` has none; there are weights for plan"):
+    with told(RecipeError, "`solve`"):
         role_mix(team(), weight={"plan": 0.5})
     with pytest.raises(InvalidData, match=r"trajectory b(.|\n)*it has no outcome"):
         role_mix(team(outcome=[1, 1, float("nan"), 0]), team="outcome")

@@ -16,6 +16,7 @@ from palaestra.data import StepTable
 from palaestra.errors import InvalidData, MissingColumn, RecipeError
 from palaestra.parts.importance import ones, truncated_importance
 from palaestra.training.stages import combine
+from tests.messages import told
 from tests.parts.tables import quick, tables
 
 LEVELS = ("token", "sequence", "geometric")
@@ -74,7 +75,7 @@ def test_bad_input() -> None:  # rule 5
     both = table(logprob_behavior=[-1.0, -1.0], logprob_old=[-1.0, -1.0])
     with pytest.raises(RecipeError, match="cap"):
         truncated_importance(both, cap=0.0)
-    with pytest.raises(RecipeError, match="lower bound 3 is above `cap: 2`"):
+    with told(RecipeError, "`cap: 2`"):
         truncated_importance(both, mode="mask", low=3.0)
     far = table(logprob_behavior=[-900.0, -1.0], logprob_old=[-1.0, -900.0])
     assert truncated_importance(far, level="sequence").tolist() == [2.0, 0.0]
@@ -87,11 +88,11 @@ def test_products() -> None:  # rule 6
     assert combine([ones(two)], two).tolist() == [1.0] * 3
     assert combine([rows, tokens], two).tolist() == [2.0, 0.0, 0.5]
     assert combine([rows, tokens], two, floor=0.75).tolist() == [2.0, 0.0, 0.75]
-    with pytest.raises(InvalidData, match="1 of 3 products are negative"):
+    with told(InvalidData, "1 of 3"):
         combine([torch.tensor([1.0, -0.5])], two)
     with pytest.raises(InvalidData, match="not finite"):
         combine([rows, torch.tensor([1.0, torch.inf, 1.0])], two)
-    with pytest.raises(InvalidData, match="fit neither 2 rows nor 3 tokens"):
+    with told(InvalidData, "2 rows nor"):
         combine([torch.ones(7)], two)
 
 

@@ -25,6 +25,7 @@ from palaestra.data.trajectory import NextPrompt
 from palaestra.errors import CheckpointError, InvalidData
 from palaestra.replay.buffer import ReplayBuffer
 from palaestra.replay.transitions import one_step, transitions
+from tests.messages import told
 
 TASK = Task(env="toy", seed=0)
 
@@ -201,7 +202,7 @@ def test_6_open_ends_are_refused():
 
 @pytest.mark.parametrize("step", [acted(0, truncated=True), read(0, [1], [2], truncated=True)], ids=["vector", "ids"])
 def test_6_cuts_without_next_observation_are_refused(step):
-    with pytest.raises(InvalidData, match="cut off here and there is no next observation") as caught:
+    with told(InvalidData, "no next observation") as caught:
         held(episode(step))
     assert "value_head=true" in caught.value.remedy
 
@@ -209,14 +210,14 @@ def test_6_cuts_without_next_observation_are_refused(step):
 def test_6_observations_that_show_nothing_are_refused():
     step = acted(0, terminated=True)
     step.observation = Observation(text="only words")
-    with pytest.raises(InvalidData, match="neither prompt ids nor a vector"):
+    with told(InvalidData, "nor a vector"):
         held(episode(step))
 
 
 def test_6_drawing_too_many_is_refused():
     buffer = ReplayBuffer(capacity=10, policy="main")
     buffer.add([chain(3)])
-    with pytest.raises(InvalidData, match="4 transitions were asked for, and it holds 3 of at most 10"):
+    with told(InvalidData, "4 transitions were"):
         buffer.sample(4, seed=0)
 
 

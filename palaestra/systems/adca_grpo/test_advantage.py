@@ -19,6 +19,7 @@ from palaestra.data import StepTable
 from palaestra.errors import InvalidData, MissingColumn, RecipeError
 from palaestra.parts.estimators import grpo
 from palaestra.systems.adca_grpo.advantage import adca_grpo
+from tests.messages import told
 from tests.parts.small_tables import table
 from tests.parts.tables import close, quick, tables
 
@@ -81,14 +82,14 @@ def test_adca_alpha_decays() -> None:  # rule 1
 def test_adca_bad_input() -> None:  # rule 3
     with pytest.raises(MissingColumn, match="good"):
         adca_grpo(table(good=None))
-    with pytest.raises(InvalidData, match=r"1 of 4 steps have a flag that is neither .*; the first has 0\.5") as caught:
+    with told(InvalidData, "1 of 4") as caught:
         adca_grpo(table(good=[1.0, 0.5, 0.0, 1.0]))
     assert "trajectory a, turn 1" in str(caught.value) and "missing flags are not filled in" in str(caught.value)
-    with pytest.raises(InvalidData, match="it has 3 values for 4 rows"):
+    with told(InvalidData, "3 values for"):
         table(good=[1, 0, 1])
     with pytest.raises(RecipeError, match="cannot take `scheme: "):
         adca_grpo(table(), scheme="share")
-    with pytest.raises(InvalidData, match="no peer set has two members"):
+    with told(InvalidData, "has two members"):
         adca_grpo(table(trajectory=["a"] * 4, turn=range(4)))
-    with pytest.raises(InvalidData, match="the weights of a trajectory's steps sum to 0"):
+    with told(InvalidData, "sum to 0"):
         adca_grpo(table(good=[0, 0, 0, 1]), scheme="allocation", bad_in_success=0.0)

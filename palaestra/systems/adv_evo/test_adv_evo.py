@@ -27,6 +27,7 @@ from palaestra.errors import InvalidData, MissingColumn, RecipeError
 from palaestra.parts.estimators import reinforce
 from palaestra.parts.filters import whiten
 from palaestra.systems.adv_evo.public_baseline import public_baseline
+from tests.messages import told
 from tests.parts.tables import close, quick, tables
 
 TABLE = StepTable(
@@ -47,7 +48,7 @@ def test_1_named_teams() -> None:
 @pytest.mark.parametrize("by", [("agent",), ("group",), ()])
 def test_2_teams_that_nothing_is_compared_by(by: tuple[str, ...]) -> None:
     for teams in (TEAMS, {"misspelled": ("nobody",)}):
-        with pytest.raises(RecipeError, match=r"has no effect, because `by` is(.|\n)*Add `team` to `by`"):
+        with told(RecipeError, "`by`"):
             public_baseline(TABLE, teams=teams, by=by)
 
 
@@ -133,13 +134,13 @@ def test_what_the_public_baseline_refuses() -> None:  # rule 10
         public_baseline(match(team=["red", None] * 2))
     with pytest.raises(InvalidData, match=r"last is in no team(.|\n)*first"):
         public_baseline(match(), teams={"red": ("first",), "blue": ()})
-    with pytest.raises(InvalidData, match="agent `last` is in two teams: red and blue"):
+    with told(InvalidData, "`last`"):
         public_baseline(match(team=["red", "blue", "red", "red"]))
-    with pytest.raises(InvalidData, match="agent `first` is in two teams: red and blue"):
+    with told(InvalidData, "`first`"):
         public_baseline(match(), teams={"red": ("first",), "blue": ("first", "last")})
     with pytest.raises(RecipeError, match="the teams are: all"):
         public_baseline(match(), teams={"all": ("first", "last")})
-    with pytest.raises(RecipeError, match=r"mixes agents of the environment's teams blue and red(.|\n)*Separate them"):
+    with told(RecipeError, "blue and red"):
         public_baseline(match(team=["red", "blue"] * 2), teams={"all": ("first", "last"), "none": ()})
     with pytest.raises(MissingColumn, match="team"):
         public_baseline(match())

@@ -37,6 +37,7 @@ from palaestra.systems.archer.critics import TwinCritic
 from palaestra.systems.filtered_cloning import filtered
 from palaestra.training.loop import Trainer
 from palaestra.training.start import train
+from tests.messages import told
 
 SETUP = RunSetup(seed=0, vector_size=2, action_count=2)
 STATES = {0: np.array([1, 0], np.float32), 1: np.array([0, 1], np.float32)}
@@ -297,13 +298,13 @@ def test_8_resume_is_bit_for_bit(layers: dict[str, Any], tmp_path: Path, monkeyp
 # ---- rules 9 and 10 ---------------------------------------------------------------------------------------
 @pytest.mark.parametrize("options", [{"capacity": 10, "batch": 11}, {"capacity": 10, "batch": 4, "actor_rows": 11}])
 def test_9_small_buffers_are_refused(options: dict[str, int]) -> None:
-    with pytest.raises(RecipeError, match="the buffer holds 10 transitions, but 11 are drawn at once"):
+    with told(RecipeError, "10 transitions, but"):
         Archer(**options)
 
 
 def test_9_too_few_transitions_are_refused() -> None:
     archer, acting = started(batch=32)
-    with pytest.raises(InvalidData, match="32 transitions were asked for, and it holds 16") as caught:
+    with told(InvalidData, "32 transitions were") as caught:
         archer.choose(chains(), at(0, acting))
     assert "draw smaller batches" in caught.value.remedy
 
@@ -315,7 +316,7 @@ def test_9_a_part_that_was_not_started_is_refused() -> None:
 
 def test_9_checkpoints_of_other_policies_are_refused() -> None:
     archer, _ = started()
-    with pytest.raises(CheckpointError, match=r"of the policies \['other'\], the run has \['main'\]"):
+    with told(CheckpointError, "run has ['main']"):
         archer.load_state_dict({"other": {}})
 
 
@@ -323,13 +324,13 @@ def test_9_policies_with_memory_are_refused() -> None:
     acting = NetworkPolicy("main", SETUP, hidden=(8,), body="gru")
     archer = Archer(batch=4)
     archer.start(SETUP, {"main": acting})
-    with pytest.raises(RecipeError, match="its memory needs a whole episode"):
+    with told(RecipeError, "a whole episode"):
         archer.choose(chains(), at(0, acting))
 
 
 def test_9_other_kinds_of_policies_are_refused() -> None:
     painter = SimpleNamespace(architecture=lambda: {"kind": "painting"})
-    with pytest.raises(InvalidData, match="`painting` reads neither vectors nor token ids"):
+    with told(InvalidData, "`painting`"):
         Archer().start(SETUP, {"main": painter})
 
 

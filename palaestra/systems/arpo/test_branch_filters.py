@@ -23,6 +23,7 @@ from palaestra.parts.estimators import grpo
 from palaestra.parts.losses import ppo_clip
 from palaestra.systems.arpo.entropy_aware import entropy_aware
 from palaestra.systems.arpo.shared_prefix import shared_prefix
+from tests.messages import told
 from tests.parts.tables import quick, tables
 
 
@@ -80,7 +81,7 @@ def test_soft_and_hard_have_one_gradient() -> None:  # rule 2
 
 def test_shared_prefix_refusals() -> None:  # rule 3
     table = tree()
-    with pytest.raises(InvalidData, match="it has 2 tokens, but another copy of its step has 1"):
+    with told(InvalidData, "2 tokens, but"):
         shared_prefix(table.replace(token_count=[1, 3, 2, 2, 2, 2, 1, 1, 1, 3, 2]), grpo(table), mode="hard")
     columns = {name: table.labels(name) for name in ("group", "trajectory", "agent")}
     without = StepTable(
@@ -117,7 +118,7 @@ def test_no_sign_turns(table: StepTable, gain: float, seed: int) -> None:  # rul
 def test_entropy_refusals() -> None:  # rule 5
     table = tree()
     negative = table.replace(entropy_old=[0.5] * 19 + [-0.25])
-    with pytest.raises(InvalidData, match=r"(?s)token 19.*an entropy is negative: -0.25"):
+    with told(InvalidData, "token 19"):
         entropy_aware(negative, grpo(table))
     with pytest.raises(MissingColumn, match="entropy_old"):
         entropy_aware(table, grpo(table))

@@ -46,6 +46,7 @@ from palaestra.rollout.vector import VectorRunner
 from palaestra.systems.arpo.branching import Branching
 from palaestra.testing import EchoEnvironment, ScriptedPolicy, TinyModel
 from palaestra.training.monitor import spent
+from tests.messages import told
 
 GROUP = 8
 ENVIRONMENT = HopSearch(entities=8, relations=2, hops=(2, 3), noise=0.3, max_turns=6)
@@ -327,9 +328,9 @@ async def prying(episode: Any) -> None:
 
 def test_refusals() -> None:  # rule 9
     policy = network()
-    with pytest.raises(RecipeError, match="9 trajectories should start at the task, but a group has only 8"):
+    with told(RecipeError, "9 trajectories should"):
         grow(policy, Branching(initial=9))
-    with pytest.raises(RecipeError, match="a group of 1 cannot be divided"):
+    with told(RecipeError, "1 cannot be"):
         grow(policy, Branching(balance=1.0), given=plays(size=1))
     for wrong in ({"beam": 0}, {"initial": 0}, {"weight": -0.1}, {"patience": 0}, {"base": 1.5}, {"probe": 0}):
         with pytest.raises(RecipeError, match=next(iter(wrong))):
@@ -347,7 +348,7 @@ def test_refusals() -> None:  # rule 9
     found = faults(make_setup(policy, program=prying), plays(size=8))
     assert found and all("asks its agent's session for `remembers` while its acts are repeated" in m for m in found)
     branching = [dataclasses.replace(plays()[0], branch=Branch())]
-    with pytest.raises(RecipeError, match="its programs run in lock step"):
+    with told(RecipeError, "in lock step"):
         VectorRunner(make_setup(policy), RolloutSettings()).collect(branching)
 
 

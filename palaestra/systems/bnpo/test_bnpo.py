@@ -23,6 +23,7 @@ from palaestra.data import StepTable
 from palaestra.errors import InvalidData, MissingColumn, RecipeError
 from palaestra.parts.estimators import dr_grpo, grpo
 from palaestra.systems.bnpo import beta_density, bnpo
+from tests.messages import told
 from tests.parts.tables import close, quick
 
 
@@ -129,14 +130,14 @@ def test_7_refusals() -> None:
         bnpo(table, minimum=1.0)
     with pytest.raises(RecipeError, match="`rewards` is empty"):
         bnpo(table, rewards=())
-    with pytest.raises(InvalidData, match="a result is 2, outside 0 to 1, so that its group has no") as caught:
+    with told(InvalidData, "2, outside 0") as caught:
         bnpo(groups([0, 1], [2, 0]))
     assert "`return`, row 2" in caught.value.where
     with pytest.raises(InvalidData, match="a result is nan"):
         bnpo(groups([0, 1], outcome=[1.0, float("nan")]), rewards=("outcome",))
     with pytest.raises(MissingColumn, match="no column `taste`"):
         bnpo(table, rewards=("taste",))
-    with pytest.raises(InvalidData, match="no peer set has two members"):
+    with told(InvalidData, "has two members"):
         bnpo(groups([1], [0]))
     for wrong in ({"floor": 0}, {"shape": (0, 1)}):
         with pytest.raises(RecipeError, match=next(iter(wrong))):

@@ -29,6 +29,7 @@ from palaestra.parts.estimators import dr_grpo
 from palaestra.systems.canon import _halves, cosine
 from palaestra.systems.canon import canon as canon_part
 from palaestra.testing import check_estimator
+from tests.messages import told
 from tests.parts.tables import quick, shuffled, tables
 
 METRICS = ("entropy", "length", "random")
@@ -116,7 +117,7 @@ def test_6_accuracy_is_the_weight() -> None:
         iteration = at()
         assert torch.equal(canon_part(table, iteration, schedule=schedule), canon(table, mu=mu))
         assert iteration.metrics == {"canon/mu": mu}
-    with pytest.raises(InvalidData, match="the mean outcome is not an accuracy"):
+    with told(InvalidData, "not an accuracy"):
         canon(table.replace(outcome=[1.0, float("nan"), 0.0, 0.0]), schedule="accuracy")
 
 
@@ -190,5 +191,5 @@ def test_10_refusals() -> None:
         canon(table, metric="random", alpha=0.9)
     with pytest.raises(RecipeError, match="2 iterations after the warm-up"):
         canon(table, steps=32)
-    with pytest.raises(RecipeError, match=r"a range of 0.7 to 0.6"):
+    with told(RecipeError, "0.7 to 0.6"):
         canon(table, low=0.7)

@@ -20,6 +20,7 @@ from palaestra.data import TokenBatch
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.parts.losses import ppo_clip, reinforce
 from palaestra.systems.cispo import cispo
+from tests.messages import told
 from tests.parts.batches import batches, filled, quick
 
 
@@ -86,7 +87,7 @@ def test_bounds() -> None:  # rule 4
 
 def test_refusals() -> None:  # rule 5
     batch = filled([[2, 1], [3]], 1).replace(weight=torch.ones(6).double())
-    with pytest.raises(InvalidData, match="6 of 6 tokens have a log-probability that is not finite"):
+    with told(InvalidData, "6 of 6"):
         cispo(batch.replace(logprob_old=torch.full((6,), math.nan).double()))
     for wrong in ({"high": -1.0}, {"high": -2.0}, {"low": -0.1}):
         with pytest.raises(RecipeError, match=next(iter(wrong))):

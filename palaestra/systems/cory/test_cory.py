@@ -49,6 +49,7 @@ from palaestra.testing import EchoEnvironment, ScriptedPolicy, TinyModel
 from palaestra.training.setup import build_setup
 from palaestra.training.start import train
 from tests.golden_cases import Golden, golden_documents
+from tests.messages import told
 from tests.training.conftest import curve, stopped_before
 
 FIRST, SECOND = "lovely lovely lovely", "lovely lovely the sea is wide and deep"
@@ -286,7 +287,7 @@ def test_10_who_may_act() -> None:
     with pytest.raises(RecipeError, match="there is no role `pioner`"):
         RoleExchange(roles=("pioner", "observer")).start(setup, setup.trained)
     setup.roles = {"pioneer": setup.roles["pioneer"], "observer": setup.roles["pioneer"]}
-    with pytest.raises(RecipeError, match="pioneer by main, observer by main"):
+    with told(RecipeError, "observer by main"):
         RoleExchange(roles=BOTH).start(setup, setup.trained)
     setup.program, setup.roles = acting, {}
     with pytest.raises(RecipeError, match="there is no role `pioneer`"):
@@ -295,7 +296,7 @@ def test_10_who_may_act() -> None:
 
 
 def test_10_the_former_slot() -> None:
-    with pytest.raises(UnknownName, match="`role_exchange` is a part of slot `learner`, not of `strategy`"):
+    with told(UnknownName, "`role_exchange`"):
         small({"strategy": [{"role_exchange": {"roles": list(BOTH), "every": 5}}]})
 
 

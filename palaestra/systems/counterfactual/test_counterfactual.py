@@ -22,6 +22,7 @@ from hypothesis import given
 from palaestra.data import StepTable
 from palaestra.errors import InvalidData, MissingColumn
 from palaestra.systems.counterfactual import counterfactual
+from tests.messages import told
 from tests.parts.small_tables import team
 from tests.parts.tables import close, quick, tables
 
@@ -103,7 +104,7 @@ def test_a_replay() -> None:  # rules 5, 6
     nan = float("nan")
     table = team(reward=[0, 1, 0, 0], without=[0.25, 1.0, 0.0, 0.5])
     assert close(counterfactual(table, against="replay"), [0.75, 0.0, 0.0, -0.5])
-    with pytest.raises(InvalidData, match=r"trajectory b(.|\n)*not played again without `solve`"):
+    with told(InvalidData, "`solve`"):
         counterfactual(table.replace(without=[0.25, 1.0, 0.0, nan]), against="replay")
     with pytest.raises(MissingColumn, match="without"):
         counterfactual(team(), against="replay")

@@ -20,6 +20,7 @@ from palaestra.envs.probes.uiform import UIForm
 from palaestra.errors import InvalidData, MissingColumn, RecipeError
 from palaestra.parts.estimators import grpo
 from palaestra.systems.craft_gui.gui_action import edited, f1, gui_action
+from tests.messages import told
 
 BOX = [100, 100, 300, 200]
 CLICK = {"type": "click", "box": BOX}
@@ -113,18 +114,18 @@ def test_an_episode_is_worth_its_mean():  # rule 3
 
 
 def test_bad_actions_are_refused():  # rule 4
-    with pytest.raises(RecipeError, match=r"format 0.1, type 0.3 and argument 0.5 sum to 0.9"):
+    with told(RecipeError, "0.1, type 0.3"):
         worth(INSIDE, format=0.1, type=0.3, argument=0.5)
-    with pytest.raises(InvalidData, match="`drag` is not a known type of action") as caught:
+    with told(InvalidData, "`drag`") as caught:
         worth({"type": "drag"})
     assert "click" in caught.value.options and "trajectory g/0, turn 0" in caught.value.where
-    with pytest.raises(InvalidData, match="`drag` is not a known type"):
+    with told(InvalidData, "`drag`"):
         worth(INSIDE, {"type": "drag"})
-    with pytest.raises(InvalidData, match=r"the box \[300, 100, 100, 200\] ends before it begins"):
+    with told(InvalidData, "[300, 100, 100"):
         worth(INSIDE, {"type": "click", "box": [300, 100, 100, 200]})
     with pytest.raises(InvalidData, match="no reference"):
         judged([episode([{"gesture": INSIDE}])])
-    with pytest.raises(InvalidData, match=r"the judge's score `judge` is 1\.5"):
+    with told(InvalidData, "`judge`"):
         judged([episode([{"gesture": INSIDE, "references": [CLICK], "judge": 1.5}])], judge=0.5)
     with pytest.raises(MissingColumn, match="judge"):
         judged([episode([{"gesture": INSIDE, "references": [CLICK]}])], judge=0.5)

@@ -24,6 +24,7 @@ from palaestra.data import StepTable
 from palaestra.errors import InvalidData
 from palaestra.systems.descendants import descendants
 from palaestra.systems.descendants.messages import Readings, descendant_return, readings_of
+from tests.messages import told
 from tests.parts.tables import close, quick, shuffled, tables
 
 
@@ -89,9 +90,9 @@ def test_parallel_acts_may_be_exchanged() -> None:  # rule 5
 def test_what_descendants_refuses() -> None:  # rule 6
     columns: dict[str, Any] = {"group": ["g"] * 4, "trajectory": list("aabb"), "agent": ["x"] * 4, "reward": [0.0] * 4}
     for reads in ([None, (1,), None, None], [(3,), None, None, None], [None, (-1,), None, None]):
-        with pytest.raises(InvalidData, match="not an earlier act of its trajectory"):
+        with told(InvalidData, "of its trajectory"):
             descendants(StepTable(turn=[0, 1, 0, 1], reads=reads, **columns))
-    with pytest.raises(InvalidData, match="not the turn of an act"):
+    with told(InvalidData, "of an act"):
         descendants(StepTable(turn=[0, 1, 0, 1], parent=[None, "x", None, None], **columns))
     columns |= {"group": ["g"] * 3, "trajectory": ["a"] * 3, "agent": list("xyz"), "reward": [0.0] * 3}
     with pytest.raises(InvalidData, match="which two acts share"):

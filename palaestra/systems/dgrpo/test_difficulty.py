@@ -21,6 +21,7 @@ from palaestra.errors import InvalidData, MissingColumn, RecipeError
 from palaestra.parts.estimators import grpo
 from palaestra.systems.dgrpo import Difficulty
 from palaestra.training.stages import combine
+from tests.messages import told
 from tests.parts.tables import quick, shuffled, tables
 
 
@@ -112,12 +113,12 @@ def test_5_shares_of_the_gradient() -> None:
 
 def test_6_refusals() -> None:
     table = batch(easy=[EASY], hard=[HARD])
-    with pytest.raises(InvalidData, match=r"a result is 1.5, outside \[0, 1\]") as caught:
+    with told(InvalidData, "1.5, outside [0") as caught:
         Difficulty()(batch(grounding=[[1.5, 0.5]]), at())
     assert "`return`, row 0" in caught.value.where
     with pytest.raises(InvalidData, match=r"a result is -0\.2"):
         Difficulty(column="overlap")(table.replace(overlap=[-0.2] * 15), at())
-    with pytest.raises(InvalidData, match="its family is not one of easy, medium") as caught:
+    with told(InvalidData, "of easy, medium") as caught:
         Difficulty(known=("easy", "medium"))(table, at())
     assert "trajectory hard0/0" in caught.value.where
     Difficulty(known=("easy", "hard"))(table, at())
@@ -128,7 +129,7 @@ def test_6_refusals() -> None:
         Difficulty()(two.replace(stratum=["easy"] * 4 + ["hard"] * 11), at())
     with pytest.raises(MissingColumn, match="no column `stratum`"):
         Difficulty()(table.replace(stratum=None), at())
-    with pytest.raises(RecipeError, match=r"`low: 3` is above `high: 2`"):
+    with told(RecipeError, "`low: 3`"):
         Difficulty(low=3.0)
     for wrong in ({"momentum": 1.2}, {"hard": -1}, {"low": 0}):
         with pytest.raises(RecipeError, match=next(iter(wrong))):

@@ -36,6 +36,7 @@ from palaestra.systems.dpo import dpo
 from palaestra.systems.dpo.data import brief, pairs
 from palaestra.testing import check_loss
 from palaestra.training.start import train
+from tests.messages import told
 from tests.parts.batches import batch, gradient
 from tests.training.conftest import final_weights, stopped_before
 
@@ -189,7 +190,7 @@ def test_refused() -> None:  # rule 6
     assert dpo(pair().replace(logprob_reference=None), reference_free=True)
     with pytest.raises(MissingColumn, match="ids `pair`"):
         dpo(pair().replace(pair=None))
-    with pytest.raises(ContractError, match="a part of a pair only"):
+    with told(ContractError, "a pair only"):
         dpo(pair(scope="trajectory"))
     for name, value in (("beta", 0.0), ("flips", 0.5), ("margin", -1.0)):
         with pytest.raises(RecipeError, match=f"cannot take `{name}"):

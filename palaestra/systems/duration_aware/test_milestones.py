@@ -10,6 +10,7 @@ import torch
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.systems.duration_aware.markers import marker, reached
 from palaestra.systems.duration_aware.milestones import milestones
+from tests.messages import told
 from tests.parts.small_tables import episode
 
 
@@ -32,9 +33,9 @@ def test_markers_need_their_nonce() -> None:  # rule 2
 
 def test_bad_milestones() -> None:  # rule 3
     table = episode(1, valid=0.0, milestones=1)
-    with pytest.raises(RecipeError, match=r"5 milestones earn 0.5, but a valid result may earn only 0"):
+    with told(RecipeError, "5 milestones earn"):
         milestones(table, base=0.0)
-    with pytest.raises(RecipeError, match="partial credit stays below any valid score"):
+    with told(RecipeError, "any valid score"):
         milestones(table, base=-0.5)
     with pytest.raises(InvalidData, match=r"6 milestones of 5(.|\n)*Set `most`"):
         milestones(episode(1, valid=0.0, milestones=6))

@@ -27,6 +27,7 @@ from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.vector import VectorRunner
 from palaestra.systems.flow_grpo.advantage import flow_grpo
 from palaestra.training.stages import assign_credit
+from tests.messages import told
 from tests.parts.tables import quick, tables
 
 
@@ -68,7 +69,7 @@ def test_other_modules_never_enter_the_loss() -> None:  # rule 3
 
 
 def test_what_flow_grpo_refuses() -> None:  # rule 4
-    with pytest.raises(InvalidData, match=r"trajectory b(.|\n)*1 of 2 have no turn of `planner`"):
+    with told(InvalidData, "`planner`"):
         flow_grpo(flow(agent=["planner", "executor"] * 2 + ["executor"] * 2), planner="planner")
     with pytest.raises(InvalidData, match=r"trajectory b(.|\n)*the judge failed"):
         flow_grpo(flow(outcome=[1.0] * 4 + [float("nan")] * 2))

@@ -6,6 +6,7 @@ import pytest
 
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.systems.grpo_tcr import tool_bonus
+from tests.messages import told
 from tests.parts.small_tables import episode
 
 
@@ -22,9 +23,9 @@ def test_tool_bonus_by_hand(right: float, messages: int, expected: float) -> Non
 def test_bad_bonus() -> None:  # rule 2
     table = episode(2, outcome=0.0, tool_call=1)
     for options in ({"cap": 1.0}, {"cap": 2.0}, {"cap": -1.5}, {"right": -0.7}):
-        with pytest.raises(RecipeError, match=r"is not in \[`wrong(.|\n)*earns less than a right one"):
+        with told(RecipeError, "not in [`wrong"):
             tool_bonus(table, **options)
-    with pytest.raises(InvalidData, match=r"its outcome is 0\.5, not 0 or 1"):
+    with told(InvalidData, "0.5, not 0"):
         tool_bonus(episode(2, outcome=0.5, tool_call=1))
     with pytest.raises(InvalidData, match="-1 tool calls"):
         tool_bonus(episode(2, outcome=0.0, tool_call=-1))

@@ -41,7 +41,7 @@ def test_1_padding_is_in_no_pair() -> None:
 
 def test_2_rows_know_their_pair() -> None:
     assert outcome_pairs(table()).row_pair.tolist() == [0, 0, 0, -1, -1, -1]
-    with pytest.raises(InvalidData, match="3 of 3 trajectories stand in several pairs"):
+    with pytest.raises(InvalidData, match="3 of 3 trajectories are in several pairs"):
         _ = outcome_pairs(table(), every=True).row_pair
 
 

@@ -1,8 +1,8 @@
 """Attention of many sessions at once: all new tokens lie in one row, keys and values lie in slots.
 
 New tokens of all sessions are packed into one row without padding. Only attention treats sessions separately. A session
-with several new tokens gets one kernel call on views of its slot. Sessions with one new token (decoding) are sorted by slot and cut
-into runs of neighboring slots; each run is two batched products on views. No cache is ever copied, and no
+with several new tokens gets one kernel call on views of its slot. Sessions with one new token (decoding) are sorted by
+slot and cut into runs of neighboring slots; each run is two batched products on views. No cache is ever copied, and no
 session's numbers depend on which others are in the batch.
 """
 

@@ -2,8 +2,8 @@
 
 A task, the pump, waits until no new request has come for a few turns of the event loop. Then it computes one more
 token for every request, in as few forward passes as possible. New prompts and running responses share a pass. A
-finished response is returned at once, and a new request joins the next pass. Runs repeat exactly, since no clock is read and a
-session's numbers do not depend on the other sessions in the batch.
+finished response is returned at once, and a new request joins the next pass. Runs repeat exactly, since no clock is
+read and a session's numbers do not depend on the other sessions in the batch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""BoundPart: a part with its options. A recipe binds each part once, and training is handed bound parts."""
+"""BoundPart: a part with its options. A recipe binds each part once and gives the bound parts to training."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class BoundPart(Section):
     """A part with its options, as a recipe names it: `grpo`, or `{grpo: {scale: none}}`.
 
     `bind` finds the part in the registry, checks the options and fills in their defaults. A recipe does that once for
-    all its parts; before, the object holds what was written and can do nothing.
+    all its parts. Before that the object holds only what the recipe says, and it cannot be called.
 
     Attributes:
-        name: of the part. options: as written; after binding all of them.
+        name: the part's registered name. options: those that the recipe gives; after binding, all of them.
     """
 
     name: str
@@ -28,29 +28,29 @@ class BoundPart(Section):
     _iteration: Any = pydantic.PrivateAttr(None)
 
     def bound(self, part: Part, options: Mapping[str, Any]) -> BoundPart:
-        """This part, found and with checked options."""
+        """A copy that holds the registered part and its checked options."""
         copy = self.model_copy(update={"options": dict(options)})
         copy._part = part
         return copy
 
     @property
     def part(self) -> Part:
-        """What is declared of it. Raises: ContractError, if no recipe has bound it."""
+        """The registered part with what it declares. Raises: ContractError, if no recipe has bound it."""
         if self._part is None:
             raise ContractError(
                 where=f"part {self.name}",
-                what="it is written and not bound: nobody has looked it up and checked its options.",
+                what="it is not bound yet: it was not looked up in the registry, and its options are not checked.",
                 remedy="Load settings by `palaestra.recipe.load`, or call `palaestra.bound.bind(slot, part)`.",
             )
         return self._part
 
     @property
     def state(self) -> Any:
-        """The one object that a run makes of a part with state; None for a function. See `started`."""
+        """The object that a run makes of a part with state; None for a function, and before `started`."""
         return self._state
 
     def started(self) -> BoundPart:
-        """The part as a run holds it: with an object of its own, if the part is a class with state."""
+        """The part as a run uses it. A part that is a class with state gets a new object of that class."""
         if not self.part.holds_state:
             return self
         copy = self.model_copy()
@@ -58,7 +58,7 @@ class BoundPart(Section):
         return copy
 
     def at(self, iteration: Any) -> BoundPart:
-        """The same part in this iteration: it gets the iteration beside its data, if it has a parameter for it."""
+        """The same part for this iteration. A call passes `iteration` on if the part has a parameter of that name."""
         if not self.part.takes_iteration:
             return self
         copy = self.model_copy()
@@ -73,23 +73,24 @@ class BoundPart(Section):
 
     @property
     def reads(self) -> tuple[str, ...] | None:
-        """The columns that it reads with its options; None, if it does not say."""
+        """The columns that the part reads with its options; None, if it declares none."""
         return self.part.reads_with(self.options)
 
     @property
     def scope(self) -> str:
-        """Of a loss: the unit of tokens that it must see whole."""
+        """For a loss: the unit of tokens that one call must see whole."""
         return self.part.scope_with(self.options)
 
     def can(self, method: str) -> Any:
-        """This method of the object with state, or None."""
+        """The method of this name of the object with state, or None if there is none."""
         return getattr(self._state, method, None)
 
 
 def bind(slot: str, written: BoundPart) -> BoundPart:
-    """The part of this name with checked options.
+    """The registered part of this name, with checked options.
 
-    Raises: UnknownName, RecipeError; ContractError, for a part of an earlier version of the contract.
+    Raises: UnknownName, for a name that no part has; RecipeError, for wrong options; ContractError, for a part that
+        was written for an earlier version.
     """
     found = part(slot, written.name)
     refuse_former(found, where=f"{slot}: {written.name}")
@@ -102,10 +103,10 @@ def bind_all(slot: str, written: Sequence[BoundPart]) -> list[BoundPart]:
 
 
 def refuse_former(found: Part, *, where: str) -> None:
-    """Raises: ContractError, for a part that asks for its data by a former name."""
+    """Refuse a part whose data parameter has a former name. Raises: ContractError."""
     if "look" in found.data:
         raise ContractError(
             where=where,
             what="its data parameter `look` is called `iteration` now, and `look.step` is `iteration.number`.",
-            remedy="Rename both.",
+            remedy="Rename both in the part.",
         )

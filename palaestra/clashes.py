@@ -1,4 +1,4 @@
-"""Clashes: what a part does not go with, as its registration says. `palaestra.recipe.together` refuses it."""
+"""Clashes: the choices that a part's registration forbids beside it. `palaestra.recipe.together` refuses them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class PartPattern:
     """A part in a recipe.
 
     Attributes:
-        slot: where it stands. names: any of these; none given: any part of the slot.
-        options: option → values, of which it has one.
+        slot: the part's slot. names: the part has one of these names; empty: any part of the slot.
+        options: option → values; the part has one of these values for each of these options.
     """
 
     slot: str
@@ -31,13 +31,14 @@ class SettingPattern:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clash:
-    """What the part that declares it does not go with.
+    """A choice that cannot stand in one recipe with the part that declares the clash.
 
     Attributes:
-        options: only where the part has one of these values: option → values. has: options that have a value.
-        other: the choice that it excludes; none: its own options exclude each other.
-        why: what would happen. ways: out of it.
-        ordered: only where `other` stands behind the part.
+        options: option → values; the clash holds only if the part has one of these values for each of these options.
+        has: options of the part; the clash holds only if each of them has a value other than None.
+        other: the choice that the part excludes; None: the part's own options exclude each other.
+        why: what would go wrong. ways: what the user can do instead.
+        ordered: the clash holds only if `other` stands behind the part.
     """
 
     why: str

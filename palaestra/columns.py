@@ -1,8 +1,8 @@
 """Names of columns, from the table to the loss.
 
-A column has one name on its way. For an output `x` of a policy (`logprob`, `entropy`, `value` …): `x` is that of the
-policy in training, `x_old` at the start of the update, `x_behavior` of the engine that sampled, and `x_reference` of
-the reference policy. This module imports no torch, so that parts can be listed and recipes checked quickly.
+For an output `x` of a policy (`logprob`, `entropy`, `value` …), the column `x` is that of the policy in training,
+`x_old` that at the start of the update, `x_behavior` that of the engine that sampled, and `x_reference` that of the
+reference policy. This module does not import torch, so that parts can be listed and recipes checked quickly.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ KEYS = (
     *("group", "trajectory", "agent", "state_key", "next_key", "action_key"),
     *("policy", "segment", "invocation", "parent", "team", "stratum", "game", "node", "task", "state_text", "reads"),
 )
-# In `info`, of a step or of its whole trajectory. `reads`: turns of the acts whose messages the act was shown.
+# Labels that an environment gives in the `info` of a step or of a whole trajectory.
+# `reads` holds the turns of the acts whose messages were shown to the agent before this act.
 LABELS = ("team", "stratum", "game", "node", "reads")
 FLAGS = ("terminated", "truncated")
 COUNTS = ("turn", "token_count", "version")
@@ -45,9 +46,10 @@ RENAMED = {
 
 
 def output_of(column: str) -> tuple[str, str]:
-    """The output of a policy that a column holds, and of which policy: `("logprob", "old")` for `logprob_old`.
+    """The output that a column holds, and the policy that it is of: `("logprob", "old")` for `logprob_old`.
 
-    Of which policy: "old", "behavior" or "reference"; "policy" is that in training, for any name that says no other.
+    The second item is "old", "behavior", "reference", or "policy" for the policy in training. A name without one of
+    these suffixes is of the policy in training.
     """
     name = column.removesuffix("?")
     if name in FROM_OUTPUTS:
@@ -62,13 +64,13 @@ def is_output(column: str) -> bool:
 
 
 def is_computed(column: str) -> bool:
-    """Whether training computes this column, so that no number of an environment may take its place."""
+    """Whether training computes this column. An environment's number of the same name is then left out."""
     computed = {*FROM_OUTPUTS, *OF_TOKENS, *FROM_OUTPUTS.values(), "act", "logprob", "row_weight"}
     return column in computed or is_output(column)
 
 
 def may_be_missing(column: str) -> bool:
-    """Whether NaN in it means "not given for this row or token"."""
+    """Whether a NaN in this column means "not given for this row or token"."""
     return column in MAY_BE_MISSING or is_output(column)
 
 

@@ -1,4 +1,4 @@
-"""Errors: each names the place, the fault, the candidates and the way out, in this order.
+"""Errors of the library. Each names the place, the fault, the allowed values and the remedy, in this order.
 
     Exception
     └── PalaestraError
@@ -6,14 +6,14 @@
         ├── UnknownName          (LookupError)   no part, environment or column of this name
         ├── MissingColumn        (LookupError)   a part reads a column which the table lacks
         ├── MissingExtra         (ImportError)   an optional package is not installed
-        ├── InvalidData          (ValueError)    values that no estimator or loss may see
+        ├── InvalidData          (ValueError)    values that an estimator or a loss cannot use
         ├── RunFolderError       (OSError)       the run folder cannot be used or written
         ├── CheckpointError      (ValueError)    a checkpoint does not fit this recipe
         ├── ContractError        (TypeError)     an environment or a part breaks its protocol
         ├── NoSignal             (RuntimeError)  the run cannot learn: every update would be empty
         └── EpisodeFailure       (RuntimeError)  one episode failed; `boundary` says where
 
-To add one: inherit from PalaestraError and the standard exception a caller would catch.
+A new error inherits from PalaestraError and from the standard exception that a caller would catch.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from collections.abc import Iterable
 
 
 class PalaestraError(Exception):
-    """A fault that a user can mend.
+    """A fault that a user can correct.
 
     Args:
         where: the place: `recipes/a.yaml:11  advantage: gigpo`, or the function and argument.
         what: the fault, with the value that was found.
-        options: the candidates: what was allowed, or the nearest names.
-        remedy: the way out, as one or more sentences or lines.
+        options: the values that are allowed, or the nearest names.
+        remedy: what the user can do, in one or more sentences or lines.
     """
 
     def __init__(self, *, where: str, what: str, options: Iterable[str] = (), remedy: str = "") -> None:
@@ -75,7 +75,7 @@ class MissingExtra(PalaestraError, ImportError):
 
 
 class InvalidData(PalaestraError, ValueError):
-    """Values that no estimator or loss may see."""
+    """Values that an estimator or a loss cannot use."""
 
 
 class RunFolderError(PalaestraError, OSError):
@@ -95,7 +95,7 @@ class NoSignal(PalaestraError, RuntimeError):
 
 
 class EpisodeFailure(PalaestraError, RuntimeError):
-    """One episode failed. `boundary` is environment, engine, tool, judge or part."""
+    """One episode failed. `boundary` says where: environment, engine, tool, judge or part."""
 
     def __init__(self, *, boundary: str, where: str, what: str, options: Iterable[str] = (), remedy: str = "") -> None:
         self.boundary = boundary
@@ -103,7 +103,7 @@ class EpisodeFailure(PalaestraError, RuntimeError):
 
 
 def nearest(name: str, candidates: Iterable[str], *, count: int = 3) -> tuple[str, ...]:
-    """The candidates most like `name`; all of them when they are few and none is like it."""
+    """The candidates most similar to `name`. If none is similar: all of them when they are at most 12, else none."""
     pool = sorted(set(candidates))
     close = difflib.get_close_matches(name, pool, n=count, cutoff=0.5)
     if close:
@@ -112,7 +112,7 @@ def nearest(name: str, candidates: Iterable[str], *, count: int = 3) -> tuple[st
 
 
 def missing_extra(package: str, *, extra: str, needed_for: str) -> MissingExtra:
-    """The one line for an absent optional package."""
+    """The error for an optional package that is not installed, with the command that installs it."""
     return MissingExtra(
         where=needed_for,
         what=f"the package `{package}` is not installed.",

@@ -1,4 +1,4 @@
-"""Former names: who imports a name of an earlier version gets one line that says the present one."""
+"""Former names: importing a name of an earlier version raises an error that gives the present name."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ REMEDY = "Rename it; docs/renames.yaml lists every name that has changed."
 
 
 def former_names(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a module some of whose names have changed.
+    """Make the `__getattr__` of a module in which names have changed.
 
     Args:
-        module: its name. names: former name → what is said of it, such as "`Play` now".
+        module: the module's name. names: former name → the end of the message "it is …", such as "`Play` now".
     """
 
     def find(name: str) -> Any:
-        """Raises: ContractError, for a former name; AttributeError, for any other."""
+        """Refuse a missing name. Raises: ContractError, for a former name; AttributeError, for any other."""
         if name not in names:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         raise ContractError(where=f"{module}.{name}", what=f"it is {names[name]}.", remedy=REMEDY)
@@ -29,17 +29,17 @@ def former_names(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 class FormerModules(importlib.abc.MetaPathFinder):
-    """Says where the content of modules went that are no more.
+    """Refuses to import modules that no longer exist, and says where their content is now.
 
     Args:
-        modules: former name → where its content is now.
+        modules: former name of the module → where its content is now.
     """
 
     def __init__(self, modules: Mapping[str, str]) -> None:
         self._modules = modules
-        sys.meta_path.append(self)  # the last one: it is asked only for what nobody finds
+        sys.meta_path.append(self)  # the last finder: Python asks it only for modules that no other finder has
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         """Raises: ContractError, for a former module."""
         if name in self._modules:
-            raise ContractError(where=name, what=f"this module is no more: {self._modules[name]}.", remedy=REMEDY)
+            raise ContractError(where=name, what=f"this module no longer exists: {self._modules[name]}.", remedy=REMEDY)

@@ -1,7 +1,7 @@
-"""Which parts there are: a search of the source text for `@register("slot", "name", …)`, without importing anything.
+"""The list of parts, found by searching the source text for `@register("slot", "name", …)` without importing it.
 
-A checkout is searched each time. The build of a wheel searches once and keeps the result in `index.json`. This module
-imports the standard library only, since the build runs it too.
+A checkout is searched each time. The build of a wheel searches once and stores the result in `index.json`. The build
+runs this module too, so it imports nothing but the standard library and `palaestra.errors`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def search(package: Path) -> Parts:
 
 
 def registrations(package: Path) -> Iterator[tuple[Path, re.Match[str]]]:
-    """Every registration in the source text of a package, tests left out: its file and the match."""
+    """Every registration in the source text of a package: its file and the match. Tests are left out."""
     for path in sorted(package.rglob("*.py")):
         if not path.name.startswith("test_"):
             text = path.read_text(encoding="utf-8")
@@ -63,12 +63,12 @@ def module_of(path: Path, package: Path) -> str:
 
 
 def add(parts: Parts, slot: str, name: str, target: str) -> None:
-    """Note one part.
+    """Add one part to `parts`.
 
     Raises: ContractError, if another part of the slot has this name.
     """
     other = parts.setdefault(slot, {}).setdefault(name, target)
     if other != target:
         raise ContractError(
-            where=target, what=f"{other} already is the {slot} `{name}`.", remedy="Give one of them another name."
+            where=target, what=f"{other} is already the {slot} `{name}`.", remedy="Give one of the two another name."
         )

@@ -1,4 +1,4 @@
-"""How losses per token become one number: the coefficient of every token."""
+"""Aggregation of losses per token to one number, by a coefficient for each token."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from palaestra.options import Aggregation
 
 
 def unit_key(batch: TokenBatch, unit: str, *, where: str) -> Key:
-    """The unit of each token (`row`, `trajectory`, `invocation`, `group`); tokens that are masked weigh nothing in it.
+    """The unit of each token (`row`, `trajectory`, `invocation`, `group`). Masked tokens have weight 0 in it.
 
-    Raises: ContractError, if the batch may hold a part of a unit only.
+    Raises: ContractError, if the batch may hold only a part of a unit.
     """
     batch.check_scope(unit, where=where)
     return _key(batch.unit(unit, where=where), (batch["weight"] > 0).double())
@@ -29,8 +29,8 @@ def coefficients(
 ) -> Float[Tensor, " tokens"]:
     """The weight of each token in the scalar loss: loss = Σ coefficient · per-token loss.
 
-    Made once from the whole mini-batch and then cut with it, so that micro-batches change nothing.
-    m = tokens that count, n = sequences with such tokens, L_i = those tokens of sequence i:
+    They are computed once for the whole mini-batch and then cut with it, so that the size of micro-batches changes no
+    number. m is 1 for a token that counts and else 0, n = sequences with such tokens, L_i = such tokens of sequence i:
 
         token-mean            1 / Σ m
         sequence-mean         1 / (n L_i)             mean in a sequence, then over sequences (GRPO)
@@ -40,11 +40,11 @@ def coefficients(
         step-mean             mean in a row, then over rows
         trajectory-step-mean  mean in a row, over the rows of a trajectory, over trajectories
         group-mean            mean over the tokens of a group, then over groups
-        agent-mean            mean over the tokens of an agent, then over agents: no role gains weight by talking
+        agent-mean            mean over the tokens of an agent, then over agents: long replies give a role no weight
 
-    "Sequence" is the trajectory's tokens, however many training samples hold them. A token counts if its weight is
-    positive, or with a column `counts`, if that is: masks of selection shrink the denominators, rejected importance
-    weights do not.
+    A sequence is all tokens of a trajectory, in however many training samples they are. A token counts if its column
+    `counts` is positive, or its weight in a batch without that column. So a mask of a selection makes the denominators
+    smaller, and a rejected importance weight does not.
 
     Returns: float64 (tokens,), all 0 if every token is masked.
     Raises: InvalidData, if `constant` is missing or not positive where it is needed.
@@ -88,7 +88,7 @@ def coefficients(
 def aggregate(
     loss: Float[Tensor, " tokens"], batch: TokenBatch, *, how: Aggregation = "token-mean", constant: float | None = None
 ) -> Tensor:
-    """Σ coefficient · weight · loss: a scalar with gradient; 0, and a warning, if every token is masked."""
+    """Σ coefficient · weight · loss: a scalar with gradient. It is 0, with a warning, if all tokens are masked."""
     if len(batch) and not bool((batch["weight"] > 0).any()):
         warnings.warn(f"aggregate: all {len(batch)} tokens are masked; the loss is 0.", stacklevel=2)
     return (coefficients(batch, how=how, constant=constant).to(loss.dtype) * batch["weight"] * loss).sum()

@@ -1,4 +1,4 @@
-"""Draws: one random number for each row or each larger unit of a table, decided by which row or unit it is."""
+"""Random numbers for the rows or larger units of a table. Each depends on a seed and the labels of its unit only."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch import Tensor
 from palaestra.data.seeds import derive
 from palaestra.data.table import StepTable
 
-IDENTITY = ("trajectory", "agent")  # beside the turn
+IDENTITY = ("trajectory", "agent")  # with the turn they identify a row
 
 
 def uniform_per_unit(
     table: StepTable, unit: Sequence[str] = ("trajectory",), *, seed: int, purpose: str
 ) -> Float[Tensor, " rows"]:
-    """Uniform numbers in [0, 1), float64 (rows,), one for each unit: rows that agree in the columns `unit` share it.
+    """Uniform numbers in [0, 1), float64 (rows,). Rows that agree in the columns `unit` share one number.
 
-    A number is a function of seed, purpose and the unit's labels. The order of rows, other units and the number of
-    the unit's rows play no part, so that a resumed or re-sorted batch draws the same, and a long trajectory draws
-    like a short one. Names of trajectories carry the iteration in a run, so that every iteration draws anew.
+    A number is a function of seed, purpose and the unit's labels. It does not depend on the order of rows, on other
+    units, or on how many rows the unit has. So a resumed or re-sorted batch gets the same numbers. In a run the name
+    of a trajectory contains the iteration, so that every iteration gets new numbers.
 
     Raises: MissingColumn.
     """
@@ -33,7 +33,7 @@ def uniform_per_unit(
 
 
 def row_draws(table: StepTable, *, seed: int, purpose: str) -> Float[Tensor, " rows"]:
-    """The same with a number for each row: a function of seed, purpose, trajectory, agent and turn."""
+    """As `uniform_per_unit`, with one number for each row, which its trajectory, agent and turn identify."""
     return uniform_per_unit(table, (*IDENTITY, "turn"), seed=seed, purpose=purpose)
 
 

@@ -1,4 +1,4 @@
-"""Preferences: which of two was better, as pairs and as a loss."""
+"""Preferences: pairs of a better and a worse unit, and a loss over such pairs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from palaestra.errors import InvalidData
 
 
 class Pairs(NamedTuple):
-    """Positions of the better and of the worse one of each pair: int64 (pairs,) each."""
+    """Positions of the better and of the worse unit of each pair: int64 (pairs,) each."""
 
     better: Tensor
     worse: Tensor
@@ -25,19 +25,19 @@ class Pairs(NamedTuple):
 def preference_pairs(score: Shaped[Tensor, " units"], *, by: Key, every: bool = False) -> Pairs:
     """Pairs of unequal score inside each set.
 
-    One-to-one pairs join the best with the worst, the second best with the second worst and so on while their
-    scores differ, so a unit is in one pair at most. Equals stand in their own order.
+    The best unit is paired with the worst, the second best with the second worst and so on, while their scores
+    differ. So a unit is in at most one pair. Units of equal score keep their order.
 
     Args:
         by: the sets; a unit of weight 0 is in no pair.
-        every: all pairs of a set instead; a unit may be in many.
+        every: make all pairs of unequal score in a set instead; a unit may be in many of them.
     """
     units = (by.weights > 0).nonzero()[:, 0]
     codes, score = by.codes[units], score.double()[units]
     if every:
         above = (codes[:, None] == codes[None, :]) & (score[:, None] > score[None, :])
         better, worse = above.nonzero(as_tuple=True)
-    else:  # both orders run through the sets alike: place by place, best and worst, second best and second worst
+    else:  # both list the sets in one order: equal places hold the best and the worst, then the second ones
         better, worse = _sorted(-score, codes), _sorted(score, codes)
         unequal = score[better] > score[worse]
         better, worse = better[unequal], worse[unequal]
@@ -51,9 +51,9 @@ def outcome_pairs(
 
     Args:
         table: column `column` (rows,), the same number on all rows of a trajectory.
-        by: columns that both trajectories of a pair agree in. every: as in `preference_pairs`.
+        by: columns in which the two trajectories of a pair agree. every: as in `preference_pairs`.
 
-    Raises: MissingColumn, without the column; InvalidData, for a result that is not finite.
+    Raises: MissingColumn, if the table lacks the column; InvalidData, for a result that is not finite.
 
     >>> table = StepTable(group=["g"] * 3, trajectory=["a", "b", "c"], agent=["x"] * 3, turn=[0] * 3,
     ...                   reward=[0.0] * 3, outcome=[0.0, 1.0, 1.0])
@@ -64,7 +64,9 @@ def outcome_pairs(
     score = segment_mean(table[column], by=key)
     counts = torch.zeros(key.size, dtype=torch.float64).index_add(0, key.codes, (table.row_weight > 0).double())
     if not bool(score[counts > 0].isfinite().all()):
-        raise InvalidData(where=f"column `{column}`", what="a trajectory has no finite result to be compared by.")
+        raise InvalidData(
+            where=f"column `{column}`", what="a trajectory has no finite result, so it cannot be compared."
+        )
     set_of = torch.zeros(key.size, dtype=torch.int64).index_copy(0, key.codes, sets.codes)
     found = preference_pairs(score, by=Key(set_of, sets.size, by, counts), every=every)
     trajectory = torch.zeros(key.size, dtype=torch.int64).index_copy(0, key.codes, table["trajectory"])
@@ -78,5 +80,5 @@ def _sorted(score: Tensor, codes: Tensor) -> Tensor:
 
 
 def preference_loss(better: Float[Tensor, " pairs"], worse: Float[Tensor, " pairs"]) -> Float[Tensor, " pairs"]:
-    """−log sigmoid(better − worse) of each pair: log 2 where both are equal, near 0 where `better` is far above."""
+    """−log sigmoid(better − worse) of each pair: log 2 where both are equal, near 0 where `better` is much larger."""
     return torch.nn.functional.softplus(worse - better)

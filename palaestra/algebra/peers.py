@@ -22,19 +22,20 @@ EPS = 1e-6  # added to a deviation, never to a mean
 # ---- options ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peers(OptionGroup):
-    """Who is compared with whom, and what a row gets that cannot be compared: the options of group estimators.
+    """Options of group estimators: which rows are compared, and what a row gets that has no peers.
 
     Args:
-        by: columns that peers agree in. More columns: fairer comparisons, fewer peers, noisier baselines. Usual:
+        by: columns in which peers agree. More columns: fairer comparisons, fewer peers, noisier baselines. Usual:
             ("group",), the trajectories of one task; ("group", "agent") in teams.
-        unit: what counts once in mean and deviation. "trajectory": each trajectory once. "row": long trajectories weigh
-            more, as in several public trainers. "token": more still. Or the name of a column. Usual: "trajectory".
-        ddof: degrees taken off the deviation: 1 is the sample deviation of public code, 0 the population's. Higher:
-            smaller advantages, most of all in small groups. Usual: 1.
-        singleton: what a member without peers gets. "zero": 0, it teaches nothing. "raw": its own value, as in several
-            public trainers. "error": the run stops. Usual: "zero".
-        zero_variance: what members get that are all equal. "zero": exactly 0. "keep": what rounding leaves, which a
-            division by a tiny deviation enlarges. Usual: "zero".
+        unit: what counts once in mean and deviation. "trajectory": each trajectory once. "row": each row once, so that
+            long trajectories weigh more, as in several public trainers. "token": each token once. Or the name of a
+            column. Usual: "trajectory".
+        ddof: degrees of freedom taken off the deviation: 1 gives the sample deviation, as public code does, and 0 the
+            population's. Higher: smaller advantages, most of all in small groups. Usual: 1.
+        singleton: what a member without peers gets. "zero": 0, so that it changes nothing. "raw": its own value, as in
+            several public trainers. "error": the run stops. Usual: "zero".
+        zero_variance: what the members of a set get if all are equal. "zero": exactly 0. "keep": the rounding error of
+            their differences, which the division by a tiny deviation makes larger. Usual: "zero".
         fixed: as in `OptionGroup`.
     """
 
@@ -58,7 +59,7 @@ class Peers(OptionGroup):
 
         Args:
             center, scale: as in `standardize`.
-            by, unit: keys in place of those that the options name.
+            by, unit: keys that replace those that the options name.
 
         Raises: InvalidData, if no set of peers has two members, or for a lone member with singleton="error".
         """
@@ -83,11 +84,11 @@ class Peers(OptionGroup):
         unit: Key | None = None,
         singleton: Singleton = "zero",
     ) -> Float[Tensor, " rows"]:
-        """The same in other sets, such as rows of one state: some, or all, may have one member.
+        """As `standardize`, in other sets, such as the rows of one state. Sets with one member are allowed.
 
         Args:
             unit: what counts once; None: each row.
-            singleton: what a lone member gets; `self.singleton` is what a member without peers gets.
+            singleton: what the only member of a set gets. The option `self.singleton` is not used here.
 
         Raises: InvalidData, for a lone member with singleton="error".
         """
@@ -119,14 +120,14 @@ def standardize(
 
     Args:
         by: the peer sets; its weights say how much each row counts.
-        unit: what counts once inside a set (a trajectory, a token's row …); None: each row once.
-        center: "leave_one_out" is n/(n−1) · (value − mean), the mean of the others as baseline.
-        scale: "std" divides by deviation + 1e-6, with `ddof` degrees taken off.
-        singleton: what a set with one member gives: 0, the raw value, or an error.
-        zero_variance: "zero": a set whose members are all equal (up to the rounding of sums, see `segment_equal`)
-            gives exactly 0, and with a scale also one whose units are all equal, or too few for a deviation; "keep":
-            what rounding leaves.
-        need_peers: refuse a table in which no set has two members: nothing could be compared.
+        unit: what counts once inside a set, such as a trajectory; None: each row once.
+        center: "leave_one_out" takes the mean of the others as baseline: n/(n−1) · (value − mean).
+        scale: "std" divides by deviation + 1e-6, with `ddof` degrees of freedom taken off the deviation.
+        singleton: what the member of a set with one member gets: 0, its raw value, or an error.
+        zero_variance: "zero": the rows of a set whose members are all equal, up to the rounding of sums (see
+            `segment_equal`), get exactly 0. With a scale, so do the rows of a set whose units are all equal or too few
+            for a deviation. "keep": these rows get what rounding leaves.
+        need_peers: raise if no set has two members, since nothing could be compared.
 
     Returns: float32 (rows,); 0 on padding rows.
     Raises: InvalidData, for a lone member with singleton="error" or when need_peers is not met.
@@ -137,7 +138,7 @@ def standardize(
     distinct = torch.zeros(by.size, dtype=torch.int64).index_add_(0, members.codes, (members.weights > 0).long())
     alone = distinct <= 1
     if center == "leave_one_out":
-        alone = alone | (count <= 1)  # two of weight ½ are no more than one
+        alone = alone | (count <= 1)  # two members of weight ½ are one in sum, which leaves no other to compare with
     _refuse_lone(alone & (distinct > 0), distinct, by, singleton=singleton, need_peers=need_peers)
     out = values.double() - (segment_mean(x, by=members)[by.codes] if center != "none" else 0.0)
     if center == "leave_one_out":
@@ -156,7 +157,7 @@ def standardize(
 
 
 def _units(by: Key, unit: Key) -> tuple[Key, Tensor]:
-    """The key of units (each once, or weighted by tokens), and the unit of each row."""
+    """The key of the units, each counted once or by its tokens, and the unit of each row."""
     pair = Key(by.codes, by.size, by.names, by.weight) & unit
     size = pair.size
     sets = torch.zeros(size, dtype=torch.int64)
@@ -176,13 +177,17 @@ def _unit_values(values: Tensor, by: Key, unit: Key | None, owner: Tensor, size:
 def _refuse_lone(lone: Tensor, distinct: Tensor, by: Key, *, singleton: str, need_peers: bool) -> None:
     what = f"key ({', '.join(by.names) or 'whole table'})"
     if singleton == "error" and bool(lone.any()):
-        raise InvalidData(where=what, what=f"{int(lone.sum())} peer sets have a single member.")
+        raise InvalidData(
+            where=what,
+            what=f"{int(lone.sum())} peer sets have a single member.",
+            remedy="Choose another `singleton` than `error`, or compare by fewer columns (`by`).",
+        )
     if need_peers and bool((distinct > 0).any()) and not bool((distinct > 1).any()):
         raise InvalidData(
             where=what,
             what="no peer set has two members, so nothing can be compared and every advantage would be 0.",
-            remedy="Sample at least 2 trajectories a task (`rollout.group`), or use reinforce_plus_plus, "
-            "which needs none.",
+            remedy="Sample at least 2 trajectories of each task (`rollout.group`), or use reinforce_plus_plus, "
+            "which needs no peers.",
         )
 
 
@@ -192,11 +197,11 @@ def whiten(
     weight: Tensor | None = None,
     floor: Literal["variance", "deviation"] = "variance",
 ) -> Float[Tensor, " units"]:
-    """(x − mean) / sqrt(variance + 1e-8) over all units, sample variance; padding (weight 0) is 0.
+    """(x − mean) / sqrt(variance + 1e-8) over all units, with the sample variance. Padding (weight 0) gets 0.
 
     Args:
-        floor: what the 1e-8 is added to; "deviation": (x − mean) / (sqrt(variance) + 1e-8). They differ where the
-            deviation is below 0.001.
+        floor: what the 1e-8 is added to. "deviation": (x − mean) / (sqrt(variance) + 1e-8). The two differ visibly
+            only where the deviation is below 0.001.
 
     Units that are all equal, up to the rounding of sums (see `segment_equal`), give exactly 0.
 
@@ -215,11 +220,11 @@ def whiten(
 
 
 def whitened(estimate: Credit, *, floor: Literal["variance", "deviation"] = "variance") -> Credit:
-    """The same estimate, its advantages whitened over the units that a critic judges; targets stay as they are."""
+    """The estimate with its advantages whitened over the units that have a target. The targets do not change."""
     return estimate._replace(advantage=whiten(estimate.advantage, weight=estimate.judged, floor=floor))
 
 
-# ---- pool and modulate ------------------------------------------------------------------------------------
+# ---- pool ---------------------------------------------------------------------------------------------------
 def pool(values: Float[Tensor, " rows"], *, by: Key) -> Float[Tensor, " rows"]:
-    """Equal units share the mean of their values."""
+    """Replace each row's value by the mean of its set: float32 (rows,)."""
     return segment_mean(values, by=by)[by.codes].float()

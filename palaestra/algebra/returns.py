@@ -15,17 +15,17 @@ from palaestra.data.keys import Key
 from palaestra.data.table import StepTable
 from palaestra.errors import InvalidData, MissingColumn
 
-HALF_ULP = 2.0**-24  # what one float32 number may be off by, relatively
+HALF_ULP = 2.0**-24  # the largest relative rounding error of one float32 number
 
 
 class Credit(NamedTuple):
-    """What an estimator gives.
+    """The result of an estimator.
 
     Attributes:
         advantage: (rows,) or (tokens,).
-        target: of the same shape, where a critic's values should move, NaN where no critic speaks; None without a
+        target: same shape, the targets of the critic's values, NaN where the critic gives no value; None without a
             critic.
-        columns: further columns of rows or tokens, which later parts and losses may read by their names.
+        columns: further columns of rows or tokens. Later parts and losses read them by name.
     """
 
     advantage: Tensor
@@ -34,18 +34,20 @@ class Credit(NamedTuple):
 
     @property
     def judged(self) -> Tensor:
-        """Which rows or tokens have a target, bool; none without a critic."""
+        """Which rows or tokens have a target: bool, same shape as `advantage`. Without a critic, none has."""
         return torch.zeros(len(self.advantage), dtype=torch.bool) if self.target is None else self.target.isfinite()
 
 
 # ---- temporal kernels -------------------------------------------------------------------------------------
 def total_return(table: StepTable, *, by: tuple[str, ...] = ("trajectory",)) -> Float[Tensor, " rows"]:
-    """R = Σ reward of the row's trajectory (or of another set of rows), the same number on each of its rows.
+    """R = Σ reward over the rows that agree in `by`, such as a trajectory: the same number on each row of such a set.
 
-    A sum that its terms' rounding alone can leave, such as 0.3 + 0.3 + 0.3 − 0.9, is 0.
+    A sum so small that the rounding of its terms explains it, such as 0.3 + 0.3 + 0.3 − 0.9, becomes exactly 0.
     """
     key, reward = table.key(*by), table["reward"]
-    counts = Key(key.codes, key.size, key.names, (key.weights > 0).double())  # a row of weight ½ has all its reward
+    counts = Key(
+        key.codes, key.size, key.names, (key.weights > 0).double()
+    )  # a row of weight ½ still adds its whole reward
     total = segment_sum(reward, by=counts)
     left = total.abs() <= HALF_ULP * segment_sum(reward.abs(), by=counts)
     return torch.where(left, 0.0, total)[key.codes].float()
@@ -63,10 +65,10 @@ def reward_to_go(
     """D_u = r_u + gamma · D_{u+1} over the rows of a trajectory in time, or over their response tokens.
 
     Args:
-        clock: "row" discounts once per row; "turn" by the difference of turns, so that agents acting in
-            one turn share a return. At level "token" only "row" has a meaning: once per token.
-        level: at "token" a row's reward stands on its last token.
-        reward: (units,) in place of the reward column.
+        clock: "row" discounts once per row. "turn" discounts by the difference of turns, so that agents that act in
+            one turn share a return. It is ignored at level "token", which discounts once per token.
+        level: what a unit is. At "token" a row's reward is on its last token.
+        reward: (units,), used instead of the column `reward`.
     """
     unit, last = table.timeline(*by)
     weight = table.row_weight > 0
@@ -109,17 +111,19 @@ def lambda_return(
         δ_u = r_u + g_u · V_{u+1} − V_u          A_u = δ_u + g_u · lam · A_{u+1}          target = A + V
 
     V_{u+1} is 0 after a terminated last row and `bootstrap_value` after a truncated one. g_u is `gamma` between
-    rows and `gamma_in` (default: `gamma`) between the tokens of one row. At token level a row's reward
-    stands on its last token, and the unit after a row's last token is the first token of the next row.
-    A chain without any value belongs to an agent without a critic: advantage 0, target NaN, as on padding.
+    rows and `gamma_in` (default: `gamma`) between the tokens of one row. At token level a row's reward is on its
+    last token, and the unit after a row's last token is the first token of the next row. A chain is a set of rows
+    that agree in `by`. A chain without any value belongs to an agent without a critic; like padding it gets
+    advantage 0 and target NaN.
 
     Args:
         table: columns row_value (rows,) at level "row", value_old (tokens,) at level "token";
             terminated, truncated (rows,); bootstrap_value (rows,), read on truncated last rows.
-        reward: (units,) in place of the reward column.
-        open_end: what follows the last row of a chain which is neither terminated nor truncated: "error", or
-            "last_value": V of the chain's last unit once more, so that with gamma 1 its δ is its own reward.
-        target_lam: `lam` of the targets; None: the same. 1 makes them discounted rewards to go.
+        reward: (units,), used instead of the column `reward`.
+        open_end: what to do if the last row of a chain is neither terminated nor truncated. "error": raise.
+            "last_value": take V of the chain's last unit once more as the next value, so that with gamma 1 the
+            unit's δ is its own reward.
+        target_lam: `lam` for the targets; None: `lam`. With 1 the targets are discounted rewards to go.
 
     Raises: MissingColumn, if values or flags are missing; InvalidData, if the last row of a chain is
         neither terminated nor truncated (open_end "error"), or if a chain has values on some of its rows only.
@@ -149,7 +153,7 @@ def lambda_return(
 
 
 def _values(table: StepTable, name: str, *, by: tuple[str, ...]) -> tuple[Tensor, Tensor]:
-    """The critic's column, float64 (units,), 0 where it is silent; and which rows it judges, bool (rows,)."""
+    """The critic's values, float64 (units,), 0 where there is none; and which rows have values, bool (rows,)."""
     if name not in table or bool(table[name].isnan().all()):
         raise MissingColumn(
             where="lambda_return(…)",
@@ -170,12 +174,16 @@ def _values(table: StepTable, name: str, *, by: tuple[str, ...]) -> tuple[Tensor
 def _end_value(
     table: StepTable, order: Tensor, last: Tensor, judged: Tensor, *, open_end: Literal["error", "last_value"]
 ) -> tuple[Tensor, Tensor]:
-    """V after the last row of each chain: 0 if terminated, `bootstrap_value` if truncated; which are neither.
+    """V after the last row of each chain: 0 if terminated, `bootstrap_value` if truncated; and which rows are neither.
 
-    Both in timeline order.
+    Both are in timeline order.
     """
     if "terminated" not in table and "truncated" not in table:
-        raise MissingColumn(where="lambda_return(…)", what="the table has neither `terminated` nor `truncated`.")
+        raise MissingColumn(
+            where="lambda_return(…)",
+            what="the table has neither `terminated` nor `truncated`.",
+            remedy="Add one of these columns: true on the last row of a trajectory that ended so.",
+        )
     no = torch.zeros(len(table), dtype=torch.bool)
     terminated = (table["terminated"] if "terminated" in table else no)[order]
     counts = judged[order]
@@ -185,8 +193,8 @@ def _end_value(
         row = int(order[unfinished.nonzero()[0, 0]])
         raise InvalidData(
             where=f"row {row}, turn {int(table['turn'][row])}",
-            what="it is the last of its trajectory and neither terminated nor truncated.",
-            remedy="Say how it ended: a value of 0 follows a terminated row, `bootstrap_value` a truncated one.",
+            what="it is the last row of its trajectory and neither terminated nor truncated.",
+            remedy="Set `terminated` (the next value is 0) or `truncated` (it is `bootstrap_value`) on this row.",
         )
     if not bool((last & truncated).any()):
         return torch.zeros(len(order), dtype=torch.float64), unfinished
@@ -197,12 +205,16 @@ def _end_value(
 def _values_at(table: StepTable, needed: Tensor, order: Tensor) -> Tensor:
     if "bootstrap_value" not in table:
         raise MissingColumn(
-            where="lambda_return(…)", what="a trajectory is truncated and there is no `bootstrap_value`."
+            where="lambda_return(…)",
+            what="a trajectory is truncated and there is no `bootstrap_value`.",
+            remedy="Add the column: the critic's value of what follows the last row of a truncated trajectory.",
         )
     end = table["bootstrap_value"].double()[order]
     if not bool(torch.isfinite(end[needed]).all()):
         raise InvalidData(
-            where="column `bootstrap_value`", what="it is missing on the last row of a truncated trajectory."
+            where="column `bootstrap_value`",
+            what="it is missing on the last row of a truncated trajectory.",
+            remedy="Give every such row a finite value.",
         )
     return torch.nan_to_num(end)
 
@@ -218,20 +230,20 @@ def _token_timeline(table: StepTable, order: Tensor) -> tuple[Tensor, Tensor, Te
 
 
 def _on_last_token(table: StepTable) -> Tensor:
-    """Row rewards on the last token of their row, 0 elsewhere: (tokens,)."""
+    """The reward of each row on its last token, 0 on other tokens: (tokens,)."""
     out = torch.zeros(table.tokens)
     out[table["token_count"].cumsum(0) - 1] = table["reward"]
     return out
 
 
 def token_rewards(table: StepTable, *, kl: float, where: str) -> Float[Tensor, " tokens"]:
-    """Row rewards on the last token of their row, minus kl · (logprob − reference) on every token.
+    """The reward of each row on its last token, minus kl · (logprob − reference) on every token: (tokens,).
 
     Args:
-        table: columns reward, token_count; with kl > 0 also logprob_reference and logprob_old (else
-            logprob_behavior), each (tokens,). Tokens of scripted agents have neither and cost nothing.
+        table: columns reward, token_count; with kl > 0 also logprob_reference, and logprob_old or else
+            logprob_behavior, each (tokens,). Tokens of scripted agents have NaN in both and get no penalty.
         kl: ≥ 0.
-        where: `method: option` that asks for it, for messages.
+        where: the `method: option` that asks for the penalty, for error messages.
 
     Raises: MissingColumn, if kl > 0 and there is no reference; InvalidData, for a log-probability that is not
         finite.

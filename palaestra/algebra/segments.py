@@ -1,4 +1,4 @@
-"""Sums, means and ranks over the rows of a set, and the scan that runs backwards."""
+"""Sums, means and ranks over the rows of a set, and a backward scan for returns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from palaestra.data.keys import Key
 
-EQUAL = 8 * 2.0**-23  # of the largest value's size: a difference up to this may be the rounding of float32 sums
+EQUAL = 8 * 2.0**-23  # differences up to this share of the largest |value| may come from rounding in float32 sums
 
 
 def segment_sum(values: Shaped[Tensor, " rows"], *, by: Key) -> Float[Tensor, " sets"]:
@@ -36,7 +36,7 @@ def segment_std(values: Shaped[Tensor, " rows"], *, by: Key, ddof: int = 1) -> F
 
 
 def segment_range(values: Shaped[Tensor, " rows"], *, by: Key) -> Float[Tensor, " sets"]:
-    """Largest minus smallest value of each set over rows that weigh: float64 (sets,), 0 for empty sets."""
+    """Largest minus smallest value of each set, over its rows of positive weight: float64 (sets,), 0 without any."""
     counts = by.weights > 0
     values, codes = values.double()[counts], by.codes[counts]
     high = values.new_full((by.size,), -torch.inf).scatter_reduce(0, codes, values, "amax")
@@ -50,9 +50,9 @@ def segment_equal(values: Shaped[Tensor, " rows"], *, by: Key) -> Bool[Tensor, "
         largest − smallest ≤ 8 · 2⁻²³ · largest |value|          about one part in a million; exact for whole numbers
 
     A sum of float32 numbers of one sign is off by at most 2⁻²³ of its size, one half from its terms and one half from
-    its own rounding, so two sums that are equal on paper differ by at most 2 · 2⁻²³ of it, however many terms they
-    have. The rest of the factor is for terms that are themselves results, and for terms of both signs.
-    Only rows that weigh count. A set without any is equal.
+    its own rounding. So two sums that are equal in exact arithmetic differ by at most 2 · 2⁻²³ of their size, however
+    many terms they have. The factor 8 leaves room for terms that are themselves results, and for terms of both signs.
+    Only rows of positive weight count. A set without such rows is equal.
     """
     spread = segment_range(values, by=by)
     if not values.is_floating_point():
@@ -63,7 +63,7 @@ def segment_equal(values: Shaped[Tensor, " rows"], *, by: Key) -> Bool[Tensor, "
 
 
 def segment_rank(values: Shaped[Tensor, " rows"], *, by: Key) -> Int[Tensor, " rows"]:
-    """Place of each row inside its set, 0 for the smallest value, ties in row order: int64 (rows,)."""
+    """Rank of each row inside its set, 0 for the smallest value; ties keep the order of rows: int64 (rows,)."""
     order = torch.argsort(values, stable=True)
     order = order[torch.argsort(by.codes[order], stable=True)]
     size = torch.bincount(by.codes, minlength=by.size)
@@ -74,10 +74,10 @@ def segment_rank(values: Shaped[Tensor, " rows"], *, by: Key) -> Int[Tensor, " r
 
 
 def reverse_scan(values: Float[Tensor, " rows"], coefficients: Float[Tensor, " rows"]) -> Float[Tensor, " rows"]:
-    """The recurrence y[k] = values[k] + coefficients[k] · y[k+1], backwards, all chains at once.
+    """Compute y[k] = values[k] + coefficients[k] · y[k+1] from the last row to the first: float64 (rows,).
 
-    A coefficient of 0 ends a chain. Works by doubling: log₂(longest chain) vector operations and no
-    loop over rows. float64 in, float64 (rows,) out.
+    A coefficient of 0 ends a chain, so that many chains are computed at once. The scan doubles its reach in each round:
+    log₂(longest chain) vector operations and no loop over rows.
     """
     total, factor = values.double().clone(), coefficients.double().clone()
     rows = len(total)
@@ -86,6 +86,6 @@ def reverse_scan(values: Float[Tensor, " rows"], coefficients: Float[Tensor, " r
     hop = 1
     while hop < rows and bool(factor.any()):
         total[: rows - hop] += factor[: rows - hop] * total[hop:]
-        factor = factor[:-hop] * factor[hop:]  # what reaches beyond the last row is 0 and left out
+        factor = factor[:-hop] * factor[hop:]  # coefficients that reach beyond the last row are 0 and left out
         hop *= 2
     return total

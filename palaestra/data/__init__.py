@@ -1,6 +1,6 @@
-"""What flows between rooms: tasks, interaction, trajectories, tables and token batches.
+"""The data types of the library: tasks, observations, actions, trajectories, tables and token batches.
 
-Each name is imported when it is first asked for, so that a recipe is checked without torch.
+Each name is imported at its first use, so that a recipe can be checked without importing torch.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Abilities: what an environment can do beside `reset`, `step` and `close`, each as a small protocol.
+"""Abilities: what an environment can do beside `reset`, `step` and `close`. Each ability is a small protocol.
 
 An environment lists its abilities in a class attribute, `abilities = ("tasks", "expert", "snapshot")`. A constructor
-that finds some of them impossible sets a shorter list of its own: `self.abilities = without(self.abilities, "expert")`.
-Of an environment without a list, the members are looked at. `abilities_of` is the only place that does so: callers ask
-`has(environment, "expert")`, or `require(environment, "tasks", where=…)`, and then call the method as any other.
+whose options make some of them impossible sets a shorter list: `self.abilities = without(self.abilities, "expert")`.
+For an environment without a list, `abilities_of` looks for the members of each ability. Callers ask
+`has(environment, "expert")` or `require(environment, "tasks", where=…)` before they call a method of an ability.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 # ---- what every environment has ---------------------------------------------------------------------------
 @runtime_checkable
 class Environment(Protocol):
-    """One episode at a time; several agents by name, one is not special.
+    """A world in which one or several agents act, one episode at a time. Agents have names, also a single one.
 
     Attributes:
         agents: distinct names of those who may act.
 
-    It may name the columns that its episodes bring into tables, `provides = frozenset({"state_key", "outcome"})`, and
-    its abilities; both are class attributes, so that a recipe can be checked before anything is made.
+    A class may also declare the columns that its episodes give, `provides = frozenset({"state_key", "outcome"})`, and
+    its abilities. Both are class attributes, so that a recipe can be checked before an environment is made.
     """
 
     agents: tuple[str, ...]
@@ -43,7 +43,7 @@ class Environment(Protocol):
 
 @runtime_checkable
 class AsyncEnvironment(Protocol):
-    """The same, when acting means waiting."""
+    """An environment with asynchronous methods, for one that waits for other processes or machines."""
 
     agents: tuple[str, ...]
 
@@ -55,7 +55,7 @@ class AsyncEnvironment(Protocol):
 # ---- the abilities ----------------------------------------------------------------------------------------
 @runtime_checkable
 class HasTasks(Protocol):
-    """`tasks`: gives tasks. Samplers, panels and tokenizers ask for them before anything is played."""
+    """`tasks`: gives tasks. Samplers, panels and tokenizers ask for them before an episode is played."""
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` tasks. The same arguments give the same tasks; splits never share a content hash."""
@@ -67,20 +67,20 @@ class HasExpert(Protocol):
     """`expert`: knows a good action. Warm starts, tokenizers and the policy `expert` ask for it during an episode."""
 
     def expert(self, agent: str) -> Action:
-        """What `agent`, who is asked to act, should do now. The episode does not change."""
+        """A good action for `agent`, whose turn it is. The episode does not change."""
         ...
 
 
 @runtime_checkable
 class HasSnapshot(Protocol):
-    """`snapshot`: can be put back into an earlier state. Strategies and programs that branch do so."""
+    """`snapshot`: can return to an earlier state. Strategies and programs that branch need it."""
 
     def snapshot(self) -> Any:
-        """The present state; what happens afterwards does not change it."""
+        """The present state. Later steps do not change the returned object."""
         ...
 
     def restore(self, state: Any) -> None:
-        """Go on from `state`, which another object of the same class and options may have given; any number of times.
+        """Continue from `state`, any number of times. Another object of the same class and options may have given it.
 
         Raises: ContractError, if this state cannot be reached again.
         """
@@ -89,7 +89,7 @@ class HasSnapshot(Protocol):
 
 @runtime_checkable
 class HasGlobalState(Protocol):
-    """`global_state`: shows a centralized critic what no single agent sees. It is asked after a step."""
+    """`global_state`: gives the whole state to a centralized critic, which asks for it after each step."""
 
     def global_state(self) -> np.ndarray:
         """The present state as float32 (n,), n the same in all episodes."""
@@ -98,7 +98,7 @@ class HasGlobalState(Protocol):
 
 @runtime_checkable
 class HasTools(Protocol):
-    """`tools`: says which tools the agents' texts may call. The environment itself reads and runs the calls."""
+    """`tools`: lists the tools that agents may call in their texts. The environment itself reads and runs the calls."""
 
     def tools(self) -> Sequence[Any]:
         """The tools of the present episode, as `palaestra.tools.Tool`."""
@@ -107,32 +107,32 @@ class HasTools(Protocol):
 
 @runtime_checkable
 class HasGuidance(Protocol):
-    """`guidance`: has a teacher who knows the answer and helps without giving it away.
+    """`guidance`: has a teacher that knows the answer and gives hints that do not contain it.
 
-    The strategy `second_attempt` and `warm_start.guidance` ask an environment that plays no episode.
+    The strategy `second_attempt` and `warm_start.guidance` call it on an environment in which no episode runs.
     """
 
     def guidance(self, trajectory: Trajectory, *, seed: int) -> str | None:
-        """What the teacher says to who made this attempt; None or "": nothing.
+        """The teacher's hint for this attempt; None or "": no hint.
 
         Args:
-            trajectory: the attempt; one without steps is yet to be made.
-            seed: decides whatever the teacher draws.
+            trajectory: the attempt; without steps, the agent has not tried yet.
+            seed: decides all random choices of the teacher.
         """
         ...
 
     def reference(self, task: Task) -> str | None:
-        """The whole answer of a task, as guidance must not hold it; None where there is no such text."""
+        """The full answer of a task, which a hint must not contain; None if there is no such text."""
         ...
 
 
 @runtime_checkable
 class HasVector(Protocol):
-    """`vector`: shows fixed numbers and takes numbered actions. Network policies and random play need it.
+    """`vector`: gives observations as vectors and takes numbered actions. Network policies and random play need it.
 
     Attributes:
-        vector_size: length of every `Observation.vector`; None where there is none.
-        action_count: every index below it is an action that can be read; None where actions have no numbers.
+        vector_size: length of every `Observation.vector`; None if observations have no vector.
+        action_count: number of actions; every index below it is valid. None if actions have no numbers.
     """
 
     vector_size: int | None
@@ -144,8 +144,8 @@ class HasBox(Protocol):
     """`box`: takes vectors as actions. Policies over vectors and random play need it. `box_of` reads it.
 
     Attributes:
-        action_box: the lowest and the highest action, each float32 (n,) and finite. `Action.value` is float32 (n,); a
-            number beyond its bounds counts as the bound.
+        action_box: the lowest and the highest action, each float32 (n,) and finite. `Action.value` is float32 (n,). A
+            number outside its bounds is clipped to them.
     """
 
     action_box: tuple[np.ndarray, np.ndarray]
@@ -153,19 +153,19 @@ class HasBox(Protocol):
 
 @runtime_checkable
 class HasVectorEnvironment(Protocol):
-    """`vector_environment`: offers many copies that are stepped in one call, for the runner `vector`; of one agent."""
+    """`vector_environment`: steps many copies in one call, for the runner `vector`. It needs a single agent."""
 
     def vector_environment(self, count: int) -> Any:
         """A `gymnasium.vector.VectorEnv` of `count` copies with autoreset disabled.
 
-        Each copy does what the environment itself does for the same task seed.
+        Each copy behaves as the environment itself does for the same task seed.
         """
         ...
 
 
 @runtime_checkable
 class HasPhrases(Protocol):
-    """`phrases`: knows texts that its expert's episodes do not show. A tokenizer that is made for a run reads them."""
+    """`phrases`: gives texts that its expert's episodes do not contain, for a tokenizer that is made for a run."""
 
     @property
     def phrases(self) -> Sequence[str]:
@@ -197,13 +197,13 @@ def members_of(ability: str) -> tuple[str, ...]:
 
 # ---- asking -----------------------------------------------------------------------------------------------
 def abilities_of(environment: Any) -> frozenset[str]:
-    """Names of what an environment, or a class of environments, can do.
+    """The names of the abilities that an environment, or a class of environments, has.
 
-    Of an object: its list, else what its members are. Of a class: its list, which is the most that an object can do,
-    else what is seen before anything is made.
+    They come from the list `abilities` if there is one, else from the members that the object or class has. The list of
+    a class may be longer than that of an object of it.
 
-    Raises: ContractError, for a list that names what does not exist or is not there, and, without a list, for an
-        ability of which only a part is there.
+    Raises: ContractError, for a list with an unknown ability or one whose members are missing, and, without a list, for
+        an ability of which only a part of the members is there.
     """
     listed = _listed(environment)
     made = not isinstance(environment, type)
@@ -217,7 +217,7 @@ def abilities_of(environment: Any) -> frozenset[str]:
         if lacking:
             raise ContractError(
                 where=_name(environment),
-                what=f"its `abilities` list `{ability}`, and it has no `{lacking[0]}`.",
+                what=f"its `abilities` list `{ability}`, but it has no `{lacking[0]}`.",
                 remedy=f"Give it {_wanted(ability)}, or take `{ability}` out of the list.",
             )
     return frozenset(listed)
@@ -230,12 +230,12 @@ def has(environment: Any, ability: str) -> bool:
 
 
 def require(environment: Any, ability: str, *, where: str, what: str = "", remedy: str = "") -> Any:
-    """The environment, which has this ability.
+    """Return the environment if it has this ability.
 
     Args:
-        where: the place that is named if it has not. what, remedy: in other words than the usual ones.
+        where: the place that the error names. what, remedy: texts of the error, in place of the usual ones.
 
-    Raises: ContractError.
+    Raises: ContractError, if it lacks the ability.
     """
     if not has(environment, ability):
         raise ContractError(
@@ -270,15 +270,15 @@ def box_of(environment: Any) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def without(abilities: tuple[str, ...], *names: str) -> tuple[str, ...]:
-    """The list without these: for a constructor that finds some abilities of its class impossible."""
+    """The list without these names, for a constructor whose options make some abilities of its class impossible."""
     return tuple(ability for ability in abilities if ability not in names)
 
 
 def check_abilities(environment: Any) -> None:
-    """Whether the list of an environment, if it has one, says what is there.
+    """Check that the list `abilities` of an environment, if it has one, agrees with its members.
 
-    Raises: ContractError, as `abilities_of`, and for an ability that is there and that the list of the class leaves
-        out, or that the object lists and its class does not.
+    Raises: ContractError, as `abilities_of`; also if the list of the class leaves out an ability that the object has or
+        lists.
     """
     able, most = abilities_of(environment), _listed(type(environment))
     if most is None:
@@ -290,13 +290,13 @@ def check_abilities(environment: Any) -> None:
     if unlisted:
         raise ContractError(
             where=_name(environment),
-            what=f"it has the ability `{unlisted[0]}`, and its list of `abilities` leaves it out.",
+            what=f"it has the ability `{unlisted[0]}`, but its list of `abilities` leaves it out.",
             remedy=f"Write `abilities = {(*most, unlisted[0])!r}` in the class.",
         )
 
 
 def _listed(environment: Any) -> tuple[str, ...] | None:
-    """The list that an environment or its class has; None: it has none."""
+    """The list `abilities` of an environment or a class; None if it has none."""
     listed = getattr(environment, "abilities", None)
     if listed is None:
         return None
@@ -318,19 +318,21 @@ def _listed(environment: Any) -> tuple[str, ...] | None:
 
 
 def _there(environment: Any, ability: str) -> list[str]:
-    """The members of an ability that an environment or a class has: methods that can be called, attributes."""
+    """The members of an ability that an environment or a class has. A method counts only if it can be called."""
     found = {name: _member(environment, name) for name in members_of(ability)}
     methods = {name for name, member in vars(ABILITIES[ability]).items() if inspect.isfunction(member)}
     return [name for name, member in found.items() if (callable(member) if name in methods else member is not ABSENT)]
 
 
 def _member(environment: Any, name: str) -> Any:
-    """What stands under a name, `ABSENT` if nothing does; of a property the property itself: running it may be slow."""
+    """The member of this name, or `ABSENT`. A property is returned itself and not run, because that may be slow."""
     if isinstance(environment, type):
         return getattr(environment, name, ABSENT)
     own = getattr(environment, "__dict__", {})
     found = own[name] if name in own else getattr(type(environment), name, ABSENT)
-    return getattr(environment, name, ABSENT) if found is ABSENT else found  # some pass on what they are asked
+    return (
+        getattr(environment, name, ABSENT) if found is ABSENT else found
+    )  # wrappers forward unknown names by `__getattr__`
 
 
 def _refuse_halves(environment: Any, there: Mapping[str, Sequence[str]]) -> None:
@@ -339,13 +341,13 @@ def _refuse_halves(environment: Any, there: Mapping[str, Sequence[str]]) -> None
         if found and lacking:
             raise ContractError(
                 where=_name(environment),
-                what=f"it has `{found[0]}` and no `{lacking[0]}`, and the ability `{ability}` needs both.",
+                what=f"it has `{found[0]}` but no `{lacking[0]}`, and the ability `{ability}` needs both.",
                 remedy=f"Give it {_wanted(ability)}, or list in `abilities` what it can do.",
             )
 
 
 def _wanted(ability: str) -> str:
-    """What to write to have this ability: methods with their parameters, attributes by name."""
+    """The members that an environment needs for this ability: methods with their parameters, attributes by name."""
     members = {name: vars(ABILITIES[ability]).get(name) for name in members_of(ability)}
     return " and ".join(_signature(one) if inspect.isfunction(one) else f"`{name}`" for name, one in members.items())
 

@@ -12,10 +12,10 @@ from palaestra.data.protocols import Samples
 def micro_batches(
     cost: np.ndarray, which: Sequence[int], *, budget: int, together: np.ndarray | None = None
 ) -> list[list[int]]:
-    """`which` cut so that (samples × longest sample) stays within `budget`, similar lengths together.
+    """Cut the samples `which` into batches whose size, samples × longest sample, is at most `budget`.
 
-    Samples with one code in `together` (samples,) stay in one batch. A unit larger than the budget stands
-    alone. Deterministic; every sample appears once.
+    Samples of similar length are in one batch. Samples with equal codes in `together` (samples,) are never separated.
+    Such a unit is a batch of its own if it is larger than the budget. Every sample is in exactly one batch.
     """
     units = sorted(_units(which, together), key=lambda unit: (max(int(cost[i]) for i in unit), unit[0]))
     batches: list[list[int]] = []
@@ -29,9 +29,9 @@ def micro_batches(
 
 
 def mini_batches(which: Sequence[int], count: int, *, seed: int, together: np.ndarray | None = None) -> list[list[int]]:
-    """`which` shuffled and cut into `count` parts of nearly equal number; empty parts are left out.
+    """Shuffle the samples `which` and cut them into `count` parts of nearly equal size. Empty parts are left out.
 
-    Samples with one code in `together` (samples,) stay in one part.
+    Samples with equal codes in `together` (samples,) stay in one part.
     """
     units = _units(which, together)
     order = np.random.default_rng(seed).permutation(len(units))
@@ -39,7 +39,7 @@ def mini_batches(which: Sequence[int], count: int, *, seed: int, together: np.nd
 
 
 def _units(which: Sequence[int], together: np.ndarray | None) -> list[list[int]]:
-    """Samples that stay together, in order of their first sample."""
+    """The sets of samples that stay together, in the order of their first samples."""
     found: dict[int, list[int]] = {}
     for i in which:
         found.setdefault(int(i) if together is None else int(together[i]), []).append(int(i))

@@ -1,4 +1,4 @@
-"""Values of columns: numbers, labels and codes as tensors."""
+"""Conversion of column values: numbers and codes to tensors, labels to codes."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from palaestra.errors import InvalidData
 
 
 def label(value: Any) -> Any:
-    """A label of a step or trajectory; a dict over agents is none of the whole trajectory."""
+    """A value of `info` as a label. A dict over agents gives None, since it does not label one step or trajectory."""
     return None if isinstance(value, Mapping) else tuple(value) if isinstance(value, list) else value
 
 
 def hashable(value: Any) -> Any:
-    """The value of an action as a label."""
+    """The value of an action, made hashable: an array becomes its bytes."""
     return value.tobytes() if isinstance(value, np.ndarray) else value
 
 
 def places(last: Bool[Tensor, " rows"]) -> Int[Tensor, " rows"]:
-    """How many rows of its set stand before each, for rows in the order of a timeline."""
+    """How many rows of its set come before each row, for rows in the order of `StepTable.timeline`."""
     ends = last.nonzero()[:, 0]
     start = torch.cat([ends.new_zeros(1), ends[:-1] + 1])
     return torch.arange(len(last)) - torch.repeat_interleave(start, torch.diff(ends, prepend=ends.new_full((1,), -1)))
@@ -62,7 +62,10 @@ def numbers(name: str, values: Any) -> Tensor:
 
 
 def factorize(values: Any) -> tuple[Int[Tensor, " rows"], list[Any]]:
-    """Codes in order of first appearance (None → −1) and the labels; lists are told apart by what is in them."""
+    """Codes (None → −1) and the labels that they stand for. Lists with equal items are one label.
+
+    Codes follow the order of first appearance; those of an array of numbers follow the sorted values.
+    """
     if isinstance(values, range | Tensor) or (isinstance(values, np.ndarray) and values.dtype.kind in "iub"):
         labels, codes = np.unique(np.asarray(values), return_inverse=True)
         return torch.from_numpy(codes.astype(np.int64).reshape(-1)), labels.tolist()

@@ -1,4 +1,4 @@
-"""Sampling temperatures that follow the entropy of what is about to be drawn."""
+"""Sampling temperatures that depend on the entropy of the next token's distribution."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch import Tensor
 
 
 class EntropyTemperature(Protocol):
-    """A rule that changes the temperature of each token by its entropy. Equal rules are equal objects, and hashable."""
+    """A rule that changes the temperature of each token by its entropy. Rules are hashable and compare by value."""
 
     def factor(self, entropy: Float[Tensor, " tokens"]) -> Float[Tensor, " tokens"]:
-        """What the temperature is multiplied by, float64 (tokens,); the entropy is that at the temperature itself."""
+        """The factor of each token's temperature, float64 (tokens,), from its entropy at the unchanged temperature."""
         ...
 
 
 def factors(rules: Sequence[EntropyTemperature | None], entropy: Float[Tensor, " rows"]) -> Float[Tensor, " rows"]:
-    """Each row's factor of its temperature, float64 (rows,): 1 where a row has no rule."""
+    """The factor of each row's temperature, float64 (rows,): 1 for a row without a rule."""
     out = torch.ones(len(entropy), dtype=torch.float64)
     for rule in {rule for rule in rules if rule is not None}:
         own = torch.tensor([other == rule for other in rules])

@@ -16,7 +16,7 @@ class FinishReason(str, Enum):
     STOP = "stop"  # the policy emitted its end-of-turn token
     LENGTH = "length"  # the token limit of one generation was reached
     CONTEXT = "context"  # the prompt and the response fill the model's context
-    CHOICE = "choice"  # a policy without tokens chose an action
+    CHOICE = "choice"  # a policy that writes no tokens chose an action
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -25,12 +25,12 @@ class Observation:
 
     Attributes:
         text: the observation as text.
-        messages: as chat messages (`role`, `content`), instead of or beside `text`.
+        messages: the observation as chat messages (`role`, `content`), instead of `text` or with it.
         vector: float32 array, for network policies.
         image: uint8 array (height, width, channels).
-        legal: the legal actions where known: texts, or indices for discrete spaces.
-        state_key: equal iff the agent's situation is the same.
-        instruction: what the agent was told before everything else; contexts put it at the head of each segment.
+        legal: the legal actions, if they are known: texts, or indices for discrete spaces.
+        state_key: equal if, and only if, the agent's situation is the same.
+        instruction: the task's instruction; contexts put it at the start of each segment.
     """
 
     text: str | None = None
@@ -62,7 +62,7 @@ class Action:
         tokens: int32 (n,), exactly the sampled response tokens, end-of-turn token included.
         logprobs: float32 (n,), log-probabilities of the distribution that was sampled from.
         entropy: float32 (n,), per-token entropy in nats, if asked for.
-        versions: int32 (n,), of the weights that drew each token; None: all of the step's version.
+        versions: int32 (n,), version of the weights that drew each token; None: the step's version for all tokens.
         finish: why the generation ended.
     """
 
@@ -85,16 +85,16 @@ class StepResult:
     """What `reset` and `step` of an environment return.
 
     Attributes:
-        observations: exactly the agents who act next; empty when the episode is over.
-        rewards: reward per agent for what just happened; agents left out got 0.
+        observations: one for each agent who acts next, and for no other; empty when the episode is over.
+        rewards: reward per agent for this step; an agent that is left out gets 0.
         terminated: agents whose episode ended by the rules of the task.
-        truncated: agents whose episode was cut off (time limit); their value does not end here.
-        last: what a truncated agent would have seen next: where its value is read, since its episode goes on.
-        info: JSON values. `success: bool` (the raw outcome, never shaped) is read by evaluation;
-            `invalid: {agent: True}` marks an action which the environment could not read. Any entry over agents
-            speaks of their acts just made: `invocation` and `parent` say to which call an act belongs and in which
-            turn it was called; numbers become columns of the table, unless the library has a column of that name
-            (`Marks`, and what policies compute).
+        truncated: agents whose episode was cut off, for instance by a time limit; rewards could still have followed.
+        last: the next observation of each truncated agent; a critic gives the bootstrap value there.
+        info: JSON values. Evaluation reads `success: bool`, the raw outcome, never shaped. `invalid: {agent: True}`
+            marks an action which the environment could not read. Any entry that is a dict over agents describes their
+            acts of this step. `invocation` and `parent` say to which call an act belongs and in which turn that was
+            made. Numbers become columns of the table, unless the library has a column of that name (`Marks`, and the
+            outputs of policies).
     """
 
     observations: Mapping[str, Observation]

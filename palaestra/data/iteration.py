@@ -1,4 +1,4 @@
-"""What one iteration is: the iteration itself, for parts that name it, and the batch that it learns from."""
+"""Iteration: what a part may know of the present iteration. Batch: the episodes that the iteration learns from."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from palaestra.errors import ContractError
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Batch:
-    """The episodes of one iteration. The experience gives them, the stages fill in the table.
+    """The episodes of one iteration. The experience gives the episodes, and the stages fill in the table.
 
     Attributes:
-        kept: what the update learns from. played: all that was spent for it, kept or not; of files, nothing.
-        metrics: what the experience and the parts say.
+        kept: the episodes that the update learns from. played: all episodes that were played for this iteration, kept
+            or not; empty if the experience reads files.
+        metrics: numbers for the log, from the experience and the parts.
     """
 
     kept: Sequence[Trajectory]
@@ -33,17 +34,17 @@ class Batch:
 
     @classmethod
     def of(cls, trajectories: Sequence[Trajectory], table: StepTable | None = None) -> Batch:
-        """A batch of these episodes, all of which are learned from."""
+        """A batch in which all of these episodes are both kept and played."""
         return cls(kept=trajectories, played=trajectories, _table=table)
 
     @property
     def table(self) -> StepTable:
-        """All columns; after the stages among them `weight` and `counts` of tokens, and `advantage` where it is read.
+        """The table with all columns. The stages add `weight` and `counts` of tokens, and `advantage` if it is read.
 
-        Raises: ContractError, before there is one.
+        Raises: ContractError, if the stages have not made the table yet.
         """
         if self._table is None:
-            raise ContractError(where="Batch.table", what="the batch is not prepared yet.", remedy="Call `prepare`.")
+            raise ContractError(where="Batch.table", what="the batch has no table yet.", remedy="Call `prepare`.")
         return self._table
 
     @table.setter
@@ -53,17 +54,18 @@ class Batch:
 
 @dataclass(slots=True, eq=False)
 class Iteration:
-    """One iteration, for every part that takes a data parameter of the name `iteration`.
+    """The present iteration, given to every part that has a data parameter called `iteration`.
 
     Attributes:
         policies: the trainable policies by name.
-        number: of the iteration, from 0. seed: of this iteration; derive from it whatever is random.
-        temperature: of the rollout. token_budget: tokens a model should read at once.
-        rows: the steps behind the table's rows, in its order.
-        temperatures: of policies whose roles have their own.
-        references: per policy, its frozen reference, where it has one.
+        number: of the iteration, from 0. seed: of this iteration; a part derives all its random draws from it.
+        temperature: of the rollout. token_budget: the most tokens that a model should read at once.
+        rows: the steps behind the table's rows, in the order of the table.
+        collated: the samples that `samples` has made, by policy.
+        temperatures: by policy, for those whose roles have a temperature of their own.
+        references: by policy, its frozen reference, if it has one.
         ranks: the processes that work on the run.
-        metrics: a part adds what it wants logged, `iteration.metrics["judge/wrong"] = 0.1`.
+        metrics: numbers for the log. A part adds its own: `iteration.metrics["judge/wrong"] = 0.1`.
     """
 
     policies: Mapping[str, Any]
@@ -83,7 +85,7 @@ class Iteration:
         return any(row.step.policy == policy for row in self.rows)
 
     def samples(self, policy: str) -> Samples:
-        """The policy's rows, collated once."""
+        """The policy's rows as samples. They are collated at the first call and kept."""
         if policy not in self.collated:
             own = [row for row in self.rows if row.step.policy == policy]
             temperature = self.temperatures.get(policy, self.temperature)
@@ -91,7 +93,7 @@ class Iteration:
         return self.collated[policy]
 
     def batches(self, policy: str) -> Iterator[tuple[list[int], Tensor]]:
-        """The policy's samples in cuts of at most `token_budget`, each with the places of its tokens in the table."""
+        """Batches of the policy's samples of at most `token_budget`, each with its tokens' positions in the table."""
         samples = self.samples(policy)
         for which in micro_batches(samples.cost, range(len(samples.cost)), budget=self.token_budget):
             yield which, torch.from_numpy(token_index(samples, which))
@@ -100,7 +102,7 @@ class Iteration:
         """Log-probabilities of the tokens that `policy` took, under `model`: (tokens,), NaN elsewhere.
 
         Args:
-            model: the policy or another one of its kind (a copy with weights of its own).
+            model: the policy, or a copy of it with other weights.
 
         Returns: without gradient, on the CPU.
         """

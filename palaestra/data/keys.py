@@ -1,4 +1,4 @@
-"""Keys: which rows of a table belong to one set."""
+"""Key: divides the rows of a table into sets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Key:
-    """To which set each row belongs.
+    """The set that each row belongs to.
 
     Attributes:
         codes: int64 (rows,), 0 … size − 1.
@@ -33,7 +33,7 @@ class Key:
         return self.weight.double()
 
     def __and__(self, other: Key) -> Key:
-        """The finer key: rows are together iff they are together in both."""
+        """The finer key: two rows are in one set if, and only if, they are in one set of both keys."""
         if self.size == 1 and other.size >= 1:
             return Key(other.codes, other.size, self.names + other.names, self.weight)
         codes, size = compact(self.codes * other.size + other.codes)

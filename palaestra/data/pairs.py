@@ -1,4 +1,4 @@
-"""PairTable: a table of steps, and which of its trajectories are preferred to which others."""
+"""PairTable: a table of steps with pairs of trajectories, the first of which is preferred."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from palaestra.errors import InvalidData
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PairTable:
-    """What learning from preferences reads.
+    """The data of learning from preferences.
 
     Attributes:
         table: the steps of all trajectories, one row each.
         pairs: int64 (pairs, 2), codes of the column `trajectory`: the better one, then the worse one. A trajectory may
-            stand in several pairs, or in none.
+            be in several pairs, or in none.
         weight: float32 (pairs,), how much each pair counts, ≥ 0; 1 where nothing else is known.
 
-    Raises: InvalidData, for codes that no row has, a trajectory that is preferred to itself, or weights that are
-        negative, not finite, or not one a pair.
+    Raises: InvalidData, for a code that no row has, for a pair of a trajectory with itself, for weights that are
+        negative or not finite, and for another number of weights than pairs.
     """
 
     table: StepTable
@@ -49,16 +49,16 @@ class PairTable:
 
     @property
     def row_pair(self) -> Int[Tensor, " rows"]:
-        """The pair of each row, −1 for rows of no pair: the ids `pair` of a token batch.
+        """The pair of each row, −1 for rows of no pair. A token batch holds it as its ids `pair`.
 
-        Raises: InvalidData, if a trajectory stands in several pairs.
+        Raises: InvalidData, if a trajectory is in several pairs.
         """
         codes, counts = torch.unique(self.pairs.reshape(-1), return_counts=True)
         if bool((counts > 1).any()):
             raise InvalidData(
                 where="PairTable.row_pair",
-                what=f"{int((counts > 1).sum())} of {len(codes)} trajectories stand in several pairs.",
-                remedy="Repeat such trajectories in the table, under names of their own.",
+                what=f"{int((counts > 1).sum())} of {len(codes)} trajectories are in several pairs.",
+                remedy="Repeat such a trajectory in the table under a new name for each further pair.",
             )
         pair_of = torch.full((int(self.table["trajectory"].max()) + 1,), -1, dtype=torch.int64)
         pair_of[self.pairs] = torch.arange(len(self))[:, None].expand(-1, 2)

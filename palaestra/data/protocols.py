@@ -1,9 +1,9 @@
-"""Protocols: what a lower room needs from a higher one, and what users implement.
+"""Protocols of what users can write: engines, contexts, policies, optimizers, learners and other parts with state.
 
-What need not do everything has a protocol with defaults. Inherit from it, `class Mine(Policy)`, and write what differs:
-callers call its members and never look one up. `complete` refuses, by one line, an object that neither inherits nor has
-all of them. The protocols of environments are in `palaestra.data.abilities`. What a part says of itself before it is
-made or called is in `palaestra.registry.DECLARED`.
+A protocol has defaults for the members that an implementation may leave out. Inherit from it, `class Mine(Policy)`,
+and write the members that differ. `complete` refuses an object that neither inherits them nor has all of them. The
+protocols of environments are in `palaestra.data.abilities`. What a part declares before it is made or called is in
+`palaestra.registry.DECLARED`.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ Oracle = Callable[[], Awaitable[Action]]  # asks the environment's expert
 
 
 def complete(made: Made, protocol: type, *, where: str) -> Made:
-    """`made`, which has every member of a protocol.
+    """Return `made` if it has every member of the protocol.
 
-    Raises: ContractError, that names the first member that is missing and where its default is.
+    Raises: ContractError, which names the first missing member and the class that has its default.
     """
     for name in _members(protocol):
-        if not hasattr(type(made), name) and not hasattr(made, name):  # of the class first: no property runs
+        if not hasattr(type(made), name) and not hasattr(made, name):  # the class first, so that no property runs
             raise ContractError(
                 where=where,
                 what=f"{type(made).__name__} has no `{name}`.",
@@ -62,18 +62,18 @@ def _own(protocol: type) -> list[str]:
 # ---- generation -------------------------------------------------------------------------------------------
 @dataclass(slots=True, kw_only=True)
 class Request:
-    """One generation for one session.
+    """One generation that a session asks of an engine.
 
     Attributes:
-        policy: name of the policy whose weights answer.
-        session: the engine keeps this session's keys and values until `close`.
+        policy: name of the policy that generates.
+        session: key of the session; the engine stores its keys and values until `close`.
         prompt: int32 (m,), ids that are new since the session's last response.
         seed: decides all sampling of this generation, whatever else is in the batch.
-        max_tokens: most response tokens.
+        max_tokens: the most response tokens.
         temperature: 0 is greedy. top_k: 0 is off. top_p: 1 is off.
         stop: ids that end the response; the stop id itself belongs to the response.
-        entropy: ask for per-token entropy, at `temperature`.
-        entropy_temperature: a temperature of its own for each token, decided by the entropy at `temperature`.
+        entropy: ask for the entropy at each token, at `temperature`.
+        entropy_temperature: a rule that changes the temperature of each token by the entropy at `temperature`.
     """
 
     policy: str
@@ -91,12 +91,12 @@ class Request:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Response:
-    """What answers: an engine a request, a session an observation.
+    """The answer of an engine to a request, or of a session to an observation.
 
     Attributes:
-        action: what was done. An engine gives tokens, log-probabilities and why they ended; a session adds the text.
-        prompt: int32 (m,), ids that are new since the segment's previous step. segment: which token sequence they are
-            of. An engine leaves both out.
+        action: the action. An engine gives tokens, log-probabilities and the finish reason; a session adds the text.
+        prompt: int32 (m,), ids that are new since the segment's previous step. segment: number of the segment that
+            they belong to. An engine leaves both out.
         version: of the weights that drew the first token.
     """
 
@@ -107,32 +107,32 @@ class Response:
 
 
 class Engine(Protocol):
-    """Generates the responses of one or several policies: a part of the slot `engine`, made of their models.
+    """Generates the responses of one or several policies: a part of the slot `engine`, made from their models.
 
-    A run makes one, `engine(models, device)`, for all policies that generate tokens, and one more where copies of the
+    A run makes one, `engine(models, device)`, for all policies that generate tokens, and a second one if copies of the
     policies act. Sessions of policies call `generate`, `fork` and `close` from the event loop that plays episodes.
-    A policy calls `publish` when its weights are others: after each update, a warm start and a checkpoint that was
-    read. A pool of opponents calls `serve` and `dismiss`. Whoever made the engine calls `shutdown` at the end.
+    A policy calls `publish` when its weights have changed: after an update, after a warm start, and after a checkpoint
+    is read. A pool of opponents calls `serve` and `dismiss`. The code that made the engine calls `shutdown` at the end.
 
     Rules, which `palaestra.testing.check_engine` checks:
 
-    1.  A response ends after a stop id, after `max_tokens`, or where the context is full, and says which.
-    2.  A session remembers its prompts and responses: what is asked next continues them.
+    1.  A response ends after a stop id, after `max_tokens`, or when the context is full, and says which.
+    2.  A session remembers its prompts and responses. The next request continues them.
     3.  A response carries the version that was last published.
-    4.  After `publish` nothing that older weights computed is used, also in sessions that go on.
-    5.  A fork continues like its original, and neither hears of the other afterwards.
-    6.  A request that was cancelled or has failed leaves its session as it was.
-    7.  A closed session is forgotten; one of the same key begins anew. Unknown ones may be closed.
-    8.  A policy that is not served is refused by name, and so are prompts that leave no room for a response.
+    4.  After `publish` the engine uses nothing that older weights computed, also in sessions that go on.
+    5.  A fork continues like its original. Afterwards neither changes the other.
+    6.  A request that was cancelled or has failed does not change its session.
+    7.  A closed session is forgotten, and a new one may use its key. Closing an unknown session does nothing.
+    8.  A policy that is not served is refused by name, and so is a prompt that leaves no room for a response.
     9.  The same seed gives the same tokens, whatever else is asked at the same time. Log-probabilities are of the
-        distribution that was sampled from, up to rounding (an engine that claims no batch invariance says so).
+        distribution that was sampled from, up to rounding. An engine without batch invariance says so.
     """
 
     async def generate(self, request: Request) -> Response:
-        """Sample a response; the session remembers prompt and response.
+        """Sample a response. The session remembers the prompt and the response.
 
-        Raises: EpisodeFailure, boundary "engine": this episode cannot go on. UnknownName, for a policy that is not
-            served. ContractError, for a second request of a session while its first is running.
+        Raises: EpisodeFailure, boundary "engine", if this episode cannot go on; UnknownName, for a policy that is not
+            served; ContractError, for a second request of a session while its first is running.
         """
         ...
 
@@ -141,13 +141,14 @@ class Engine(Protocol):
         ...
 
     def publish(self, policy: str, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """The policy's weights are others now: take them over and forget what the old ones computed.
+        """Take over the policy's new weights and forget what the old ones computed.
 
         Args:
-            named_tensors: names and tensors of what is trained; an engine that shares the policy's module does not
-                read them. version: that responses carry from now on.
+            named_tensors: names and tensors of the trained weights; an engine that shares the policy's module does not
+                read them. version: the version that responses carry from now on.
 
-        Default: nothing is kept and the module is shared. Raises: EpisodeFailure or UnknownName.
+        Default: do nothing, for an engine that shares the module and stores nothing. Raises: EpisodeFailure or
+        UnknownName.
         """
         return
 
@@ -156,9 +157,9 @@ class Engine(Protocol):
         ...
 
     def fork(self, session: Hashable, new_session: Hashable) -> None:
-        """A second session that goes on from where the first one stands. Default: it cannot.
+        """Start a second session that continues from the present state of the first. Default: raise.
 
-        Raises: ContractError, also if `session` is unknown or generating, or `new_session` exists.
+        Raises: ContractError, if the engine cannot fork, `session` is unknown or generating, or `new_session` exists.
         """
         raise ContractError(
             where=f"engine {type(self).__name__}",
@@ -167,25 +168,25 @@ class Engine(Protocol):
         )
 
     def serve(self, policy: str, model: Any, *, version: int = 0) -> None:
-        """Generate for one policy more: an opponent from a pool. Default: it cannot. Raises: ContractError."""
+        """Serve a further policy, such as an opponent from a pool. Default: raise. Raises: ContractError."""
         raise ContractError(
             where=f"engine {type(self).__name__}",
-            what=f"it serves the policies that it was made with, and `{policy}` is another one.",
+            what=f"it serves only the policies that it was made with, and `{policy}` is not among them.",
             remedy="Use the in-process engine.",
         )
 
     def dismiss(self, policy: str) -> None:
-        """Serve a policy no longer. Default: nothing is held for it."""
+        """Stop serving a policy. Default: do nothing."""
         return
 
     def shutdown(self) -> None:
-        """The run has ended: free what is held outside this process. May be called twice. Default: nothing is."""
+        """Free what the engine holds outside this process, at the end of a run. It may be called twice."""
         return
 
 
 # ---- contexts ---------------------------------------------------------------------------------------------
 class Prompt(NamedTuple):
-    """Ids to append to a segment. `fresh`: the segment starts here, its ids are exactly `ids`."""
+    """Ids to append to a segment. `fresh`: the segment starts here, so that `ids` are all its ids."""
 
     ids: np.ndarray
     segment: int
@@ -198,45 +199,45 @@ class Conversation(Protocol):
     length: int  # ids in the present segment
 
     def observe(self, observation: Observation) -> Prompt:
-        """The ids that this observation adds, or those of a new segment."""
+        """The ids that this observation adds to the present segment, or all ids of a new segment."""
         ...
 
     def respond(self, ids: np.ndarray) -> None:
-        """The response to the last observation."""
+        """Append the ids of the response to the last observation."""
         ...
 
 
 class Context(Protocol):
-    """How an agent's history becomes prompt ids, a part of the slot `context`. Holds options, no state.
+    """Makes prompt ids from an agent's history: a part of the slot `context`. It has options and no state.
 
-    A policy calls `start_for` for each agent of each episode; `renderer` is a `palaestra.chat.Renderer`.
+    A policy calls `start_for` for each agent of each episode. `renderer` is a `palaestra.chat.Renderer`.
     """
 
     def start(self, renderer: Any) -> Conversation:
-        """A conversation of an episode that nobody named."""
+        """Start a conversation of an episode without a name."""
         ...
 
     def start_for(self, renderer: Any, key: Hashable) -> Conversation:
-        """The conversation of the episode and agent that `key` names. Default: as `start`, the same for all."""
+        """Start the conversation of the episode and agent that `key` names. Default: as `start`, the same for all."""
         return self.start(renderer)
 
     @property
     def phrases(self) -> Sequence[str]:
-        """Words that it puts before a policy, for a tokenizer that is made for the run. Default: none."""
+        """Texts that the context itself adds to prompts, for a tokenizer that is made for the run. Default: none."""
         return ()
 
     @property
     def uncompressed(self) -> Context | None:
-        """The same context with nothing left out, for `dual_branch`. Default: None, nothing is left out."""
+        """The same context with the full history, for `dual_branch`. Default: None, for one that leaves nothing out."""
         return None
 
 
 # ---- policies ---------------------------------------------------------------------------------------------
 @dataclass(slots=True, kw_only=True)
 class Sampling:
-    """How an agent's actions are drawn; the fields are those of a Request.
+    """How an agent's actions are drawn. The fields are those of a `Request`.
 
-    `exact`: it holds for every role, whatever the role's own temperature is (evaluation).
+    `exact`: use it for every role in place of the role's own temperature, as evaluations do.
     """
 
     temperature: float = 1.0
@@ -252,25 +253,25 @@ class Session(Protocol):
     """One agent's conversation with its policy during one episode."""
 
     async def act(self, observation: Observation, *, seed: int) -> Response:
-        """The policy's action; `seed` decides all that is drawn. Raises: EpisodeFailure."""
+        """The policy's action. `seed` decides all random draws. Raises: EpisodeFailure."""
         ...
 
     def record(self, observation: Observation, action: Action) -> Response:
-        """Take `action` as if the policy had chosen it: demonstrations, and actions from outside."""
+        """Record `action` as if the policy had chosen it, for demonstrations and actions from outside."""
         ...
 
     def end(self, observation: Observation | None) -> NextPrompt | None:
-        """Close the session; the prompt ids that `observation` would have had (None without tokens)."""
+        """Close the session. Returns the prompt ids that `observation` would have had; None without tokens."""
         ...
 
     def replay(self, observation: Observation, action: Action) -> Response:
-        """Take an action of this very policy again, token by token. Default: as `record`."""
+        """Repeat an earlier action of this policy, token by token. Default: as `record`."""
         return self.record(observation, action)
 
     def fork(self, key: Hashable) -> Session:
-        """A copy that goes on by itself under another key: an episode branches off. Default: it cannot be copied.
+        """A copy of the session under another key, for a branch of the episode. Default: raise.
 
-        Raises: ContractError.
+        Raises: ContractError, if the session cannot be copied.
         """
         raise ContractError(
             where="a branch",
@@ -279,15 +280,15 @@ class Session(Protocol):
         )
 
     def hear_expert(self, ask: Oracle) -> None:
-        """How to ask the environment's expert; episodes say it once, before the first act. Default: nobody asks."""
+        """Get the function that asks the environment's expert, once and before the first act. Default: ignore it."""
         return
 
     def remembers(self) -> bool:
-        """Whether an act depends on earlier ones by more than the prompt that is recorded. Default: no."""
+        """Whether an act depends on earlier acts in a way that the recorded prompt does not show. Default: no."""
         return False
 
     def history(self) -> Conversation | None:
-        """The conversation that makes its prompts. Default: None, as for policies that read no tokens."""
+        """The conversation that makes the session's prompts. Default: None, for policies that read no tokens."""
         return None
 
 
@@ -296,22 +297,23 @@ class Policy(Protocol):
 
     Attributes:
         name: as in the recipe. trainable: whether the run updates it. version: of its weights, 0 at the start.
-        module: everything with gradients, as a torch module; None: it has no weights.
+        module: the torch module with all trained weights; None: it has no weights.
         model: the causal language model that an engine generates with; None: it generates no tokens.
-        engine: what generates, set before the first act; None: nothing yet, or it generates no tokens.
-        base: name of the policy that it stands on, an adapter's; None: on none.
-        choices: how many there are at each token, so that entropies are at most ln(choices); None: unknown.
-        renderer: how observations become token ids, a `palaestra.chat.Renderer`; None: it reads no tokens.
-        limit: most ids of a prompt and its response; None: any number.
-        network: what `forward` calls, where its weights can be spread over processes; the policy then has a method
-            `train_through(network)`, which puts such a copy in its place. None: every process has all weights.
+        engine: the engine that generates, set before the first act; None: not set yet, or it generates no tokens.
+        base: for an adapter, the name of the policy whose model it adapts; else None.
+        choices: number of possible tokens or actions, so that entropies are at most ln(choices); None: unknown.
+        renderer: turns observations into token ids, a `palaestra.chat.Renderer`; None: it reads no tokens.
+        limit: the most ids of a prompt and its response; None: any number.
+        network: the module that `forward` calls, if its weights can be spread over processes. The policy then has a
+            method `train_through(network)`, which replaces the module by such a copy. None: every process has all
+            weights.
         outputs: names that `forward` can be asked for, such as "logprob", "entropy" and "value"; empty: it has no
             log-probabilities of tokens, and a learner of its own trains it.
 
-    A policy with weights also has what `TrainablePolicy` names.
+    A policy with weights also has the members of `TrainablePolicy`.
 
-    A class may say beside it (palaestra.registry.DECLARED) `abilities(options)`, what parts may use of a policy with
-    these options, `outputs_with(options)`, the outputs that it has, and `stands_on(options)`, the policy that must be
+    A class may also declare (palaestra.registry.DECLARED) `abilities(options)`, what parts may use of a policy with
+    these options; `outputs_with(options)`, the outputs that it has; and `stands_on(options)`, the policy that must be
     made before it.
     """
 
@@ -329,19 +331,19 @@ class Policy(Protocol):
     outputs: frozenset[str] = frozenset()
 
     def session(self, *, context: Any, sampling: Sampling, key: Hashable) -> Session:
-        """A session for one agent in one episode; `key` tells both."""
+        """A session for one agent in one episode. `key` names both."""
         ...
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class PolicyOutputs:
-    """What a policy says about given samples. All tensors are where the policy's module is.
+    """The outputs of one forward pass of a policy. All tensors are on the device of the policy's module.
 
     Attributes:
         columns: output → (tokens, …) of the response tokens, in the order of the samples, with gradient: "logprob" of
-            the token, "entropy" of its distribution, "value" before the token, and what else was asked for.
-        bootstrap_value: (samples,), the value of what follows the sample where it was cut off, NaN elsewhere; None, if
-            it was not asked for.
+            the token, "entropy" of its distribution, "value" before the token, and further outputs that were asked for.
+        bootstrap_value: (samples,), the value after the last token of a sample that was cut off, NaN for other samples;
+            None, if it was not asked for.
     """
 
     columns: dict[str, Tensor]
@@ -356,7 +358,7 @@ class Samples(Protocol):
     """Training samples of one policy, ready to be cut into batches. A sample is one model input.
 
     Attributes:
-        cost: int64 (samples,), tokens that the model reads for each.
+        cost: int64 (samples,), number of tokens that the model reads for each sample.
         token_index: int64 (tokens,), positions of the samples' response tokens in the table's flat order.
         token_start: int64 (samples + 1,): tokens of sample i are token_index[token_start[i]:token_start[i + 1]].
         end_row: int64 (samples,), the table row whose `bootstrap_value` the sample's next prompt gives; −1 without
@@ -370,21 +372,21 @@ class Samples(Protocol):
 
 
 class TrainablePolicy(Policy, Protocol):
-    """A policy that the training room can update.
+    """A policy that a learner can update.
 
     Attributes:
-        module: holds everything with gradients. has_critic: whether it gives "value".
+        module: the torch module with all trained weights. has_critic: whether the policy has the output "value".
     """
 
     module: Module
     has_critic: bool
 
     def clone(self) -> TrainablePolicy:
-        """The same policy with weights of its own, and no engine yet: a reference, or a copy that acts."""
+        """A copy with its own weights and without an engine, for a reference or for acting beside training."""
         ...
 
     def architecture(self) -> dict[str, Any]:
-        """JSON values that must agree before weights are exchanged."""
+        """JSON values that must be equal in two policies that exchange weights."""
         ...
 
     def respond(
@@ -398,13 +400,13 @@ class TrainablePolicy(Policy, Protocol):
 
 # ---- optimizers -------------------------------------------------------------------------------------------
 class Optimizer(Protocol):
-    """Moves parameters: a part of the slot `optimizer`, one for each trained policy.
+    """Updates parameters by their gradients: a part of the slot `optimizer`, one for each trained policy.
 
-    It is made of the parameters, or of the module if its first parameter is called so.
+    It is made from the policy's parameters, or from its module if its first argument is called `module`.
 
     Attributes:
         lr: the learning rate of the next step.
-        metrics: what the last step tells beside its norm, by the names of the log. Default: nothing.
+        metrics: further numbers of the last step, by their names in the log. Default: none.
     """
 
     metrics: Mapping[str, float] = MappingProxyType({})
@@ -415,34 +417,35 @@ class Optimizer(Protocol):
         ...
 
     def zero(self) -> None:
-        """Forget the gradients: a new batch begins."""
+        """Clear the gradients before a new batch."""
         ...
 
     def step(self) -> float:
-        """Move the parameters. Returns the gradient's norm before clipping; one that is not finite moves nothing."""
+        """Take one step. Returns the gradient's norm before clipping; if it is not finite, no parameter changes."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a resumed run needs."""
+        """The whole state that a resumed run needs."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state` was taken. Raises: CheckpointError, if it belongs to other parameters."""
+        """Continue from `state`. Raises: CheckpointError, if it belongs to other parameters."""
         ...
 
 
 # ---- what has state ---------------------------------------------------------------------------------------
 class StatefulPart(Protocol):
-    """What a part of the slots reward, selection, advantage or weights inherits that remembers or learns something.
+    """The base class of a part with state in one of the slots reward, selection, advantage and weights.
 
-    A run makes one object of such a class. It calls the object in every iteration with what a function of the slot
-    gets, so that the class itself has to write `__call__`. Each member below has a default; write those that differ.
-    A part that remembers nothing from one iteration to the next is a function.
+    A part that keeps or learns something from one iteration to the next is such a class; any other part is a function.
+    A run makes one object of the class and calls it in every iteration with the arguments of a function of the slot.
+    So the class must define `__call__`. Each member below has a default; write those that differ.
 
-    One iteration calls `choose` with the episodes, then the stages, the object among them, then `update`.
+    An iteration calls `choose` with the episodes, then the object itself in its stage, then `update`.
 
     Attributes:
-        ready: False while the part wants no update. Such iterations do not count as without signal. Default: True.
+        ready: False while the part wants no update. Such iterations do not count as iterations without signal.
+            Default: True.
         made: optimizer steps of the policies in the last `update`; `updates` of the log is their sum. Default: 0.
     """
 
@@ -450,93 +453,95 @@ class StatefulPart(Protocol):
     made: int = 0
 
     def start(self, setup: RunSetup, policies: Mapping[str, Any]) -> None:
-        """Prepare for a run: called once, after the warm start and before a checkpoint is read. Default: nothing.
+        """Prepare for a run. Called once, after the warm start and before a checkpoint is read. Default: nothing.
 
         Args:
-            setup: what the run's policies were made with. policies: the trained ones, by name.
+            setup: the run's setup. policies: the trained policies, by name.
         """
         return
 
     def choose(self, trajectories: list[Trajectory], iteration: Iteration) -> list[Trajectory]:
-        """The episodes that the update learns from, such as those of a buffer. Default: those that were played.
+        """Choose the episodes that the update learns from, for instance from a buffer. Default: those that were played.
 
         Called before the table is made, for all parts in the order of the slots.
         """
         return trajectories
 
     def update(self, batch: Batch, iteration: Iteration) -> dict[str, float]:
-        """Learn from the batch, whose table has all its columns; called after the weights. Default: nothing.
+        """Learn from the batch, whose table is complete. Called after the slot `weights`. Default: nothing.
 
         Returns: metrics for the log.
         """
         return {}
 
     def has_signal(self, batch: Batch, iteration: Iteration) -> bool:
-        """Whether this batch teaches a policy its task. Without it for long, the run stops. Default: False."""
+        """Whether a policy can learn its task from this batch; a run stops after long without signal. Default: no."""
         return False
 
     def modules(self) -> Mapping[str, Module]:
-        """The modules that it trains beside the policies, such as critics, and slow copies of them. Default: none.
+        """The modules that the part trains, such as critics, and their target networks. Default: none.
 
         A run moves them to its device and writes their weights in checkpoints, a file for each name.
         """
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps beside the weights of `modules`, so that a resumed run is the same byte for byte:
-        tensors, numbers, texts, lists and dicts. Default: nothing.
+        """The state that a checkpoint stores beside the weights of `modules`. Default: nothing.
+
+        It consists of tensors, numbers, texts, lists and dicts. A resumed run must be the same byte for byte.
         """
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state` was taken; `start` came before. Default: nothing is read."""
+        """Continue from `state`. Called after `start`. Default: nothing is read."""
         return
 
 
 class Learner(StatefulPart, Protocol):
-    """What improves policies: a part of the slot `learner`, a class with the options of the recipe.
+    """Updates policies: a part of the slot `learner`, a class whose options the recipe gives.
 
-    A run makes one object of it, calls `start`, and `update` at the end of each iteration, in the order of the recipe.
-    Whatever it needs of the policies it asks them for: `policy.module`, `policy.forward(iteration.samples(name), …)`.
-    After it has moved a policy's weights it calls `policy.weights_changed(policy.version + 1)`.
+    A run makes one object of it and calls `start` once. It calls `update` at the end of each iteration, for several
+    learners in the order of the recipe. A learner uses the policies themselves: `policy.module`,
+    `policy.forward(iteration.samples(name), …)`. After it has changed a policy's weights it calls
+    `policy.weights_changed(policy.version + 1)`.
 
-    What its registration names in `reads` is computed before it is called: columns such as "advantage", and outputs of
-    policies such as "logprob_reference". Estimators run only where a learner or a part that it runs reads "advantage".
+    The columns that its registration names in `reads` are computed before it is called, such as "advantage" and outputs
+    of policies like "logprob_reference". Estimators run only if a learner, or a part that it runs, reads "advantage".
     A learner that runs further parts of the recipe, such as a loss, declares a static method `runs(settings, policy)`
-    that gives them, so that what they read is computed too (`palaestra.registry.DECLARED`).
+    that returns them, so that their columns are computed too (`palaestra.registry.DECLARED`).
     """
 
     def has_signal(self, batch: Batch, iteration: Iteration) -> bool:
-        """Whether this batch teaches a policy its task. Default: True."""
+        """Whether a policy can learn its task from this batch. Default: True."""
         return True
 
 
 class Experience(Protocol):
-    """What iterations learn from: a part of the slot `experience`, made with the run's setup and its own options.
+    """Gives the trajectories of each iteration: a part of the slot `experience`, made from the run's setup and options.
 
     Attributes:
-        instruction: what evaluations say to every policy, for one that trains under an instruction. Default: None.
+        instruction: an instruction that evaluations give to every policy, if the policies train with it. Default: None.
     """
 
     instruction: str | None = None
 
     def collect(self, number: int) -> Batch:
-        """The trajectories of this iteration, counted from 0. They may come from play, from files or from a buffer."""
+        """The trajectories of iteration `number`, from 0. They may be played, or come from files or a buffer."""
         ...
 
     def publish(self, batch: Batch, number: int) -> dict[str, float]:
-        """The policies have learned: hand their weights to copies that act. Returns metrics. Default: nothing."""
+        """Give the updated weights to copies that act. Called after the learners. Returns metrics. Default: nothing."""
         return {}
 
     def stateful(self) -> Mapping[str, Any]:
         """Objects with `state_dict` and `load_state_dict`, by their names in checkpoints. Default: none.
 
-        They are put back in this order.
+        They are loaded in this order.
         """
         return {}
 
     def close(self) -> None:
-        """The run is over: end what it began. Default: nothing."""
+        """End what the experience started, at the end of a run. Default: nothing."""
         return
 
 

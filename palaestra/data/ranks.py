@@ -1,4 +1,4 @@
-"""Ranks: the processes that work on one run together, seen from one of them."""
+"""Ranks: what one process of a run asks of, and shares with, the other processes of the run."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ Item = TypeVar("Item")
 
 
 class Ranks(Protocol):
-    """The processes of a run: one, or several.
+    """The processes of a run: one, or several. The defaults are those of one process.
 
-    Every rank holds the same tables, makes the same decisions and the same optimizer steps. What takes time is shared
-    out: episodes, forward passes, backward passes. Whoever calls a method that exchanges something calls it on every
+    Every rank holds the same tables, makes the same decisions and the same optimizer steps. The ranks divide the
+    episodes, forward passes and backward passes among them. A method that exchanges something must be called on every
     rank, in the same order.
 
     Attributes:
-        rank: number of this process. world: how many there are.
-        in_step: weights are spread over the ranks, so that all of them must make the same number of passes.
+        rank: number of this process, from 0. world: number of processes.
+        in_step: True if the weights are spread over the ranks, so that all must make the same number of passes.
     """
 
     rank: int = 0
@@ -32,14 +32,14 @@ class Ranks(Protocol):
         return self.rank == 0
 
     def own(self, items: Sequence[Item]) -> list[Item]:
-        """The items that this rank works on: every `world`-th, so that neighbors, of one group say, are apart."""
+        """The items that this rank works on: every `world`-th, so that neighbors, such as a group, go to many ranks."""
         return list(items[self.rank :: self.world])
 
     def turns(self, items: Sequence[Item]) -> list[tuple[Item, bool]]:
         """The items that this rank passes through a model, each with whether its result counts.
 
-        Where ranks must go in step, one that has fewer items than another repeats the first of all, which does not
-        count.
+        If `in_step`, a rank that has fewer items than another repeats the first item of all. The repeated result does
+        not count.
         """
         own = [(item, True) for item in self.own(items)]
         if self.in_step and len(own) * self.world < len(items):
@@ -47,11 +47,11 @@ class Ranks(Protocol):
         return own
 
     def texts(self, own: str) -> list[str]:
-        """What each rank has given, in the order of ranks, on every rank."""
+        """The text `own` of each rank, in the order of ranks. Every rank gets all of them."""
         return [own]
 
     def exchange(self, own: Mapping[int, Mapping[str, Tensor]]) -> dict[int, Mapping[str, Tensor]]:
-        """The named tensors that ranks have computed for numbered pieces of work, on every rank."""
+        """The named tensors that all ranks computed, by number of the piece of work. Every rank gets all of them."""
         return dict(own)
 
     def sum_numbers(self, own: Mapping[str, float]) -> dict[str, float]:
@@ -59,13 +59,13 @@ class Ranks(Protocol):
         return dict(own)
 
     def sum_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """Let each parameter's gradient be the sum over ranks. One that no rank has a gradient for keeps none."""
+        """Replace each parameter's gradient by its sum over ranks. Without a gradient on any rank it stays None."""
         return
 
     def sum_tensors(self, tensors: Sequence[Tensor]) -> None:
-        """Let each tensor be its sum over ranks, in place."""
+        """Replace each tensor by its sum over ranks, in place."""
         return
 
 
 class OneProcess(Ranks):
-    """A run of one process, which does everything itself."""
+    """The ranks of a run with one process."""

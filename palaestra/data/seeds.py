@@ -1,4 +1,4 @@
-"""Seeds: every random draw derives from names, never from how often something was called before."""
+"""Seeds that are derived from names, so that a random draw does not depend on how many draws came before it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 
 
 def derive(seed: int, *names: object) -> int:
-    """A seed in [0, 2⁶³) from a seed and names: run, task, sample, agent, turn …
+    """Derive a seed in [0, 2⁶³) from a seed and names, such as task, sample, agent and turn.
 
     The same names give the same seed in every process and on every machine.
     """

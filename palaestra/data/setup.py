@@ -1,4 +1,4 @@
-"""What a run is set up with: environment, policies, roles, program and runner, as one object."""
+"""RunSetup: the environment, policies, roles, program and runner of a run, in one object."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from palaestra.errors import ContractError, nearest
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class RunSetup:
-    """What a run is set up with.
+    """What is built once for a run.
 
-    A run fills it in steps. When a policy is made there are the environment and its sizes, the seed, the device, the
-    texts and the policies made before it. Then come roles, program and runner; strategies and parts with state get the
-    whole.
+    A run fills it in steps. When a policy is made, the setup holds the environment and its sizes, the seed, the device,
+    the texts and the policies made before. Roles, program and runner follow. Strategies and parts with state get the
+    complete setup.
 
     Attributes:
         seed: for initial weights.
         device: name of the torch device that modules are moved to.
         environment_name, environment_options: as in the recipe.
-        make_environment: gives a fresh environment; picklable if workers are processes.
-        source: an environment that is asked about tasks only.
-        vector_size, action_count: of the environment, None where it has none.
-        texts: gives transcripts of the environment (for a tokenizer); may be slow.
-        demonstrate: lets the environment's expert solve tasks, each act recorded as the run's policies would have
-            it, without log-probabilities; None, if there is no expert.
-        policies: by name; one may stand on another.
-        engine: generates for all policies of tokens; None, if there is none. `shutdown` it at the end.
-        roles: per role name; "*" is anybody else. Roles may be added while a run goes on: opponents from a pool.
-        program: who acts when.
-        runner: plays episodes; `close` it at the end.
-        temperatures: per policy, that of its roles.
-        team: roles that ought to act, where the program or the recipe names several.
+        make_environment: makes a new environment; picklable if workers are processes.
+        source: an environment in which no episode is played; it gives tasks and is asked for its abilities.
+        vector_size, action_count: of the environment; None without the ability `vector`.
+        texts: returns transcripts of the environment, for a tokenizer; may be slow.
+        demonstrate: lets the environment's expert solve tasks. Each act is recorded as if a policy of the run had
+            taken it, without log-probabilities. None, if there is no expert.
+        policies: by name; an adapter's base is among them.
+        engine: generates for all policies that write tokens; None, if there is none. Call `shutdown` at the end.
+        roles: by name; "*" is the role of every other agent. Opponents from a pool are added during a run.
+        program: says which agent acts when.
+        runner: plays episodes. Call `close` at the end.
+        temperatures: by policy, the temperature of its roles.
+        team: roles that should act, if the program or the recipe names several.
         ranks: the processes that work on the run.
-        settings: of the run, as the recipe resolved them. folder: where the run writes; None: nowhere.
+        settings: of the run, as the recipe gives them. folder: where the run writes; None: nowhere.
     """
 
     seed: int = 0
@@ -76,9 +76,9 @@ class RunSetup:
         if agent not in self.roles and "*" not in self.roles:
             raise ContractError(
                 where=f"role {agent}",
-                what=f"nobody plays a role `{agent}`.",
+                what=f"no role is called `{agent}`.",
                 options=nearest(agent, self.roles),
-                remedy=f"Write `agents: {{{agent}: {{policy: …}}}}`, or ask another role in the program.",
+                remedy=f"Write `agents: {{{agent}: {{policy: …}}}}`, or call another role in the program.",
             )
         return self.roles[agent] if agent in self.roles else self.roles["*"]
 

@@ -1,4 +1,4 @@
-"""StepTable: the columns that estimators read, one row per step, with their keys and their order in time."""
+"""StepTable: a table of all steps with the columns that parts read, its sets of rows and their order in time."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ from palaestra.errors import InvalidData, MissingColumn, PalaestraError, nearest
 
 
 class StepTable:
-    """One row per step; keyword arguments are columns.
+    """A table with one row per step. Keyword arguments are columns.
 
     Required: group, trajectory, agent, turn, reward. Optional: state_key, next_key, action_key,
     token_count, outcome, process, row_weight, row_value, bootstrap_value, row_entropy, terminated, truncated, policy,
     version, segment, invocation, parent, team, stratum, game, node, task, state_text, reads, without, and per token
     (flat, sum(token_count)) logprob_behavior, logprob_old, logprob_reference, entropy_old, value_old and other outputs
-    of policies, advantage, weight, counts. Any further column is accepted: of rows, or of tokens if it has one value
-    for each of them; trailing dimensions are allowed.
+    of policies, advantage, weight, counts. Any other column is accepted, too: one of rows, or one of tokens if it has a
+    value for each token. Trailing dimensions are allowed.
 
-    Columns of names (group, agent, state_key …) may hold strings, numbers or anything hashable; None in
-    them means "unlike any other row". `row_weight` 0 marks padding, which changes no statistic.
+    Columns of labels (group, agent, state_key …) may hold strings, numbers or any hashable value. None in them means
+    "unlike any other row". `row_weight` 0 marks padding, which changes no statistic.
 
-    Raises: MissingColumn, if a required column is absent; InvalidData, for wrong lengths, non-finite
-        numbers, or a trajectory whose rows carry different groups.
+    Raises: MissingColumn, if a required column is absent; InvalidData, for wrong lengths, numbers that are not finite,
+        and a trajectory whose rows have different groups.
     """
 
     __slots__ = ("_cache", "_columns", "_labels", "_of_tokens", "rows")
@@ -82,7 +82,7 @@ class StepTable:
         return name in self._columns
 
     def __getitem__(self, name: str) -> Tensor:
-        """The column as a tensor: codes for columns of names, float32, int64 or bool otherwise.
+        """The column as a tensor: int64 codes for a column of labels, else float32, int64 or bool.
 
         Raises: MissingColumn, with the nearest names.
         """
@@ -98,11 +98,11 @@ class StepTable:
 
     @property
     def names(self) -> list[str]:
-        """All columns."""
+        """The names of all columns, sorted."""
         return sorted(self._columns)
 
     def labels(self, name: str) -> list[Any]:
-        """What the codes of a column of names stand for."""
+        """The labels of a column of labels: code i stands for item i."""
         return self._labels[name]
 
     @property
@@ -111,9 +111,9 @@ class StepTable:
         return self._columns.get("row_weight", torch.ones(self.rows))
 
     def replace(self, **columns: Any) -> StepTable:
-        """A table with these columns added or exchanged; None removes one. All other columns are shared, not copied.
+        """A table with these columns added or replaced; None removes a column. Other columns are shared, not copied.
 
-        Raises: as the constructor, for the columns that are given.
+        Raises: as the constructor, for the given columns.
         """
         changed = set(columns)
         for name in changed.intersection(REQUIRED):
@@ -126,7 +126,9 @@ class StepTable:
         table._of_tokens = self._of_tokens - changed
         table._cache = self._kept(changed)
         table._columns.setdefault("token_count", torch.ones(self.rows, dtype=torch.int64))
-        for name in sorted(changed, key=lambda name: name != "token_count"):  # it says how many tokens there are
+        for name in sorted(
+            changed, key=lambda name: name != "token_count"
+        ):  # first, since it gives the number of tokens
             if columns[name] is not None:
                 table._add(name, columns[name])
         if "token_count" in changed:
@@ -135,7 +137,7 @@ class StepTable:
         return table
 
     def _kept(self, changed: set[str]) -> dict[Any, Any]:
-        """What is known of keys and order and stays true when these columns change. Keys hold the rows' weights."""
+        """The cached keys and timelines that stay valid when these columns change. Keys depend on the row weights."""
         if changed & {"row_weight", "turn", "trajectory", "agent", "invocation", "token_count"}:
             return {}
         return {
@@ -143,7 +145,7 @@ class StepTable:
         }
 
     def _refuse_other_tokens(self) -> None:
-        """Raises: InvalidData, if a column of tokens does not fit the rows' counts."""
+        """Refuse a column of tokens whose length does not fit `token_count`. Raises: InvalidData."""
         expected = int(self._columns["token_count"].sum())
         for name in sorted(self._of_tokens):
             if len(self._columns[name]) != expected:
@@ -181,7 +183,7 @@ class StepTable:
             raise InvalidData(where=f"column `{name}`", what=f"it has {length} values for {expected} {unit}.")
         is_number = numeric(values)
         if not is_number and (of_tokens or name in (*NUMBERS, *COUNTS, *FLAGS)):
-            raise InvalidData(where=f"column `{name}`", what="it holds something else than one number per row.")
+            raise InvalidData(where=f"column `{name}`", what="it does not hold one number per row.")
         if of_tokens:
             self._of_tokens |= {name}
         if name in KEYS or not is_number:
@@ -190,19 +192,19 @@ class StepTable:
             self._columns[name] = numbers(name, values)
 
     def _check(self, names: set[str]) -> None:
-        """Refuse what these columns must not hold. Raises: InvalidData."""
+        """Refuse values that these columns must not hold. Raises: InvalidData."""
         for name, column in self._columns.items():
             if name in names and column.is_floating_point() and not may_be_missing(name):
                 _refuse_non_finite(name, column, self)
         for name in (name for name in ("group", "trajectory", "agent") if name in names):
             nameless = int((self[name] < 0).sum())
             if nameless:
-                raise InvalidData(where=f"column `{name}`", what=f"{nameless} of {self.rows} rows have none.")
+                raise InvalidData(where=f"column `{name}`", what=f"{nameless} of {self.rows} rows have no value in it.")
         if "weight" in names and "counts" not in self:
             raise InvalidData(
                 where="column `weight`",
-                what="it is the factor of a token's loss and stands beside `counts`; rows have `row_weight`.",
-                remedy="Call it `row_weight`.",
+                what="`weight` is the factor of a token's loss, and the table lacks `counts`, which belongs to it.",
+                remedy="For weights of rows, call the column `row_weight`. For tokens, give `counts`, too.",
             )
         if "row_weight" in names and bool((self["row_weight"] < 0).any()):
             raise InvalidData(where="column `row_weight`", what="a weight is negative.", remedy="Use 0 for padding.")
@@ -215,7 +217,7 @@ class StepTable:
         if names & {"trajectory", "group"} and not self._agree("trajectory", "group"):
             raise InvalidData(
                 where="columns `group` and `trajectory`",
-                what="the rows of one trajectory carry different groups.",
+                what="the rows of one trajectory have different groups.",
                 remedy="Trajectory ids must be unique over the whole table, not only inside a group.",
             )
         if names & {"group", "task"} and "task" in self and not self._agree("group", "task"):
@@ -226,7 +228,7 @@ class StepTable:
             )
 
     def refuse_duplicates(self) -> None:
-        """Raises: InvalidData, if an act stands in two rows and no column `row_weight` says how much each counts."""
+        """Refuse acts that are in several rows, unless a column `row_weight` weighs the copies. Raises: InvalidData."""
         if "row_weight" in self:
             return
         acts = self.key("trajectory", "agent", "turn").size
@@ -234,11 +236,11 @@ class StepTable:
             raise InvalidData(
                 where="StepTable",
                 what=f"{self.rows - acts} rows repeat an act (trajectory, agent and turn) of another row.",
-                remedy="Give a column `row_weight` that says how much each copy counts, or leave the copies out.",
+                remedy="Add a column `row_weight` that says how much each copy counts, or leave the copies out.",
             )
 
     def _agree(self, within: str, column: str) -> bool:
-        """Whether all rows of one `within` have the same `column`."""
+        """Whether rows with equal codes in `within` have equal codes in `column`."""
         sets, values = self[within], self[column]
         first = torch.zeros(int(sets.max()) + 1 if len(sets) else 0, dtype=torch.int64)
         first[sets] = values
@@ -246,7 +248,9 @@ class StepTable:
 
     # ---- keys and order -----------------------------------------------------------------------------------
     def key(self, *names: str) -> Key:
-        """The sets of rows that agree in all these columns; no name at all gives the whole table. `act` counts acts.
+        """The sets of rows that agree in all these columns; without a name, the whole table as one set.
+
+        The name `act` is allowed without such a column and stands for the property `act`.
 
         Raises: MissingColumn, if a column is absent or holds no value at all.
         """
@@ -261,7 +265,7 @@ class StepTable:
         if name == "act" and name not in self._columns:
             return Key(*compact(self.act), (name,))
         if name not in self._labels:
-            return Key(*compact(self[name]), (name,))  # numbers: any value, also fractions and negative ones
+            return Key(*compact(self[name]), (name,))  # numbers may be fractions or negative
         codes = self[name]
         missing = codes < 0
         if not bool(missing.any()):
@@ -272,9 +276,10 @@ class StepTable:
         return Key(torch.where(missing, alone, codes), int(alone[-1]) + 1, (name,))
 
     def unit(self, name: str) -> Key | None:
-        """What counts once in a statistic: "row" is None; "token" weighs rows by tokens; else a column.
+        """The key of what counts once in a statistic.
 
-        Calls are numbered inside their trajectory, so "invocation" is one of one agent in one trajectory.
+        "row" gives None. "token" gives each row a weight of its number of tokens. Any other name is that of a column.
+        Invocations are numbered inside a trajectory, so a unit "invocation" is one of one agent in one trajectory.
         """
         if name == "row":
             return None
@@ -284,9 +289,9 @@ class StepTable:
         return self.key("trajectory", "agent", name) if name == "invocation" else self.key(name)
 
     def timeline(self, *names: str) -> tuple[Int[Tensor, " rows"], Bool[Tensor, " rows"]]:
-        """Rows ordered in time inside each set of `names`, and whether each is the last of its set.
+        """The rows in order of time inside each set of rows that agree in `names`, and which rows are last in a set.
 
-        Padding (weight 0) stands behind the rows of its set, as a set of its own.
+        Padding (weight 0) comes after the other rows of its set, as a set of its own.
 
         Returns: order, int64 (rows,): positions of rows; last, bool (rows,), in that order.
         """
@@ -303,7 +308,7 @@ class StepTable:
 
     @property
     def act(self) -> Int[Tensor, " rows"]:
-        """How often the row's agent had acted before, in this conversation: int64 (rows,). A column of `key`."""
+        """How many acts of its agent in its trajectory, and invocation, came before each row: int64 (rows,)."""
         order, last = self.timeline("trajectory", "agent", *(("invocation",) if "invocation" in self else ()))
         return torch.empty_like(order).index_copy_(0, order, places(last))
 
@@ -314,14 +319,14 @@ class StepTable:
 
     @property
     def token_row(self) -> Int[Tensor, " tokens"]:
-        """The row of each response token."""
+        """The row of each response token: int64 (tokens,)."""
         if "token_row" not in self._cache:
             self._cache["token_row"] = torch.repeat_interleave(torch.arange(self.rows), self["token_count"])
         return self._cache["token_row"]  # type: ignore[no-any-return]
 
     def per_token(self, values: Tensor) -> Shaped[Tensor, " tokens *trailing"]:
-        """Row values broadcast to their tokens; token values as they are."""
-        if len(values) == self.tokens:  # where rows are as many as tokens, each row has one
+        """Repeat each row's value for its tokens; values of tokens are returned as they are."""
+        if len(values) == self.tokens:  # if there are as many rows as tokens, each row has one token
             return values
         if len(values) == self.rows:
             return values[self.token_row]
@@ -332,10 +337,10 @@ class StepTable:
     # ---- from episodes ------------------------------------------------------------------------------------
     @classmethod
     def from_trajectories(cls, trajectories: Sequence[Trajectory]) -> StepTable:
-        """The table of finished episodes, sorted by group, sample and turn, whatever their order of arrival."""
+        """The table of finished episodes. Its rows are sorted by group, sample and turn."""
         pairs = [(row.trajectory, row.step) for row in rows_of(trajectories)]
         if not pairs:
-            raise InvalidData(where="StepTable.from_trajectories(…)", what="there is no step in these trajectories.")
+            raise InvalidData(where="StepTable.from_trajectories(…)", what="these trajectories have no steps.")
         steps = [step for _, step in pairs]
         tasks = {trajectory.id: trajectory.task.content_hash for trajectory in trajectories}
         columns: dict[str, Any] = {
@@ -374,9 +379,9 @@ class StepTable:
 
 
 class Row(NamedTuple):
-    """One row of a table with the episode behind it. `start`: its first token in the table's flat order."""
+    """A row of a table with its trajectory and step. `start`: position of its first token in the table's flat order."""
 
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls here
+    index: int  # type: ignore[assignment]  # hides tuple.index, which is not used
     trajectory: Trajectory
     step: Step
     start: int
@@ -394,17 +399,17 @@ def rows_of(trajectories: Sequence[Trajectory]) -> list[Row]:
 
 
 def tokens_of(rows: Sequence[Row]) -> int:
-    """Response tokens of all rows of a table."""
+    """The number of response tokens of all rows of a table."""
     return rows[-1].start + token_count(rows[-1].step) if rows else 0
 
 
 def token_count(step: Step) -> int:
-    """Response tokens of a step; an action without tokens counts as one."""
+    """The number of response tokens of a step; an action without tokens counts as one token."""
     return max(len(step.action.tokens), 1)
 
 
 def _marked(steps: list[Step]) -> dict[str, list[float]]:
-    """The numbers among the marks that any step carries: 1 for a `row_weight` that is not marked, else 0."""
+    """The columns of the marks that at least one step has. Steps without the mark get 1 for `row_weight`, else 0."""
     found: dict[str, list[float]] = {}
     for name in (name for name in MARKS if name not in LABELS):
         given = [getattr(step.marks, name) for step in steps]
@@ -415,7 +420,7 @@ def _marked(steps: list[Step]) -> dict[str, list[float]]:
 
 
 def _said(name: str, trajectory: Trajectory, step: Step) -> Any:
-    """A label: what the library has marked, else what the step says, else of the whole trajectory."""
+    """A label of a step: its mark, else the entry of the step's `info`, else that of the trajectory's `info`."""
     marked = getattr(step.marks, name, None)
     return step.info.get(name, trajectory.info.get(name)) if marked is None else marked
 
@@ -432,7 +437,7 @@ def _next_keys(pairs: list[tuple[Trajectory, Step]]) -> list[str | None]:
 
 
 def _behavior(steps: list[Step]) -> np.ndarray | None:
-    """Log-probabilities of what sampled the tokens; NaN for steps of policies without any (scripted)."""
+    """Log-probabilities that the engine gave when it sampled; NaN for steps without them, as of scripted policies."""
     given = [step.action.logprobs for step in steps]
     if all(logprobs is None for logprobs in given):
         return None
@@ -442,7 +447,7 @@ def _behavior(steps: list[Step]) -> np.ndarray | None:
 
 
 def _versions(steps: list[Step]) -> np.ndarray | None:
-    """The version that drew each token, where weights changed inside a response."""
+    """The version of the weights that drew each token; None if no step recorded versions of its tokens."""
     if all(step.action.versions is None for step in steps):
         return None
     given = [
@@ -469,5 +474,5 @@ def _refuse_non_finite(name: str, column: Tensor, table: StepTable) -> None:
     raise InvalidData(
         where=where,
         what=f"{int((~finite).sum())} of {len(column)} values are not finite; the first is {float(column[first])}.",
-        remedy="Mend the environment or reward that gave it; a table with NaN would spoil every statistic.",
+        remedy="Correct the environment or reward that gave it: one NaN makes every statistic of its set NaN.",
     )

@@ -12,7 +12,8 @@ from palaestra.errors import ContractError, MissingColumn, nearest
 from palaestra.former import REMEDY
 
 IDS = ("row", "trajectory", "group", "agent", "invocation", "pair")
-# Units of tokens, each a union of units before it. A batch with scope "trajectory" holds whole calls and whole rows.
+# Units of tokens; each consists of whole units that stand before it. So a batch of scope "trajectory" also holds whole
+# invocations and whole rows.
 SCOPES = ("row", "invocation", "trajectory", "pair", "group", "minibatch")
 # Former attributes, and how they are written now.
 FORMER = {
@@ -38,7 +39,7 @@ FORMER = {
 
 
 class TokenBatch:
-    """Ids and columns of tokens; every tensor has the tokens as its first dimension.
+    """Ids and columns of tokens. The first dimension of every tensor is the tokens.
 
     Keyword arguments that are ids (row, trajectory, group, agent, invocation, pair) are int64 codes (tokens,): equal
     codes mean the same unit. All others are columns, read as `batch["logprob_old"]`:
@@ -48,15 +49,15 @@ class TokenBatch:
         logprob_behavior               of the engine that sampled the token
         logprob_reference              of the reference policy
         advantage, weight, counts      credit, factor of the token's loss, 1 where the token counts in denominators
-        value_target, value_weight     where the critic's value should move, and how much that counts
-        any other name                 a column of the table, spread over the tokens of its rows
+        value_target, value_weight     target of the critic's value, and how much the token counts in its loss
+        any other name                 a column of the table; the value of a row is repeated for its tokens
 
     Attributes:
         columns: name → tensor (tokens, …).
         scope: the largest unit of `SCOPES` that this batch holds completely.
-        minibatch: the mini-batch that this batch is cut from, without outputs of the policy in training; only for a
-            loss that is registered with `frozen_minibatch=True`, else None.
-        seed: decides what a loss draws by lot in this mini-batch.
+        minibatch: the mini-batch that this batch is cut from, without outputs of the policy in training; None unless
+            the loss is registered with `frozen_minibatch=True`.
+        seed: decides the random draws of a loss in this mini-batch.
     """
 
     __slots__ = (*IDS, "columns", "minibatch", "scope", "seed")
@@ -100,37 +101,37 @@ class TokenBatch:
                 where=f"batch[{name!r}]",
                 what=f"the batch has no column `{name}`; it has {', '.join(sorted(self.columns))}.",
                 options=nearest(name, self.columns),
-                remedy=f"Name it in the loss's registration, `reads=(…, {name!r})`. If it stands there, nobody gives "
-                "it: an estimator does by `Credit(…, columns=…)`, a policy by `token_outputs`, a world by `info`.",
+                remedy=f"Name it in the loss's registration, `reads=(…, {name!r})`. If it is there, some part must "
+                "give it: an estimator by `Credit(…, columns=…)`, a policy by `token_outputs`, a world by `info`.",
             )
         return column
 
     if not TYPE_CHECKING:  # a type checker finds a misspelled name
 
         def __getattr__(self, name: str) -> Any:
-            """Raises: ContractError, for a former attribute; AttributeError, for any other."""
+            """Refuse a missing name. Raises: ContractError, for a former attribute; AttributeError, for any other."""
             if name not in FORMER:
                 raise AttributeError(f"a TokenBatch has no attribute {name!r}")
             raise ContractError(where=f"batch.{name}", what=f"it is `{FORMER[name]}` now.", remedy=REMEDY)
 
     def unit(self, name: str, *, where: str) -> Int[Tensor, " tokens"]:
-        """The ids of this name. Raises: MissingColumn, naming who asks, if the batch has none."""
+        """The ids of this name. Raises: MissingColumn, which names the caller `where`, if the batch lacks them."""
         codes: Tensor | None = getattr(self, name)
         if codes is None:
             raise MissingColumn(where=where, what=f"it needs the ids `{name}`, which this batch lacks.")
         return codes
 
     def check_scope(self, unit: str, *, where: str) -> None:
-        """Raises: ContractError, if the batch may hold a part of such a unit only."""
+        """Refuse a batch that may hold only a part of such a unit. Raises: ContractError."""
         if SCOPES.index(unit) > SCOPES.index(self.scope):
             raise ContractError(
                 where=where,
-                what=f"this batch may hold a part of a {unit} only.",
+                what=f"this batch may hold only a part of a {unit}.",
                 remedy=f'Register the loss with `scope="{unit}"`, or compute over a smaller unit.',
             )
 
     def replace(self, **named: Any) -> TokenBatch:
-        """The same batch with these columns, ids or attributes exchanged; None removes a column."""
+        """The same batch with these columns, ids or attributes replaced; None removes a column."""
         fixed = {name: named.pop(name, getattr(self, name)) for name in (*IDS, "scope", "minibatch", "seed")}
         columns = {name: column for name, column in {**self.columns, **named}.items() if column is not None}
         return TokenBatch(**fixed, **columns)
@@ -141,7 +142,7 @@ class TokenBatch:
         return self.replace(**ids, **{name: column[index] for name, column in self.columns.items()})
 
     def to(self, device: torch.device) -> TokenBatch:
-        """The same tokens on a device: ids, columns, and the mini-batch that this is a cut of."""
+        """The same batch on a device: its ids, columns and mini-batch."""
         ids = {name: None if (codes := getattr(self, name)) is None else codes.to(device) for name in IDS}
         columns = {name: column.to(device) for name, column in self.columns.items()}
         minibatch = None if self.minibatch is None else self.minibatch.to(device)

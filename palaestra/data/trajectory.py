@@ -1,7 +1,4 @@
-"""Trajectories: everything that happened in one episode, token-exact.
-
-Knows steps, stop reasons and failures. Knows nothing of environments, models or estimators.
-"""
+"""Trajectory: the record of one episode, with its steps token by token, its stop reason and its failure."""
 
 from __future__ import annotations
 
@@ -26,12 +23,12 @@ class StopReason(str, Enum):
     CONTEXT_OVERFLOW = "context_overflow"  # the next prompt does not fit the model's context
     PARSE_ERROR = "parse_error"  # too many unreadable actions
     TIMEOUT = "timeout"  # wall time of the episode
-    SUSPENDED = "suspended"  # not over: it goes on in the next iteration
+    SUSPENDED = "suspended"  # not over: it continues in the next iteration
     ERROR = "error"  # see Trajectory.error
 
     @property
     def cut(self) -> bool:
-        """Whether the episode was cut off by a limit of ours: its last value does not end here."""
+        """Whether a limit of the library cut the episode off, so that rewards could still have followed."""
         return self not in (StopReason.COMPLETED, StopReason.SUSPENDED, StopReason.ERROR)
 
 
@@ -46,20 +43,20 @@ class Failure:
 
 @dataclass(slots=True, kw_only=True, frozen=True)
 class Marks:
-    """What the library itself notes on a step. What is marked becomes a column of the table; None is "not marked".
+    """Numbers and labels that the library itself writes on a step. A mark becomes a column; None is "not marked".
 
     An environment's numbers of these names stay in `Step.info` and become no column.
 
     Attributes:
         row_weight: 0 on acts of an opponent, which count in no statistic.
-        fresh: 1 on acts of this iteration, 0 on those of an earlier window of their episode.
-        copied: 1 on acts that a branch has taken over from the episode that it left.
-        foreign: 1 where the prompt is not the one that the act was sampled with; guided: 1 where it held guidance.
-        branch: 1 on acts of a copy under another prompt, 0 on those of what it copies; pair: the number of both.
-        replayed: 1 on acts of an earlier iteration that are learned from again; anchored: 1 where such acts are clipped
-            around what sampled them; imitated: what they are worth.
-        noise: 1 on random acts of a demonstration, which nobody imitates.
-        node: acts of one node of a tree have one label.
+        fresh: 1 on acts of this iteration, 0 on acts of an earlier window of their episode.
+        copied: 1 on acts that a branch copied from the episode that it branched off.
+        foreign: 1 if the prompt is not the one that the act was sampled with; guided: 1 if that one held guidance.
+        branch: 1 on acts of a copy under another prompt, 0 on acts of the original; pair: number of the two.
+        replayed: 1 on acts of an earlier iteration that are learned from again; anchored: 1 if such acts are clipped
+            around the behavior policy; imitated: their weight in imitation.
+        noise: 1 on random acts of a demonstration, which are not imitated.
+        node: label of the act's node in a tree.
     """
 
     row_weight: float | None = None
@@ -84,19 +81,18 @@ class Step:
     """One act of one agent.
 
     Attributes:
-        agent: the role's name.
+        agent: the agent's name.
         turn: order inside the trajectory, over all agents, from 0.
         action: what was done.
-        observation: what was seen before acting.
-        reward: reward that arrived until this agent's next act.
-        policy: name of the policy which acted; version: of its weights.
+        observation: what the agent saw before the act.
+        reward: the agent's rewards from this act until its next one.
+        policy: name of the policy that acted; version: of its weights.
         prompt: int32 (m,), only the prompt ids that are new since this segment's previous step.
-        segment: grows when the agent's context could not append; a segment is one token sequence.
-        invocation: counts calls of a sub-agent; parent: turn of the step that called it.
+        segment: number of the token sequence that the step belongs to; a context that cannot append starts a new one.
+        invocation: number of the call of a sub-agent; parent: turn of the step that called it.
         terminated, truncated: set on an agent's last step.
         seconds: wall time from the observation to the environment's answer to the act; 0 where nothing measured it.
-        marks: what the library notes on it. info: what environments and programs tell: JSON values; numbers become
-            columns of the table.
+        marks: notes of the library. info: JSON values of environments and programs; numbers become columns.
     """
 
     agent: str
@@ -117,12 +113,12 @@ class Step:
     info: dict[str, Any] = field(default_factory=dict)
 
     def mark(self, **marks: Any) -> None:
-        """Note something on this step alone; its other marks stay."""
+        """Set marks of this step. Its other marks do not change."""
         self.marks = replace(self.marks, **marks)
 
 
 def noted(step: Step, **numbers: Any) -> Step:
-    """A copy of the step with further numbers: marks where they are such, else in its info."""
+    """A copy of the step with further numbers. Names of `Marks` become marks, and other names entries of `info`."""
     marks = {name: value for name, value in numbers.items() if name in MARKS}
     others = {name: value for name, value in numbers.items() if name not in MARKS}
     return replace(step, marks=replace(step.marks, **marks), info={**step.info, **others})
@@ -141,14 +137,14 @@ class Trajectory:
 
     Attributes:
         task: what was played.
-        group: trajectories with equal group are compared; one task instance, one group.
+        group: name of the group; its trajectories are of one task and are compared with each other.
         sample: index inside the group.
         steps: in order of `turn`.
         outcome: the raw result (success 0/1, score), never shaped; None if the environment gave none, or none yet.
         returns: sum of rewards per agent.
         stop: why it ended; error: the failure, if it failed.
-        last: per agent, the observation after its last step, when the episode was cut off.
-        next_prompts: per agent, the prompt ids of that observation: where `bootstrap_value` is read.
+        last: per agent, the observation after its last step, if the episode was cut off.
+        next_prompts: per agent, the prompt ids of that observation; a critic gives `bootstrap_value` after them.
         info: the environment's last info.
     """
 
@@ -178,7 +174,7 @@ class Trajectory:
         return np.concatenate(pieces)
 
     def prompt_of(self, step: Step) -> np.ndarray:
-        """The whole prompt that the policy saw before `step`, as a computed view: int32 (length,)."""
+        """The whole prompt that the policy saw before `step`, put together from the segment: int32 (length,)."""
         pieces = []
         for earlier in self.steps:
             if earlier.agent == step.agent and earlier.segment == step.segment:

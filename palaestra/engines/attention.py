@@ -1,8 +1,8 @@
 """Attention of many sessions at once: all new tokens lie in one row, keys and values lie in slots.
 
-New tokens are packed without padding; only attention treats sessions apart. A session with several new tokens
-gets one kernel call on views of its own slot. Sessions with one new token (decoding) are sorted by slot and cut
-into runs of neighboring slots; each run is two batched products on views. No cache is ever copied, and no
+New tokens of all sessions are packed into one row without padding. Only attention treats sessions separately. A session
+with several new tokens gets one kernel call on views of its slot. Sessions with one new token (decoding) are sorted by
+slot and cut into runs of neighboring slots; each run is two batched products on views. No cache is ever copied, and no
 session's numbers depend on which others are in the batch.
 """
 
@@ -26,7 +26,7 @@ Attend = Callable[..., Tensor]
 ROW_MULTIPLE = 16
 # Cached lengths that decoding reads are rounded up to this number, for the same reason.
 LENGTH_MULTIPLE = 64
-# A neighbor without work costs as much as one with work; a further kernel call costs about four of them.
+# A slot without work costs as much as one with work; a further kernel call costs about as much as four slots.
 LARGEST_GAP = 3
 # Up to this context one causal mask is kept and sliced.
 LARGEST_TABLE = 2048
@@ -58,16 +58,16 @@ class Run:
     low: int
     high: int
     places: Tensor | None  # None: no gaps
-    ends: Tensor  # (high − low,), 1 where nobody decodes
+    ends: Tensor  # (high − low,), 1 for slots that do not decode
     longest: int
 
 
 class Batch:
-    """What one forward pass computes: rows packed in the order of `order`, decoding rows first.
+    """The input of one forward pass: rows packed in the order of `order`, decoding rows first.
 
     Args:
         rows: one per session.
-        store: where keys and values of these rows lie.
+        store: holds the keys and values of these rows.
 
     Attributes:
         order: positions of `rows` in packing order.
@@ -187,7 +187,7 @@ def _append(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scaling: 
 
 
 def _runs(rows: Sequence[Row], device: torch.device) -> list[Run]:
-    """Cut rows, sorted by slot, where more than `LARGEST_GAP` slots have nothing to do."""
+    """Cut rows, sorted by slot, into runs at gaps of more than `LARGEST_GAP` slots without work."""
     cuts = [i for i in range(1, len(rows)) if rows[i].slot - rows[i - 1].slot > LARGEST_GAP + 1]
     edges = [0, *cuts, len(rows)] if rows else []
     return [_run(rows, begin, stop, device) for begin, stop in zip(edges, edges[1:], strict=False)]

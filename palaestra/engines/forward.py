@@ -26,10 +26,10 @@ _attend: ContextVar[Attend] = ContextVar("palaestra_attend")
 
 
 def forward_of(model: PreTrainedModel, *, length: int) -> Forward:
-    """The quickest forward pass for this model.
+    """The fastest forward pass for this model.
 
     Args:
-        length: most positions of one sequence.
+        length: the most positions of one sequence.
 
     Raises: ContractError, if the model's cached and uncached numbers differ: its attention or its state
         does not pass through transformers' attention interface.
@@ -42,7 +42,7 @@ def forward_of(model: PreTrainedModel, *, length: int) -> Forward:
 
 
 def shape_of(model: PreTrainedModel) -> Shape:
-    """What the model's attention stores per token."""
+    """The shape of the keys and values that the model's attention stores per token."""
     config = model.config.get_text_config()
     heads = config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -58,7 +58,7 @@ def _padded_last(batch: Batch) -> Tensor:
 
 # ---- any model --------------------------------------------------------------------------------------------
 class TransformersForward:
-    """Any causal LM that calls transformers' attention interface; its own modules, our attention."""
+    """The forward pass of any causal LM that calls transformers' attention interface, with the engine's attention."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
@@ -76,7 +76,7 @@ class TransformersForward:
 
 @contextmanager
 def _our_attention(model: PreTrainedModel, attend: Attend) -> Iterator[None]:
-    """The model belongs to the trainer too: it is put back as it was."""
+    """A context in which the model uses the engine's attention. It is restored afterwards, for training."""
     usual, training = model.config._attn_implementation, model.training
     token = _attend.set(attend)
     model.config._attn_implementation = ATTENTION
@@ -161,9 +161,9 @@ def _hooked(module: nn.Module) -> bool:
 
 
 class LlamaForward:
-    """Llama's arithmetic on packed tokens, with a third of the calls of its modules; the same weights.
+    """Computes a Llama on packed tokens with the model's weights, in a third of the calls that its modules make.
 
-    For small models the time of a step is the time of its calls, not of its products.
+    For small models, calls take most of the time of a step.
     """
 
     def __init__(self, model: LlamaForCausalLM, *, length: int) -> None:

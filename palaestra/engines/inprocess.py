@@ -1,9 +1,9 @@
 """The in-process engine: continuous batching in the event loop's own thread.
 
-Requests queue up. One pump waits until the programs have said all they have to say in this turn of the event
-loop, then gives every request one more token in as few forward passes as possible; new prompts and running
-responses share a pass. A finished response resolves at once, and whoever asks next joins the next pass.
-No wall clock is read, and a session's numbers do not depend on who else is in the batch, so runs repeat exactly.
+A task, the pump, waits until no new request has come for a few turns of the event loop. Then it computes one more
+token for every request, in as few forward passes as possible. New prompts and running responses share a pass. A
+finished response is returned at once, and a new request joins the next pass. Runs repeat exactly, since no clock is
+read and a session's numbers do not depend on the other sessions in the batch.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from palaestra.engines.session import SessionState, Statistics, refuse_fork
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, UnknownName, nearest
 from palaestra.registry import PositiveInt, register
 
-# A program that was answered needs a few turns of the event loop (tasks inside tasks, time limits) to ask again.
+# A program needs a few turns of the event loop after a response (nested tasks, time limits) to send its next request.
 QUIET_TURNS = 4
 
 
 @register("engine", "in_process")
 class InProcessEngine(Engine):
-    """The trainer's own models generate, in this process; weights are shared and never copied.
+    """Generates in this process with the models that are trained. Their weights are shared and never copied.
 
-    Keys and values stay with each session from turn to turn, so every id is computed once. A prompt which
-    several sessions begin with is computed once and copied.
+    Keys and values of a session are kept from turn to turn, so every id is computed once. A prompt with which several
+    sessions start is computed once and copied.
 
     Attributes:
         statistics: counters of tokens and forward passes; `statistics.reset()` sets them to 0.
@@ -103,7 +103,7 @@ class InProcessEngine(Engine):
             raise
 
     def close(self, session: Hashable) -> None:
-        """Forget a session, with every policy it talked to; unknown sessions are fine."""
+        """Forget a session, for every policy that it used. Unknown sessions are ignored."""
         for policy, state in self._sessions.pop(session, {}).items():
             if state.request is not None:
                 what = f"session {session!r} was closed while it was generating."
@@ -132,12 +132,14 @@ class InProcessEngine(Engine):
         self._servers[policy] = self._make(policy, model, version=version)
 
     def dismiss(self, policy: str) -> None:
-        """Serve this policy no longer; its sessions must have been closed. Unknown ones are fine."""
+        """Stop serving a policy, whose sessions must be closed. Unknown policies are ignored."""
         self._servers.pop(policy, None)
 
     def publish(self, policy: str, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """The module that it holds has changed: nothing is read. What was cached is forgotten; living sessions are
-        recomputed when they act next."""
+        """Forget the cached keys and values, since the shared module has changed. `named_tensors` is not read.
+
+        Open sessions are computed again at their next request.
+        """
         self._server(policy).weights_changed(version)
 
     def context(self, policy: str) -> int:
@@ -156,7 +158,7 @@ class InProcessEngine(Engine):
 
     # ---- the pump -----------------------------------------------------------------------------------------
     def _start(self) -> None:
-        """See to it that a pump of the present event loop runs."""
+        """Start the pump in the present event loop, unless it runs."""
         loop = asyncio.get_running_loop()
         if self._pump is not None and self._pump.get_loop() is not loop:
             self._abandon(loop)
@@ -178,7 +180,7 @@ class InProcessEngine(Engine):
                 await self._settle()
                 self._advance()
         except (Exception, asyncio.CancelledError) as error:
-            # Whatever happened, nobody may wait forever.
+            # No request may wait forever after an error.
             for session in self._alive():
                 session.fail(_stopped(error))
             if isinstance(error, asyncio.CancelledError):

@@ -1,8 +1,7 @@
 """The remote engine: generation in another process, which may run elsewhere and may die.
 
-It is the pattern for engines such as vLLM or SGLang. What must not be lost is kept on this side: the ids of each
-session, and the weights. A process that was started anew is given both again, so that a run goes on with the numbers
-that it would have had.
+It is the pattern for engines such as vLLM or SGLang. This side keeps the ids of each session and the weights. A new
+process gets both again, so that a run continues with the same numbers as without the interruption.
 """
 
 from __future__ import annotations
@@ -170,7 +169,7 @@ class RemoteEngine(Engine):
         return response
 
     def close(self, session: Hashable) -> None:
-        """Forget a session; the process hears of it with the next request."""
+        """Forget a session. The process closes it with the next request."""
         for state in self._sessions.pop(session, {}).values():
             self._lose(state)
 
@@ -233,7 +232,7 @@ class RemoteEngine(Engine):
 
     # ---- one request --------------------------------------------------------------------------------------
     async def _persistently(self, request: Request, session: _Session) -> Response:
-        """Ask until the process answers, or patience ends. Other processes are told what the session has heard."""
+        """Send the request until a process answers or `patience` ends. A new process gets the session's history."""
         deadline: float | None = None
         while True:
             try:
@@ -285,7 +284,7 @@ class RemoteEngine(Engine):
         return wire.response_of(self._answer(int(words[1]), said, session.process))
 
     def _lose(self, session: _Session) -> None:
-        """The process shall forget a session; what it has heard is told again, if it goes on."""
+        """Let the process forget a session. If the session continues, its history is sent again."""
         if session.place and session.process == self._process:
             self._closing.append(session.place)
         session.place = session.process = ""

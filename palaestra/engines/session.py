@@ -1,4 +1,4 @@
-"""What the engine keeps of a session and its request in progress, and what it counts."""
+"""The state of an engine's session with its request in progress, and the engine's counters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Statistics:
         decode_tokens: sampled ids computed to continue a response.
         recomputed_tokens: those of both that had been computed before (weights changed, slot lost).
         shared_tokens: ids taken over from a session with the same prompt instead of being computed.
-        padded_tokens: ids computed for nothing.
+        padded_tokens: ids computed as padding only.
         sampled_tokens: ids drawn.
         forward_calls: forward passes of a model.
     """
@@ -127,7 +127,7 @@ class SessionState:
             self.future.set_exception(error)
 
     def undo(self) -> None:
-        """Back to where the request began."""
+        """Restore the state before the request."""
         self.request = None
         del self.ids[self.start :]
         self.cached = min(self.cached, self.start)

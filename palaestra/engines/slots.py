@@ -1,4 +1,4 @@
-"""Slots: where the keys and values of sessions lie, and which slots begin with a prompt that is already computed.
+"""Slots: store the keys and values of sessions, and find a slot that starts with an already computed prompt.
 
 One slot is one row of two tensors (layers, slots, key/value heads, length, head width). A freed slot keeps
 its content until another session takes it, so a prompt stays shareable after the session that computed it ended.
@@ -17,7 +17,7 @@ FIRST_CAPACITY = 16
 
 @dataclass(slots=True, kw_only=True, frozen=True)
 class Shape:
-    """What a model needs stored per token: `layers` × `heads` × `width`, twice."""
+    """The shape of a model's keys, and of its values, per token: `layers` × `heads` × `width`."""
 
     layers: int
     heads: int

@@ -1,4 +1,4 @@
-"""Models: torch modules and tokenizers. Know nothing of engines, policies or training."""
+"""Torch modules and tokenizers: small causal language models, value heads, actor-critics and adapters."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
     layer(x) = W x + alpha / rank · B A x          A (rank, in) random, B (out, rank) zero at the start
 
-Several stand on one model. In training they share its modules, and a call says whose additions count (`adding`). Each
-has a model of its own over the very same weights beside it (by peft), to generate with and for files.
+Several adapters can share one model. In training they share its modules, and each call names the adapter whose
+additions apply (`adding`). For generation and for files, each adapter also has a peft model over the same weights.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from torch import Tensor, nn
 
 from palaestra.errors import CheckpointError, RecipeError, missing_extra, nearest
 
-FOLDER = "adapter"  # where an exported policy keeps what peft reads, beside the model that it is merged into
+FOLDER = "adapter"  # in an exported policy: the adapter in peft's format, beside the model that it is merged into
 
 
 @functools.cache
 def package() -> Any:
-    """peft. Raises: MissingExtra."""
+    """The package peft. Raises: MissingExtra, if it is not installed."""
     try:
         return importlib.import_module("peft")
     except ImportError as error:
@@ -37,23 +37,23 @@ def package() -> Any:
 
 
 def sharing(model: nn.Module) -> Any:
-    """The model a second time, over the same weights in memory; through this one nothing trains them."""
+    """A copy of the model that shares its weights in memory. In the copy they have no gradient."""
     same: dict[int, Any] = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in model.parameters()}
     same |= {id(b): b for b in model.buffers()}
     return copy.deepcopy(model, same)
 
 
 def add_adapter(model: nn.Module, *, rank: int, alpha: float, targets: Sequence[str] | None, seed: int) -> Any:
-    """A new adapter on a model, whose weights it shares: what it computes is at first what the model computes.
+    """A new adapter on a model, whose weights it shares. At first it computes the same as the model.
 
     Args:
-        model: of transformers; it is left as it was.
+        model: a model of transformers; it does not change.
         rank: of the additions.
-        alpha: they are multiplied by alpha / rank.
+        alpha: the additions are multiplied by alpha / rank.
         targets: names, or ends of names, of linear layers; None: all but the output layer.
-        seed: of A; the global random state is left as it was.
+        seed: for the initial A; the global random state does not change.
 
-    Raises: RecipeError, if no layer is called so; MissingExtra.
+    Raises: RecipeError, if no linear layer has such a name; MissingExtra, without peft.
     """
     found = {name for name, part in model.named_modules() if isinstance(part, nn.Linear)}
     for target in targets or ():
@@ -78,9 +78,9 @@ def add_adapter(model: nn.Module, *, rank: int, alpha: float, targets: Sequence[
 
 
 def load_adapter(model: nn.Module, folder: str) -> Any:
-    """The adapter that peft or `palaestra export` wrote, on a model whose weights it shares.
+    """Load an adapter that peft or `palaestra export` wrote, on a model whose weights it shares.
 
-    Raises: CheckpointError, if the folder holds none that fits the model; MissingExtra.
+    Raises: CheckpointError, if the folder holds no adapter that fits the model; MissingExtra, without peft.
     """
     place = Path(folder)
     place = place / FOLDER if (place / FOLDER).is_dir() else place
@@ -88,7 +88,7 @@ def load_adapter(model: nn.Module, folder: str) -> Any:
         raise CheckpointError(
             where=f"policy: adapter, {folder}",
             what="it holds no adapter: there is no adapter_config.json.",
-            remedy="Give a folder that `palaestra export` wrote for an adapter, or peft's `save_pretrained`.",
+            remedy="Give a folder that `palaestra export` or peft's `save_pretrained` wrote for an adapter.",
         )
     try:
         with _quiet():
@@ -98,32 +98,34 @@ def load_adapter(model: nn.Module, folder: str) -> Any:
         raise CheckpointError(where=f"policy: adapter, {folder}", what=f"it does not fit the model: {first}") from error
     kind = found.peft_config[found.active_adapter].peft_type
     if kind != "LORA":
-        raise CheckpointError(where=f"policy: adapter, {folder}", what=f"it is of kind {kind}, and LORA is read here.")
+        raise CheckpointError(
+            where=f"policy: adapter, {folder}", what=f"it is of kind {kind}, and only LORA can be read."
+        )
     return found.eval()
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without peft's calls of what transformers has renamed since."""
+    """Hide the warnings that peft causes by calling functions which transformers has renamed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         yield
 
 
 def second(adapter: Any, own: nn.Module) -> Any:
-    """A copy on the same model, with what is trained (`own`) of its own."""
+    """A copy of an adapter that shares the model's weights and copies the trained ones, `own`."""
     trained = {id(p) for p in own.parameters()}
     same: dict[int, Any] = {id(p): p for p in adapter.parameters() if id(p) not in trained}
     return copy.deepcopy(adapter, same | {id(b): b for b in adapter.buffers()})
 
 
 def merged(adapter: Any) -> Any:
-    """The model with the additions in its weights: a copy, as large as the model."""
+    """A copy of the model with the additions merged into its weights."""
     return copy.deepcopy(adapter).merge_and_unload()
 
 
 def own_weights(adapter: Any) -> nn.Module:
-    """What is trained of a model with an adapter: the modules that hold it, by their places in the model."""
+    """The trained modules of a model with an adapter, under their names in the model."""
     root = nn.Module()
     for name, part in adapter.get_base_model().named_modules():
         if any(p.requires_grad for p in part.parameters(recurse=False)):
@@ -132,7 +134,7 @@ def own_weights(adapter: Any) -> nn.Module:
 
 
 class Addition(NamedTuple):
-    """Of one linear layer: x ↦ scaling · B(A(x))."""
+    """The addition to one linear layer: x ↦ scaling · B(A(x))."""
 
     a: nn.Linear
     b: nn.Linear
@@ -145,7 +147,7 @@ _additions: ContextVar[Additions | None] = ContextVar("palaestra_additions", def
 
 @contextmanager
 def adding(additions: Additions | None) -> Iterator[None]:
-    """What the adapted layers of a shared model add in this call; None: nothing."""
+    """Set the additions that the layers of a shared model apply inside this block; None: no additions."""
     token = _additions.set(additions)
     try:
         yield
@@ -154,11 +156,11 @@ def adding(additions: Additions | None) -> Iterator[None]:
 
 
 class AdaptedLinear(nn.Module):
-    """A layer of a model that several adapters share.
+    """A linear layer of a model that several adapters share.
 
     Args:
-        layer: linear. place: its name in the model.
-        fixed: an addition of every call, in place of those that calls name.
+        layer: the linear layer. place: its name in the model.
+        fixed: an addition for every call, in place of those that `adding` sets.
     """
 
     def __init__(self, layer: nn.Module, place: str, fixed: Addition | None = None) -> None:
@@ -168,7 +170,7 @@ class AdaptedLinear(nn.Module):
             self.lora_A, self.lora_B = fixed.a, fixed.b
 
     def forward(self, x: Tensor) -> Tensor:
-        """layer(x) + scaling · B(A(x)), with the addition of this call, if there is one."""
+        """layer(x) + scaling · B(A(x)), with the fixed addition or that of this call; layer(x) without one."""
         result = self.base_layer(x)
         found = self.fixed or (_additions.get() or {}).get(self.place)
         if found is None:
@@ -178,7 +180,7 @@ class AdaptedLinear(nn.Module):
 
 
 def adapt(model: nn.Module, places: Mapping[str, Addition | None]) -> None:
-    """Let these layers of a model add what a call says, or a fixed addition; those that do already stay as they are."""
+    """Make these layers of a model apply the additions of a call, or fixed ones. Adapted layers do not change."""
     for place, fixed in places.items():
         layer = model.get_submodule(place)
         if not isinstance(layer, AdaptedLinear):
@@ -186,9 +188,9 @@ def adapt(model: nn.Module, places: Mapping[str, Addition | None]) -> None:
 
 
 def additions_of(adapter: Any) -> dict[str, Addition]:
-    """The additions of a model with an adapter, by the places of their layers.
+    """The additions of a model with an adapter, by the names of their layers.
 
-    Raises: CheckpointError, if it has more than plain low-rank additions.
+    Raises: CheckpointError, if more than plain low-rank additions is trained.
     """
     found, rest = {}, {id(p) for p in own_weights(adapter).parameters()}
     for place, part in adapter.get_base_model().named_modules():
@@ -200,14 +202,14 @@ def additions_of(adapter: Any) -> dict[str, Addition]:
         raise CheckpointError(
             where="policy: adapter",
             what=f"{len(rest)} of its trained tensors are no low-rank additions to linear layers.",
-            remedy="Use plain LoRA: no DoRA, no biases, and no modules or embeddings that are trained beside it.",
+            remedy="Use plain LoRA: no DoRA, no biases, and no further trained modules or embeddings.",
         )
     return found
 
 
 def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """All that a model computes with, each tensor once: by its name in the model without additions, and for a layer
-    with an addition `….lora_A` and `….lora_B`."""
+    """The tensors of a model, each once, by their names in the model without additions. Those of an addition are called
+    `….lora_A` and `….lora_B`."""
     known = set()
     for name, tensor in model.state_dict().items():
         if tensor.data_ptr() not in known:
@@ -224,9 +226,9 @@ def _place(root: nn.Module, path: Sequence[str], part: nn.Module) -> None:
 
 
 def low_rank(part: nn.Module) -> tuple[nn.Module, Addition] | None:
-    """The layer and its addition, of a linear layer with one plain low-rank addition; None, if it is anything else.
+    """The layer and its addition, for a linear layer with one plain low-rank addition; None for any other module.
 
-    Dropout does not count: adapters are never in training mode.
+    Dropout is ignored, since adapters are never in training mode.
     """
     if isinstance(part, AdaptedLinear):
         return None if part.fixed is None else (part.base_layer, part.fixed)

@@ -1,4 +1,4 @@
-"""What attention reads of a padded batch, for those who measure it."""
+"""The lengths of the samples in a padded batch, for code that measures attention."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ lengths: ContextVar[Sequence[int] | None] = ContextVar("palaestra_lengths", defa
 
 @contextmanager
 def reading(sample_lengths: Sequence[int]) -> Iterator[None]:
-    """Say how long the samples of a forward pass are: what is padded behind them is not measured."""
+    """Set the lengths of the samples in a forward pass, so that padding is not measured."""
     token = lengths.set(sample_lengths)
     try:
         yield

@@ -1,7 +1,4 @@
-"""Causal language models: made on the spot, or loaded from a Hugging Face folder.
-
-Knows sizes and folders. Knows nothing of tokenizers, engines or training.
-"""
+"""Causal language models: small untrained ones, and those loaded from a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -33,8 +30,8 @@ def make_causal_lm(
         layers: depth. Higher: learns more, slower. Usual: 2 to 4.
         heads: attention heads; must divide `hidden`, and the width of a head must be even (rotary positions).
         intermediate: width inside the MLP. None: 8/3 of `hidden`, rounded up to a multiple of 16.
-        context: most ids of one sequence.
-        seed: equal seeds give equal weights; the global random state is left as it was.
+        context: the most ids of one sequence.
+        seed: equal seeds give equal weights; the global random state does not change.
 
     Raises: InvalidData, if `heads` does not fit `hidden`.
     """
@@ -63,16 +60,16 @@ def make_causal_lm(
 
 
 def load_causal_lm(folder: str | Path, *, dtype: torch.dtype | None = torch.float32) -> PreTrainedModel:
-    """The causal language model of a Hugging Face folder on this machine; nothing is downloaded.
+    """Load the causal language model of a Hugging Face folder on this machine. Nothing is downloaded.
 
     Args:
-        folder: what `save_pretrained` or `palaestra export` wrote.
-        dtype: of the weights. None: as they were saved.
+        folder: a folder that `save_pretrained` or `palaestra export` wrote.
+        dtype: of the weights; None: as they were saved.
 
     Raises: CheckpointError, if the folder is missing or holds no causal language model.
     """
     where = f"load_causal_lm({str(folder)!r})"
-    remedy = "Give a folder which `save_pretrained` or `palaestra export` wrote."
+    remedy = "Give a folder that `save_pretrained` or `palaestra export` wrote."
     if not (Path(folder) / "config.json").is_file():
         fault = "has no config.json" if Path(folder).is_dir() else "is not a folder"
         raise CheckpointError(where=where, what=f"`{folder}` {fault}.", remedy=remedy)

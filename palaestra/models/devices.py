@@ -1,7 +1,7 @@
-"""Where a run computes: the one place that turns the setting `device` into a device of torch.
+"""Devices: turns the setting `device` into a device of torch.
 
-Tables, the columns of token batches and what a checkpoint holds are tensors of the CPU. A module is moved once, when
-its policy or part is made; from then on the module says where it is, and whoever calls it brings inputs there.
+Tables, the columns of token batches and the tensors of checkpoints are on the CPU. A module is moved once, when its
+policy or part is made. Callers of the module move their inputs to its device.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from palaestra.models.sharding import whole
 def run_device(name: str) -> torch.device:
     """The device that a recipe names: `cpu`, `cuda`, `cuda:1`, or another one that this build of torch can use.
 
-    Raises: RecipeError, for a name that torch does not know, and for a device that this machine does not have.
+    Raises: RecipeError, for a name that torch does not know, and for a device that cannot be used on this machine.
     """
     try:
         device = torch.device(name)
@@ -27,9 +27,9 @@ def run_device(name: str) -> torch.device:
     if device.type == "cpu":
         return device
     if device.type == "meta":
-        raise _refused(name, "tensors on `meta` have no numbers.")
+        raise _refused(name, "tensors on `meta` hold no numbers.")
     if device.type == "mps":
-        raise _refused(name, "`mps` has no float64, in which sums are made.")
+        raise _refused(name, "`mps` has no float64, which sums need.")
     count = _count(device.type)
     if not count:
         shown = "CUDA" if device.type == "cuda" else device.type
@@ -40,7 +40,7 @@ def run_device(name: str) -> torch.device:
 
 
 def _count(kind: str) -> int:
-    """How many devices of this kind can be used; 0 without a build of torch for it."""
+    """The number of devices of this kind that can be used; 0 without a build of torch for it."""
     try:
         module = torch.get_device_module(kind)
     except RuntimeError:
@@ -60,15 +60,15 @@ def usable() -> list[str]:
 
 
 def device_of(module: nn.Module) -> torch.device:
-    """Where a module is; the CPU, if it has no parameters."""
+    """The device of a module's parameters; the CPU, if it has none."""
     parameter = next(module.parameters(), None)
     return torch.device("cpu") if parameter is None else parameter.device
 
 
 def on_cpu(state: Any) -> Any:
-    """A state of nested dicts, lists and tuples with every tensor whole and on the CPU: any machine can read it.
+    """A state of nested dicts, lists and tuples with every tensor complete and on the CPU, as checkpoints store it.
 
-    What is there already is the very same object.
+    Objects that need no change are returned themselves.
     """
     if isinstance(state, Tensor):
         return whole(state).cpu()

@@ -1,4 +1,4 @@
-"""Heads that read a language model's last hidden states. Know nothing of the model below them."""
+"""Value heads for language models."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ class ValueHead(nn.Module):
 
         V_t = w · f(h_t) + b,   w = 0 and b = 0 at the start;   f: layers of `widths` with ReLU, or the identity
 
-    so that a fresh critic neither helps nor harms: its advantages are plain returns.
+    So the values of a new critic are 0, and its advantages are plain returns.
 
     Args:
         hidden: width of the model's hidden states.
-        widths: of the layers between. More: for a critic that may not move the model below.
-        seed: for their initial weights; the global random state is left as it was.
+        widths: of the layers between states and value. Use some for a critic that may not change the model below.
+        seed: for the initial weights of these layers; the global random state does not change.
     """
 
     def __init__(self, hidden: int, *, widths: tuple[int, ...] = (), seed: int = 0) -> None:

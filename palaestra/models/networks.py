@@ -1,9 +1,7 @@
 """Actor-critics for vectors and discrete actions: an MLP and a GRU with the same three methods.
 
-Knows float vectors and sequence lengths. Knows nothing of policies, environments or sampling.
-
-Both answer `read` (whole sequences, with gradient: training) and `step` (one vector a row: acting), and
-`start` gives the memory a row begins with: None for the MLP.
+`start` gives the memory of new rows, which is None for the MLP. `step` reads one vector of each row, for acting. `read`
+reads whole sequences with gradient, for training.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ Read = tuple[Float[Tensor, "inputs actions"], Float[Tensor, " inputs"] | None]
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 BODY_GAIN = math.sqrt(2)  # keeps the variance of activations through the layers
-ACTOR_GAIN = 0.01  # nearly equal probabilities at the start, whatever is seen
+ACTOR_GAIN = 0.01  # nearly equal probabilities at the start, for any input
 CRITIC_GAIN = 1.0
 
 
@@ -30,13 +28,14 @@ class ActorCritic(nn.Module):
         logits = actor head(body(x))        value = critic head(critic body(x))
 
     Weights are orthogonal with gain √2 in the bodies, 0.01 in the actor's and 1 in the critic's head; biases 0.
-    They depend on `seed` alone: the global random state is neither read nor moved.
+    They depend on `seed` alone: the global random state is neither read nor changed.
 
     Args:
         size, actions: length of a vector, number of actions.
         hidden: widths of the layers. Higher: more capacity. Usual: (64, 64).
-        activation: "tanh" is the usual one for control; "relu" for large inputs.
-        critic: learn values too. shared: with the actor's own body (cheaper) or a second one (safer).
+        activation: "tanh" is usual for control, "relu" for large inputs.
+        critic: learn values, too. shared: True: the critic reads the actor's body, which is cheaper. False: it has its
+            own body, so that its loss cannot disturb the actor.
         seed: for the initial weights.
     """
 
@@ -60,14 +59,14 @@ class ActorCritic(nn.Module):
         self.critic = _linear(width, 1, CRITIC_GAIN, draw) if critic else None
 
     def start(self, rows: int) -> None:
-        """No memory."""
+        """The MLP has no memory: None."""
 
     def step(self, vectors: Float[Tensor, "rows size"], memory: None) -> tuple[Float[Tensor, "rows actions"], None]:
-        """Logits of one vector a row."""
+        """Logits for one vector of each row."""
         return self.actor(self.body(vectors.to(self.actor.weight.dtype))), None
 
     def read(self, vectors: Float[Tensor, "inputs size"], lengths: Int[Tensor, " sequences"], *, values: bool) -> Read:
-        """Logits (and values) of every input; how inputs form sequences (`lengths`) does not matter here."""
+        """Logits, and values if asked for, of every input. `lengths` is ignored, since there is no memory."""
         vectors = vectors.to(self.actor.weight.dtype)
         seen = self.body(vectors)
         value = None
@@ -78,12 +77,12 @@ class ActorCritic(nn.Module):
 
 
 class RecurrentActorCritic(nn.Module):
-    """Logits and values of vectors in their sequence: layers, a GRU over time, heads.
+    """Logits and values of the vectors of a sequence: layers, a GRU over time, heads.
 
         h_t = GRU(layers(x_t), h_{t−1}),  h_0 = 0        logits_t = actor head(h_t)
 
-    The last width of `hidden` is the memory's, the ones before are layers. The rest is as in `ActorCritic`.
-    The critic's own body, if it has one, is read in training only; acting carries the actor's memory alone.
+    The last width of `hidden` is that of the memory; those before are widths of layers. The rest is as in
+    `ActorCritic`. The critic's own body, if it has one, is used in training only; `step` updates the actor's memory.
     """
 
     def __init__(
@@ -108,24 +107,24 @@ class RecurrentActorCritic(nn.Module):
         self.critic = _linear(hidden[-1], 1, CRITIC_GAIN, draw) if critic else None
 
     def start(self, rows: int) -> Float[Tensor, "rows memory"]:
-        """h_0."""
+        """The initial memory h_0: zeros."""
         return self.actor.weight.new_zeros(rows, self.memory.hidden_size)
 
     def step(
         self, vectors: Float[Tensor, "rows size"], memory: Float[Tensor, "rows memory"]
     ) -> tuple[Float[Tensor, "rows actions"], Float[Tensor, "rows memory"]]:
-        """Logits of one vector a row, and each row's next memory."""
+        """Logits for one vector of each row, and each row's next memory."""
         vectors = vectors.to(self.actor.weight.dtype)
         _, last = self.memory(self.layers(vectors)[:, None], memory[None])
         return self.actor(last[0]), last[0]
 
     def read(self, vectors: Float[Tensor, "inputs size"], lengths: Int[Tensor, " sequences"], *, values: bool) -> Read:
-        """Logits (and values) of every input; sequences of these lengths stand one after another."""
+        """Logits, and values if asked for, of every input. The inputs are sequences of these lengths, in order."""
         vectors = vectors.to(self.actor.weight.dtype)
         row = torch.repeat_interleave(torch.arange(len(lengths), device=vectors.device), lengths)
         column = torch.arange(len(vectors), device=vectors.device) - (lengths.cumsum(0) - lengths)[row]
         padded = vectors.new_zeros(len(lengths), int(lengths.max()), vectors.shape[1])
-        padded[row, column] = vectors  # padding stands after the end, where no earlier output can see it
+        padded[row, column] = vectors  # padding comes after the end, so that no output of the sequence depends on it
         seen = self.memory(self.layers(padded))[0][row, column]
         value = None
         if values and self.critic is not None:
@@ -137,8 +136,8 @@ class RecurrentActorCritic(nn.Module):
 
 
 class Memory(nn.GRU):
-    """A GRU that stays in training mode: without dropout both modes compute the same, and on a GPU cuDNN gives
-    gradients in this one only."""
+    """A GRU that stays in training mode, since cuDNN gives gradients in that mode only. Without dropout both modes
+    compute the same."""
 
     def train(self, mode: bool = True) -> Memory:
         """Stay in training mode."""
@@ -156,7 +155,9 @@ def _act(activation: str) -> nn.Module:
 
 
 def _linear(inputs: int, outputs: int, gain: float, draw: torch.Generator) -> nn.Linear:
-    layer = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")  # draws nothing from the global state
+    layer = nn.Linear(inputs, outputs, device="meta").to_empty(
+        device="cpu"
+    )  # does not draw from the global random state
     nn.init.orthogonal_(layer.weight, gain, generator=draw)
     nn.init.zeros_(layer.bias)
     return layer
@@ -168,6 +169,6 @@ def _gru(inputs: int, outputs: int, draw: torch.Generator) -> Memory:
         if name.startswith("bias"):
             nn.init.zeros_(weight)
             continue
-        for gate in weight.data.split(outputs):  # each gate by itself is orthogonal
+        for gate in weight.data.split(outputs):  # the matrix of each gate is orthogonal
             nn.init.orthogonal_(gate, generator=draw)
     return layer

@@ -25,14 +25,14 @@ from transformers import PreTrainedModel
 def shard(module: nn.Module, *, returns: type) -> None:
     """Spread the weights of a module over all processes of torch's process group, in place.
 
-    Blocks of a transformer are gathered one at a time, everything else in one piece. A backward pass leaves the sum of
-    the gradients of all processes.
+    The blocks of a transformer are gathered one at a time, and all other weights together. After a backward pass, the
+    gradients are the sums over all processes.
 
     Args:
-        returns: the dataclass that `forward` gives.
+        returns: the dataclass that `forward` returns.
     """
     _find_tensors_in(returns)
-    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # nobody changes outputs in place
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # no caller changes outputs in place
     kind = next(module.parameters()).device.type
     mesh = init_device_mesh(kind, (dist.get_world_size(),))
     for part in (*blocks(module), module):
@@ -40,44 +40,44 @@ def shard(module: nn.Module, *, returns: type) -> None:
     for part in module.modules():
         if isinstance(part, FSDPModule):
             part.set_gradient_divide_factor(1.0)  # the sum, not the mean
-            part.set_force_sum_reduction_for_comms(True)  # gloo has no other
+            part.set_force_sum_reduction_for_comms(True)  # gloo supports sums only
 
 
 def blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """The repeated blocks of the transformers in a module, as the models of transformers name them."""
+    """The repeated blocks of the models of transformers in a module, as these models name them."""
     models = [part for part in module.modules() if isinstance(part, PreTrainedModel)]
     names = {name for model in models for name in model._no_split_modules or ()}
     return (part for part in module.modules() if type(part).__name__ in names)
 
 
 def is_spread(tensor: Tensor) -> bool:
-    """Whether each process holds a slice of it only."""
+    """Whether each process holds only a slice of the tensor."""
     return isinstance(tensor, DTensor)
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The tensor with the slices of all processes, which call this together; any other tensor as it is."""
+    """The complete tensor. A spread one is gathered from all processes, which must call this together."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def spread_like(tensor: Any, target: Any) -> Any:
-    """A whole tensor spread as `target` is, if that is spread and as large; all processes call this together."""
+    """Spread a complete tensor like `target`, if that is spread and as large. All processes call this together."""
     if not isinstance(target, DTensor) or isinstance(tensor, DTensor) or tensor.shape != target.shape:
         return tensor
     return distribute_tensor(tensor, target.device_mesh, target.placements)
 
 
 def load_weights(module: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Put whole weights into a module, whether it is spread or not.
+    """Load complete weights into a module, whether it is spread or not.
 
-    Raises: RuntimeError, for other names or shapes.
+    Raises: RuntimeError, if names or shapes differ.
     """
     there = module.state_dict()
     module.load_state_dict({name: spread_like(tensor, there.get(name)) for name, tensor in state.items()})
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Put the whole state of an optimizer back, whether its parameters are spread or not."""
+    """Load the complete state of an optimizer, whether its parameters are spread or not."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     slices = {
         place: {name: spread_like(value, parameters[place]) for name, value in of_parameter.items()}
@@ -88,5 +88,5 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -
 
 @functools.cache
 def _find_tensors_in(kind: type) -> None:
-    """Let torch find the tensors in dataclasses of this kind."""
+    """Register the dataclass, so that torch finds the tensors in its objects."""
     register_dataclass(kind)

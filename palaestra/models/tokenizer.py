@@ -1,7 +1,4 @@
-"""The small tokenizer that is trained on environment transcripts.
-
-Knows texts and four special tokens. Knows nothing of how a conversation is laid out (that is the context's).
-"""
+"""Tokenizers: small ones that are trained on transcripts of an environment, and those of Hugging Face folders."""
 
 from __future__ import annotations
 
@@ -19,21 +16,21 @@ ACTION = "<|action|>"
 END = "<|end|>"
 SPECIAL = (PAD, OBSERVATION, ACTION, END)
 
-# Special tokens and the 256 bytes, which make every text representable.
+# Special tokens and the 256 bytes, so that every text can be encoded.
 SMALLEST_VOCABULARY = len(SPECIAL) + 256
 
 
 def train_tokenizer(texts: Iterable[str], *, vocabulary: int = 1024) -> PreTrainedTokenizerFast:
-    """Byte-level BPE on `texts`: loses nothing on any text, and words seen often become single tokens.
+    """Train a byte-level BPE tokenizer on `texts`. It encodes any text without loss; frequent words are single tokens.
 
-    A word is taken with the space before it, so " left" is one token and never " " and "left".
-    Ids 0 to 3 are `<|pad|>`, `<|observation|>`, `<|action|>`, `<|end|>` (end of turn, eos). To encode text
-    that may contain their spelling without making them special, pass `split_special_tokens=True`.
+    A word includes the space before it, so " left" can be one token and is never " " and "left". Ids 0 to 3 are
+    `<|pad|>`, `<|observation|>`, `<|action|>` and `<|end|>` (end of turn, eos). Pass `split_special_tokens=True` to
+    encode text that may contain their spelling as plain text.
 
     Args:
         texts: transcripts; their order does not matter.
-        vocabulary: most ids. Higher: fewer tokens per turn, larger embedding. Usual: 512 to 2048.
-            The result is smaller when the texts give fewer merges.
+        vocabulary: the most ids. Higher: fewer tokens per turn, larger embedding. Usual: 512 to 2048.
+            The result is smaller if the texts give fewer merges.
 
     Raises: InvalidData, if `vocabulary` cannot hold the bytes and the special tokens.
     """
@@ -64,9 +61,9 @@ def train_tokenizer(texts: Iterable[str], *, vocabulary: int = 1024) -> PreTrain
 
 
 def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:
-    """The tokenizer of a Hugging Face folder on this machine; nothing is downloaded.
+    """Load the tokenizer of a Hugging Face folder on this machine. Nothing is downloaded.
 
-    Raises: CheckpointError, if the folder holds none.
+    Raises: CheckpointError, if the folder holds no tokenizer.
     """
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True)  # type: ignore[no-any-return]
@@ -74,5 +71,5 @@ def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:
         raise CheckpointError(
             where=f"load_tokenizer({str(folder)!r})",
             what=f"`{folder}` holds no tokenizer.",
-            remedy="Give a folder which `save_pretrained` or `palaestra export` wrote.",
+            remedy="Give a folder that `save_pretrained` or `palaestra export` wrote.",
         ) from error

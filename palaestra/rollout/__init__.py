@@ -1,4 +1,4 @@
-"""Rollout: episodes, who acts in them, and what plays them."""
+"""Rollout: episodes, their agents and roles, and the runners that play them."""
 
 from palaestra.former import FormerModules
 

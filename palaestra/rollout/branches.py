@@ -1,8 +1,8 @@
-"""Branches: episodes that leave another one on the way, and how what came before is repeated.
+"""Branches: episodes that start in the middle of another episode, their parent.
 
-A running program cannot be copied. So a branch is an episode of its own whose program runs anew: resets, steps and
-acts are answered from the record, without the environment, without an engine, until it stands where the other one
-stood. There the environment is put back into its place, and sessions go on as copies of the other's.
+A running program cannot be copied. So a branch is a new episode whose program runs from the beginning. Up to the branch
+point, its resets, steps and acts are answered from the record of the parent, without environment and engine. There the
+environment is restored from a snapshot, and sessions continue as copies of the parent's sessions.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from palaestra.rollout.roles import Role
 
 @dataclass(slots=True, frozen=True, kw_only=True, eq=False)
 class BranchPoint:
-    """Where a branch leaves another episode. Each serves one branch.
+    """The point of a parent episode at which one branch starts.
 
     Attributes:
-        parent: the trajectory that it leaves.
-        results: what the environment answered so far: to `reset`, then to each `step`.
-        steps: the acts so far, in time.
-        state: the environment's snapshot. sessions: per agent, a copy that goes on from here.
+        parent: id of the parent's trajectory.
+        results: the environment's results so far: that of `reset`, then those of each `step`.
+        steps: the acts so far, in order of time.
+        state: the environment's snapshot. sessions: by agent, a copy of its session at this point.
     """
 
     parent: str
@@ -41,12 +41,12 @@ class BranchPoint:
 
 @dataclass(slots=True, frozen=True, kw_only=True, eq=False)
 class Branch:
-    """What a play says of branching.
+    """The branching of a play.
 
     Attributes:
-        start: where the episode leaves another one; None: it begins with the task.
-        pause: called with the `BranchingEpisode` whenever the environment has answered and an agent is about to act;
-            the episode waits for it. There, and only there, `fork` makes the play of a branch.
+        start: the branch point at which the episode starts; None: it starts with the task.
+        pause: called with the `BranchingEpisode` before the first act after each result of the environment. The episode
+            waits for it. `fork` may be called only inside it.
     """
 
     start: BranchPoint | None = None
@@ -54,16 +54,16 @@ class Branch:
 
 
 class BranchingEpisode:
-    """Wraps an episode whose play has a `Branch`: it stands in for the episode's host, and around its sessions.
+    """Wraps an episode whose play has a `Branch`: it replaces the episode's host and wraps its sessions.
 
     Attributes:
-        episode: it, from before its first act. agents: the environment's.
+        episode: the wrapped episode. agents: names of the environment's agents.
     """
 
     def __init__(self, episode: Episode, lend: Callable[[], AbstractAsyncContextManager[None]]) -> None:
         """
         Args:
-            lend: gives others the episode's place among those in flight while it pauses.
+            lend: gives the episode's place in flight to another episode during a pause.
         """
         self.episode, self.agents = episode, episode.host.agents
         self._host, self._open_session, self._lend = episode.host, episode.open_session, lend
@@ -71,18 +71,18 @@ class BranchingEpisode:
         self._start = self._branch.start
         self._results: list[StepResult] = []
         self._past = deque(() if self._start is None else self._start.results)
-        self._sessions = {} if self._start is None else dict(self._start.sessions)  # that no agent has taken yet
-        self._answered = False  # the environment has, and nobody has acted on it yet
-        self._pauses: list[tuple[Action, float]] = []  # before which action, and how many seconds
+        self._sessions = {} if self._start is None else dict(self._start.sessions)  # not yet opened by their agents
+        self._answered = False  # whether the environment has answered and no agent has acted since
+        self._pauses: list[tuple[Action, float]] = []  # the action after a pause, and the pause's seconds
         episode.host, episode.open_session = self, self._open
 
     @property
     def trajectory(self) -> Trajectory:
-        """So far."""
+        """The trajectory so far."""
         return self.episode.trajectory
 
     async def fork(self, play: Play) -> Play:
-        """The play of an episode that begins where this one stands.
+        """The play of a branch that starts at the present point of this episode.
 
         Raises: EpisodeFailure, if the environment cannot be copied; ContractError, if a session cannot.
         """
@@ -114,19 +114,19 @@ class BranchingEpisode:
         return self._recorded(await self._host.step(actions))
 
     async def expert(self, agent: str) -> Action:
-        """The environment's."""
+        """The environment's expert action."""
         return await self._host.expert(agent)
 
     async def snapshot(self) -> Any:
-        """The environment's."""
+        """The environment's snapshot."""
         return await self._host.snapshot()
 
     async def restore(self, state: Any) -> None:
-        """Put the environment back."""
+        """Restore the environment."""
         await self._host.restore(state)
 
     async def close(self) -> None:
-        """The episode is over: its steps are marked, and copied sessions that it did not come to need are freed."""
+        """Mark the steps of the finished episode, and close copied sessions that no agent used."""
         self._note()
         for session in self._sessions.values():
             with suppress(Exception):  # the episode is over and recorded
@@ -134,7 +134,7 @@ class BranchingEpisode:
         await self._host.close()
 
     async def _repeated(self) -> StepResult | None:
-        """The next answer of the record. With its last one, the environment is where the branch begins."""
+        """The next result of the record, or None. At the last one, the environment is restored at the branch point."""
         if not self._past:
             return None
         result = self._recorded(self._past.popleft())
@@ -153,7 +153,7 @@ class BranchingEpisode:
         if call:
             raise ContractError(
                 where=f"episode {self.trajectory.id}, role {name}",
-                what="calls of sub-agents cannot be repeated, and a strategy branches off from this episode.",
+                what="calls of sub-agents cannot be repeated, but a strategy branches off from this episode.",
                 remedy="Leave out the strategy that branches, or let the role act in `episode.agents`.",
             )
         session = self._sessions.pop(name, None) or self._open_session(role, sampling, key)
@@ -162,7 +162,7 @@ class BranchingEpisode:
         return _BranchingSession(session, past, self)  # type: ignore[return-value]
 
     async def act(self, session: Session, observation: Observation, *, seed: int) -> Response:
-        """A new act, after a pause in which others may leave this place."""
+        """A new act, after a pause in which branches may start here."""
         if not self._answered or self._branch.pause is None:
             return await session.act(observation, seed=seed)
         self._answered, began = False, time.monotonic()
@@ -174,8 +174,10 @@ class BranchingEpisode:
         return response
 
     def _note(self) -> None:
-        """Mark the steps so far: each tells the node of the tree that it stands at; those of the record tell that they
-        are copies, and took as long as what they repeat; a pause before an act is no part of it."""
+        """Mark each step so far with its node of the tree, and repeated steps as copies.
+
+        A copy gets the seconds of its original. A pause before an act does not count in its seconds.
+        """
         copied = {} if self._start is None else {step.turn: step for step in self._start.steps}
         for step in self.trajectory.steps:
             original = copied.get(step.turn)
@@ -189,7 +191,7 @@ class BranchingEpisode:
 
 
 class _BranchingSession:
-    """Answers acts from the record; when that is used up, it is the session, which pauses before each act."""
+    """Answers acts from the record. After its end, it passes calls on to the session, with a pause before an act."""
 
     def __init__(self, session: Session, past: deque[Step], episode: BranchingEpisode) -> None:
         self._session, self._past, self._episode = session, past, episode
@@ -201,11 +203,11 @@ class _BranchingSession:
         return await self._episode.act(self._session, observation, seed=seed)
 
     def record(self, observation: Observation, action: Action) -> Response:
-        """Take a given action: a program that records repeats itself."""
+        """Record a given action, or repeat the recorded act."""
         return self._repeat(observation) if self._past else self._session.record(observation, action)
 
     def end(self, observation: Observation | None) -> NextPrompt | None:
-        """Close the session; one that was still repeating has no next prompt."""
+        """Close the session. There is no next prompt if the record was not used up."""
         return self._session.end(None if self._past else observation)
 
     def fork(self, key: Any) -> Session:
@@ -213,7 +215,7 @@ class _BranchingSession:
         return self._session.fork(key)
 
     def hear_expert(self, ask: Any) -> None:
-        """Nobody asks an expert while acts are repeated."""
+        """Pass on the function that asks the environment's expert."""
         self._session.hear_expert(ask)
 
     def __getattr__(self, name: str) -> Any:
@@ -231,8 +233,8 @@ class _BranchingSession:
             raise EpisodeFailure(
                 boundary="part",
                 where=f"a branch, agent {step.agent}, turn {step.turn}",
-                what="the program shows another observation than when it ran first.",
-                remedy="What a program does must follow from what agents and the environment say.",
+                what="the program shows the agent another observation than in the parent episode.",
+                remedy="Let the program depend on nothing but actions and results of the environment.",
             )
         segment = conversation_of(step.segment)[1]
         return Response(action=step.action, prompt=step.prompt, segment=segment, version=step.version)

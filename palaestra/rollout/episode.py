@@ -1,7 +1,7 @@
-"""Episode: what a program plays with: agents that act, the environment, and rewards.
+"""Episode: gives a program its agents, the environment and rewards.
 
-An episode is made around a host, which runs its environment, and a function that opens sessions with policies. What
-plays episodes otherwise wraps these two: branches and windows repeat what a record holds, lock step waits for others.
+An episode uses a host, which runs its environment, and a function that opens sessions with policies. Other ways to play
+wrap these two: branches and windows answer from a record, and lock step waits for other episodes.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from palaestra.rollout.hosts import Host
 from palaestra.rollout.limits import Activity, LimitReached, Limits
 from palaestra.rollout.roles import AgentTools, Role, tools_of
 
-CONVERSATION = 4096  # segments of a role's k-th conversation are numbered from k times this
-PAGE = 2**31 * CONVERSATION  # …, and from the 4096th on in further pages, which no other conversation's numbers reach
-RESULTS = ("success", "score")  # names in an environment's info that tell the outcome
+CONVERSATION = 4096  # the segments of a role's k-th conversation have numbers from k · CONVERSATION on
+PAGE = 2**31 * CONVERSATION  # from its 4096th segment on, a conversation has numbers in further pages
+RESULTS = ("success", "score")  # names in an environment's info that give the outcome
 Shown = Observation | str  # what a program may show an agent
 Key = tuple[Any, ...]  # group, sample and role, and the number of a call
 OpenSession = Callable[[Role, Sampling, Key], Session]
@@ -44,14 +44,15 @@ def open_session(role: Role, sampling: Sampling, key: Key) -> Session:
 # ---- agents -----------------------------------------------------------------------------------------------
 @dataclass(slots=True, eq=False)
 class Agent:
-    """One role in one episode: a name and a session with its policy. Each of its acts becomes a step.
+    """One agent of an episode: a name and a session with the policy of its role. Each of its acts becomes a step.
 
     Attributes:
-        tools: those of its role, and what it knows of those of others; None where nobody has any.
-        instruction: what the play says to everybody.
+        tools: the tools of its role, and those of others, which it recognizes; None if no role of the run has tools.
+        instruction: the instruction that the play gives to every agent.
         invocation: 0 for the conversation that lasts the whole episode, else the number of `Episode.invoke`.
         parent: turn of the step that called this invocation.
-        acts: how often it was asked. last: its last step. cut: what a limit kept it from answering.
+        acts: number of its acts, begun or recorded. last: its last step. cut: the observation that it could not answer
+            because of a limit.
     """
 
     name: str
@@ -68,14 +69,14 @@ class Agent:
 
     @property
     def policy(self) -> str:
-        """The name of the policy that plays it."""
+        """The name of the policy that acts for the agent."""
         return self.role.policy.name
 
     async def act(self, shown: Shown, *, invocation: int | None = None, parent: int | None = None) -> Action:
-        """Let the policy answer an observation, or a text; the act is recorded as a step.
+        """Let the policy answer an observation, or a text. The act is recorded as a step.
 
-        Several agents may act at once (`asyncio.gather`): their steps are in the order in which they were asked.
-        A role with tools may call them first: each call is a step too, and its result is what the agent reads next.
+        Several agents may act at once (`asyncio.gather`). Their steps are in the order of the calls of `act`. An agent
+        with tools may call them first. Each call is a step, too, and the agent reads its result next.
 
         Args:
             invocation, parent: of this step, in place of the agent's own.
@@ -97,7 +98,7 @@ class Agent:
         return step.action
 
     async def _answer(self, turn: Turn) -> Response:
-        """What the policy answers. Raises: EpisodeFailure, boundary "engine", for what it or its engine raises."""
+        """The policy's response. Raises: EpisodeFailure, boundary "engine", if the policy or its engine fails."""
         try:
             return await self.session.act(turn.observation, seed=turn.seed)
         except (ContextFull, LimitReached, EpisodeFailure, asyncio.CancelledError):
@@ -109,9 +110,9 @@ class Agent:
             raise EpisodeFailure(boundary="engine", where=where, what=what, remedy=remedy) from error
 
     async def ask(self, shown: Shown, parse: Callable[[str], Any], **place: Any) -> Any:
-        """Act, and read the response: `parse` of its text, by the role's own parser where the recipe names one.
+        """Act, and parse the text of the response, by the role's own parser if the recipe names one, else by `parse`.
 
-        A response that means nothing gives None, and its step is marked `invalid`.
+        A response that cannot be read gives None, and its step gets the entry `invalid`.
         """
         action = await self.act(shown, **place)
         step = self.last
@@ -122,10 +123,10 @@ class Agent:
         return meant
 
     def record(self, shown: Shown, action: Action | str, **info: Any) -> Action:
-        """Take a given action as this agent's own: demonstrations, and actions from outside.
+        """Record a given action as this agent's act, for demonstrations and actions from outside.
 
         Args:
-            info: for the step. `noise` is a mark: 1 says that the act is random, and nobody imitates it.
+            info: entries of the step's `info`. `noise` becomes a mark: 1 for a random act, which is not imitated.
         """
         action = Action(text=action, value=action) if isinstance(action, str) else action
         with self.episode.turn(self, self.view(shown)) as turn:
@@ -140,23 +141,23 @@ class Agent:
         self.episode.reward(self.name, amount, step=self.last)
 
     def view(self, shown: Shown) -> Observation:
-        """What the policy is shown: the role's prompt around the text, and what the play says to everybody.
+        """The observation as the policy gets it: with the role's prompt around the text, and the play's instruction.
 
-        Raises: EpisodeFailure, for what is no observation, or for a role with a prompt that is shown no text.
+        Raises: EpisodeFailure, if `shown` is no observation or text, or if it has no text and the role has a prompt.
         """
         observation = _observation(shown)
         if not isinstance(observation, Observation):
             raise EpisodeFailure(
                 boundary="part",
                 where=f"program, role {self.name}",
-                what=f"it is shown a {type(shown).__name__}; a role is shown an Observation, or a text.",
+                what=f"it is shown a {type(shown).__name__}; it must be an Observation or a text.",
             )
         if self.role.prompt is not None:
             if observation.text is None:
                 raise EpisodeFailure(
                     boundary="part",
                     where=f"agents.{self.name}.prompt",
-                    what="it goes around a text, and what the role is shown has none.",
+                    what="a prompt needs a text, but the observation of this role has none.",
                     remedy="Leave the prompt out, or show the role a text.",
                 )
             tools = "" if self.tools is None else self.tools.toolbox.explain()
@@ -170,7 +171,7 @@ def _observation(shown: Shown) -> Observation:
 
 
 class Agents(dict[str, Agent]):
-    """Agents by name, made when first asked for."""
+    """Agents by name. An agent is made at its first use."""
 
     def __init__(self, make: Callable[[str], Agent]) -> None:
         super().__init__()
@@ -183,11 +184,11 @@ class Agents(dict[str, Agent]):
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """An act on its way: `Episode.turn` begins it, and `file` makes it a step.
+    """An act in progress. `Episode.turn` starts it, and `file` records it as a step.
 
     Attributes:
-        number: its place in the order in which acts were begun. seed: of the response.
-        began: on the clock. task: that waits for it.
+        number: its number in the order in which acts were started. seed: of the response.
+        began: its start, by `time.monotonic`. task: the task that waits for it.
     """
 
     episode: Episode
@@ -212,7 +213,7 @@ class Turn:
             raise LimitReached(StopReason.CONTEXT_OVERFLOW) from None
 
     def file(self, response: Response, *, invocation: int | None = None, parent: int | None = None) -> Step:
-        """The response as a step of the trajectory.
+        """Record the response as a step of the trajectory.
 
         Args:
             invocation, parent: in place of the agent's own.
@@ -230,7 +231,7 @@ class Turn:
             invocation=agent.invocation if invocation is None else invocation,
             parent=agent.parent if parent is None else parent,
         )
-        if agent.role.opponent:  # nobody learns from it
+        if agent.role.opponent:  # it counts in no update and in no statistic
             step.mark(row_weight=0.0)
         insort(episode.trajectory.steps, step, key=lambda recorded: recorded.turn)
         episode.sampled_tokens += len(step.action.tokens)
@@ -244,16 +245,16 @@ class Turn:
 # ---- the episode ------------------------------------------------------------------------------------------
 @dataclass(slots=True, eq=False)
 class Episode:
-    """What a program sees: agents, the environment's `reset` and `step`, rewards, and the trajectory so far.
+    """One episode for a program: agents, the environment's `reset` and `step`, rewards, and the trajectory so far.
 
     Attributes:
-        declared: the roles that the program has by its own words; None: it does not say.
+        declared: the roles that the program declares; None without a declaration.
         latest: each agent's last step.
-        pending: what the environment shows, still unanswered.
-        owed: rewards from before an agent's first act, which gets them.
-        over: nobody acts any more.
-        turns: acts that were begun.
-        invoked: conversations beside those of `agents`.
+        pending: the environment's observations that no agent has answered yet.
+        owed: rewards from before an agent's first act, which are added to that act.
+        over: whether the episode has ended, so that no agent may act.
+        turns: number of acts that were started.
+        invoked: the agents of further conversations, made by `invoke`.
         actors: the environment's agent → the role that acted for it.
     """
 
@@ -285,14 +286,14 @@ class Episode:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The environment's agents."""
+        """The names of the environment's agents."""
         return self.host.agents
 
     def invoke(self, name: str, *, parent: Agent | None = None) -> Agent:
-        """The role in a fresh conversation, as a sub-agent that is called: it knows nothing of earlier calls.
+        """An agent of this role in a new conversation, as a sub-agent. It does not remember earlier calls.
 
         Args:
-            parent: who calls; the call belongs to its last step.
+            parent: the agent that calls it, by its last step.
         """
         number = 1 + sum(agent.name == name for agent in self.invoked)
         called_by = None if parent is None or parent.last is None else parent.last.turn
@@ -301,11 +302,11 @@ class Episode:
         return agent
 
     def busy(self) -> AbstractContextManager[None]:
-        """While something is under way for this episode that takes its time, so that it does not seem deadlocked."""
+        """A context for slow work of the program, so that the episode does not count as deadlocked."""
         return self.activity.busy()
 
     def _agent(self, name: str) -> Agent:
-        """Raises: ContractError, for a role that the program does not have by its own words."""
+        """Make the agent of this name. Raises: ContractError, for a role that the program does not declare."""
         known = {*(self.declared or ()), *self.names, *self.play.roles, *self.setup.roles} - {"*"}
         if self.declared is not None and name not in known:
             raise ContractError(
@@ -319,7 +320,7 @@ class Episode:
         return agent
 
     def _converse(self, name: str, number: int = 0, parent: int | None = None) -> Agent:
-        """An agent in a conversation of its own; all those of a role share its tools, and so their budget of calls."""
+        """An agent with its own conversation. All agents of a role share its tools, and so the limit of calls."""
         role, key = self._role(name), (self.play.group, self.play.sample, name)
         session = self.open_session(role, self.sampling, (*key, number) if number else key)
         earlier = next((a.tools for a in (*self.agents.values(), *self.invoked) if a.name == name), None)
@@ -331,10 +332,10 @@ class Episode:
 
     # ---- acts -----------------------------------------------------------------------------------------------
     def turn(self, agent: Agent, observation: Observation) -> Turn:
-        """One act of an agent: limits are checked, the turn is counted, and `Turn.file` takes the response.
+        """Start an act of an agent: check the limits and count the turn. `Turn.file` then records the response.
 
-        Raises: LimitReached, when the act would pass a limit or does not fit the context; CancelledError, in what a
-            program has left behind.
+        Raises: LimitReached, if the act would exceed a limit or does not fit the context; CancelledError, after the
+            end of the episode, for acts that the program did not wait for.
         """
         if self.over:
             raise asyncio.CancelledError
@@ -350,14 +351,14 @@ class Episode:
         return turn
 
     def reward(self, agent: str, amount: float, *, step: Step | None = None) -> None:
-        """Add to the reward of the agent's last step, or of another step of its own; and to its return."""
+        """Add to the reward of the agent's last step, or of another step of it, and to the agent's return."""
         amount = float(amount)
         if not math.isfinite(amount):
             raise EpisodeFailure(
                 boundary="environment",
                 where=f"environment {self.setup.environment_name}, agent {agent}, turn {len(self.trajectory.steps)}",
                 what=f"the reward is {amount}.",
-                remedy="Rewards must be finite numbers; mend the environment's `step`.",
+                remedy="Rewards must be finite numbers; correct the environment's `step`.",
             )
         self.trajectory.returns[agent] = self.trajectory.returns.get(agent, 0.0) + amount
         earned = step or self.latest.get(agent)
@@ -375,14 +376,14 @@ class Episode:
         return result
 
     async def step(self, actions: Mapping[str, Action]) -> StepResult:
-        """Act in the environment; its rewards go to the steps that earned them.
+        """Act in the environment. Its rewards are added to the last steps of the agents that get them.
 
         A role that is no agent of the environment acts for its only agent, or for the one that
-        `agents.<role>.acts_for` names; what the environment says of that agent is then said of the role, until another
+        `agents.<role>.acts_for` names. The rewards and observations of that agent then go to the role, until another
         role acts for it.
 
-        Raises: ContractError, for a role that acts for no agent, or two that act for one; EpisodeFailure, for what is
-            no Action.
+        Raises: ContractError, for a role that acts for no agent, or two roles that act for one; EpisodeFailure, for a
+            value that is no Action.
         """
         actions_of_agents, began = self._by_agent(actions), time.monotonic()
         with self.activity.busy():
@@ -431,7 +432,7 @@ class Episode:
         return by_agent
 
     def _take(self, result: StepResult) -> None:
-        """What the environment shows is pending, and what it tells goes to the trajectory and the last steps."""
+        """Store the environment's observations as pending, and write its rewards and info to trajectory and steps."""
         if not isinstance(result, StepResult):
             raise ContractError(
                 where=f"environment {self.setup.environment_name}",
@@ -449,7 +450,7 @@ class Episode:
                         _annotate(self.latest[role], name, value)
 
     def _refuse_info(self, info: Mapping[str, Any]) -> None:
-        """Raises: EpisodeFailure, for a number, a result or a reason to stop of the environment that is none."""
+        """Refuse a wrong number, result or stop reason in the environment's info. Raises: EpisodeFailure."""
         for name, given in info.items():
             of_agents = isinstance(given, Mapping) and name not in RESULTS
             for agent, value in given.items() if of_agents else [("", given)]:
@@ -466,9 +467,11 @@ class Episode:
 
     # ---- the end ------------------------------------------------------------------------------------------
     def finish(self, reason: StopReason) -> Trajectory:
-        """Close all sessions and mark how each agent's part ended; a suspended episode has no end and no outcome.
+        """Close all sessions, and mark the last step of each agent as terminated or truncated.
 
-        Raises: EpisodeFailure, if a program has noted NaN or an infinite number on a step; what a session raises.
+        A suspended episode gets neither such marks nor an outcome.
+
+        Raises: EpisodeFailure, if a program wrote NaN or an infinite number on a step; errors of a session.
         """
         trajectory, self.over = self.trajectory, True
         if reason is StopReason.COMPLETED and "stop" in trajectory.info:
@@ -495,7 +498,7 @@ class Episode:
         return trajectory
 
     def _unanswered(self, agent: Agent) -> Observation | None:
-        """What the agent would have answered next, as it would have seen it; None, if nobody had asked it yet."""
+        """The observation that the agent would have answered next, as its policy would get it; None without one."""
         if agent.cut is not None:
             return agent.cut
         shown = self.pending.get(agent.name)
@@ -510,7 +513,7 @@ def _end(step: Step, *, cut: bool) -> None:
 
 
 def _annotate(step: Step, name: str, value: Any) -> None:
-    """What the environment says of a step: to which call it belongs, or any number or label."""
+    """Write an entry of the environment's info on a step: its invocation, its parent, or any number or label."""
     if name in ("invocation", "parent"):
         setattr(step, name, int(value))
     else:
@@ -518,13 +521,13 @@ def _annotate(step: Step, name: str, value: Any) -> None:
 
 
 def _outcome(trajectory: Trajectory) -> float | None:
-    """The raw result: the first of `RESULTS` that the environment tells; None says that it is not known yet."""
+    """The outcome: the first of `RESULTS` that the environment gives; None, if it is not known yet."""
     told = (trajectory.info.get(name) for name in RESULTS)
     return next((float(value) for value in told if value is not None), None)
 
 
 def _fault(name: str, value: Any) -> str | None:
-    """What is wrong with a value of an environment's info."""
+    """The fault of a value of an environment's info; None, if it has none."""
     if _is_no_number(name, value):
         return f"`{name}` is {value}."
     try:
@@ -538,14 +541,14 @@ def _fault(name: str, value: Any) -> str | None:
 
 
 def _is_no_number(name: str, value: Any) -> bool:
-    """Whether it is NaN or infinite; NaN says "none" where a column may lack values."""
+    """Whether a value is infinite, or NaN under a name whose column may not lack values."""
     if not isinstance(value, float | np.floating) or np.isfinite(value):
         return False
     return not (may_be_missing(name) and np.isnan(value))
 
 
 def _refuse_notes(trajectory: Trajectory) -> None:
-    """Raises: EpisodeFailure, if a program has noted NaN or an infinite number on a step."""
+    """Refuse NaN and infinite numbers that a program wrote on a step. Raises: EpisodeFailure."""
     for step in trajectory.steps:
         for name, value in step.info.items():
             if _is_no_number(name, value):
@@ -559,7 +562,7 @@ def _refuse_notes(trajectory: Trajectory) -> None:
 
 # ---- numbers of segments ----------------------------------------------------------------------------------
 def segment_number(conversation: int, segment: int) -> int:
-    """The number in the trajectory of a segment of a role's conversation: every pair has a number of its own.
+    """The number, in the trajectory, of a segment of a role's conversation. Each pair has a different number.
 
     >>> segment_number(0, 4095), segment_number(1, 0), segment_number(0, 4096) == segment_number(1, 0)
     (4095, 4096, False)

@@ -1,6 +1,6 @@
-"""Hosts: where an environment runs: in the event loop, in a thread, or in a worker process.
+"""Hosts run an environment in the event loop, in a thread, or in a worker process.
 
-A host turns whatever an environment raises, and a step that never returns, into an EpisodeFailure of the
+A host turns any error of an environment, and a call that does not return in time, into an EpisodeFailure of the
 boundary "environment".
 """
 
@@ -33,9 +33,9 @@ class Host(Protocol):
 
 
 def failure(name: str, call: str, error: BaseException) -> EpisodeFailure:
-    """What an environment raised, as a failure of its boundary.
+    """Turn an error of an environment into an EpisodeFailure.
 
-    Raises: MissingExtra, if that is it: no other episode would do without the package, so the run ends.
+    Raises: MissingExtra, if the error is one. All episodes need the package, so the run ends.
     """
     if isinstance(error, MissingExtra):
         raise error
@@ -51,17 +51,17 @@ def failure(name: str, call: str, error: BaseException) -> EpisodeFailure:
 
 
 def hung(name: str, call: str, seconds: float) -> EpisodeFailure:
-    """A call that did not return in time."""
+    """The failure of a call that did not return in time."""
     return EpisodeFailure(
         boundary="environment",
         where=f"environment {name}, {call}",
         what=f"it did not return within {seconds:g} s (rollout.step_seconds).",
-        remedy="Raise `rollout.step_seconds` if it is only slow.",
+        remedy="Raise `rollout.step_seconds` if the environment is only slow.",
     )
 
 
 def no_expert(name: str) -> EpisodeFailure:
-    """Somebody asked for an expert that the environment does not have."""
+    """The failure of asking an environment without an expert for its action."""
     return EpisodeFailure(
         boundary="environment",
         where=f"environment {name}",
@@ -71,7 +71,7 @@ def no_expert(name: str) -> EpisodeFailure:
 
 
 def no_snapshot(name: str) -> EpisodeFailure:
-    """Somebody wanted to branch off from an environment that cannot be copied."""
+    """The failure of branching off in an environment without snapshots."""
     return EpisodeFailure(
         boundary="environment",
         where=f"environment {name}",
@@ -80,17 +80,17 @@ def no_snapshot(name: str) -> EpisodeFailure:
     )
 
 
-NEEDS = {"expert": "expert", "snapshot": "snapshot", "restore": "snapshot"}  # calls, and the ability behind each
+NEEDS = {"expert": "expert", "snapshot": "snapshot", "restore": "snapshot"}  # call → the ability that it needs
 
 
 def refuse_missing(name: str, call: str, abilities: frozenset[str]) -> None:
-    """Raises: EpisodeFailure, if the environment lacks the ability that this call needs."""
+    """Refuse a call whose ability the environment lacks. Raises: EpisodeFailure."""
     if call in NEEDS and NEEDS[call] not in abilities:
         raise no_expert(name) if NEEDS[call] == "expert" else no_snapshot(name)
 
 
 class InlineCalls:
-    """Calls run in the event loop: right for environments that answer in well under a millisecond."""
+    """Runs calls in the event loop, for environments that answer in well under a millisecond."""
 
     def __init__(self, name: str, environment: Any) -> None:
         self._name, self._environment = name, environment
@@ -107,7 +107,7 @@ class InlineCalls:
 
 @dataclass(slots=True, eq=False)
 class _ThreadCall:
-    """One call of a method in a thread: it can be called off until it begins, and not after that."""
+    """One call of a method in a thread. It can be canceled until it starts."""
 
     method: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -127,17 +127,17 @@ class _ThreadCall:
             self.over = True
 
     def call_off(self) -> bool:
-        """Nobody waits for it any more. Returns: whether it goes on all the same."""
+        """Cancel the call. Returns whether it has started and still runs."""
         with self.lock:
             self.called_off = True
             return self.begun and not self.over
 
 
 class ThreadCalls:
-    """Each call runs in one of the shared threads: right for environments that wait (tools, network, sleep).
+    """Runs calls in shared threads, for environments that wait (tools, network, sleep).
 
-    A call fails after `seconds` from when it begins; what it waits for a free thread does not count. Coroutine methods
-    run in the event loop, with the same limit.
+    A call fails `seconds` after its start; the time until a thread is free does not count. Coroutine methods run in the
+    event loop, with the same limit.
     """
 
     def __init__(self, name: str, environment: Any, threads: Threads, seconds: float | None) -> None:
@@ -147,7 +147,7 @@ class ThreadCalls:
 
     async def __call__(self, call: str, *arguments: Any) -> Any:
         if self._abandoned:
-            return None  # a thread cannot be killed; its environment is left to it
+            return None  # a thread cannot be killed and may still use the environment
         method: Callable[..., Any] | None = getattr(self._environment, call, None)
         if method is None or inspect.iscoroutinefunction(method):
             return await self._in_the_loop(call, *arguments)
@@ -176,7 +176,7 @@ class ThreadCalls:
 
 
 class LocalHost:
-    """An environment in this process; `calls` decides where its methods run."""
+    """An environment in this process. `calls` runs its methods, in the event loop or in a thread."""
 
     def __init__(self, name: str, environment: Any, calls: Callable[..., Awaitable[Any]]) -> None:
         self.agents, self.abilities = tuple(environment.agents), abilities_of(environment)

@@ -1,8 +1,7 @@
-"""Limits of one episode, and monitors that notice when an episode does not go on.
+"""Limits of one episode, and monitors that find deadlocks and calls that block.
 
-A limit ends an episode with a reason. A deadlock, where roles wait for each other and for nothing that could ever
-happen, ends it as failed. A call of the environment that blocks the event loop cannot be interrupted: a line on the
-terminal names the cause and the way out.
+A limit ends an episode with a stop reason. A deadlock, in which roles only wait for each other, ends it as failed. A
+call of the environment that blocks the event loop cannot be interrupted, so a line on the terminal says what to do.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from palaestra.data import Play, StopReason
 from palaestra.rollout.settings import RolloutSettings
 
 CHECKS = 4  # how often an episode is checked before it counts as deadlocked
-PATIENCE = 60.0  # seconds without a turn of the event loop
+PATIENCE = 60.0  # seconds without a turn of the event loop before the monitor prints a line
 
 
 # ---- limits -----------------------------------------------------------------------------------------------
 class LimitReached(Exception):
-    """Ends an episode before its program is through."""
+    """Raised in a program to end its episode at a limit."""
 
     def __init__(self, reason: StopReason) -> None:
         self.reason = reason
@@ -35,7 +34,7 @@ class LimitReached(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Limits:
-    """Limits of one episode; None is no limit. Turns are steps of the environment, or acts of one agent."""
+    """Limits of one episode; None is no limit. `turns` limits steps of the environment, and acts of each agent."""
 
     turns: int | None = None
     tokens: int | None = None
@@ -43,12 +42,12 @@ class Limits:
 
     @classmethod
     def of(cls, play: Play, settings: RolloutSettings) -> Limits:
-        """Those of the settings, but the turns of the play where it says so."""
+        """The limits of the settings; the play may have its own limit of turns."""
         turns = settings.max_turns if play.turns is None else play.turns
         return cls(turns=turns, tokens=settings.max_tokens, seconds=settings.max_seconds)
 
     def reached(self, *, turns: int, tokens: int, seconds: float) -> StopReason | None:
-        """The limit that one act more would pass; None, if it would pass none."""
+        """The limit that a further act would exceed; None, if it exceeds none."""
         if self.turns is not None and turns >= self.turns:
             return StopReason.MAX_TURNS
         if self.tokens is not None and tokens >= self.tokens:
@@ -61,24 +60,24 @@ class Limits:
 # ---- deadlocks --------------------------------------------------------------------------------------------
 @dataclass(slots=True, eq=False)
 class Activity:
-    """What goes on in one episode.
+    """The acts, steps and tool calls that run in one episode.
 
     Attributes:
-        moves: how many acts, steps and tools have ended.
-        under_way: task → how many of them it waits for; None is a program that is driven by hand.
+        moves: number of them that have ended.
+        under_way: task → number of them that it waits for. The task is None if no event loop runs the program.
     """
 
     moves: int = 0
     under_way: dict[asyncio.Task[Any] | None, int] = field(default_factory=dict)
 
     def begin(self) -> asyncio.Task[Any] | None:
-        """Something is under way that takes its time. Returns: the task that waits for it, for `end`."""
+        """Record that an act, step or tool call has started. Returns the task that waits for it, for `end`."""
         task = _current_task()
         self.under_way[task] = self.under_way.get(task, 0) + 1
         return task
 
     def end(self, task: asyncio.Task[Any] | None) -> None:
-        """It has ended."""
+        """Record that it has ended."""
         self.moves += 1
         self.under_way[task] -= 1
         if not self.under_way[task]:
@@ -86,7 +85,7 @@ class Activity:
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """Meanwhile something is under way."""
+        """A context during which something runs for the episode."""
         task = self.begin()
         try:
             yield
@@ -94,7 +93,7 @@ class Activity:
             self.end(task)
 
     async def settle(self) -> None:
-        """End acts that a program has left behind: one of several at once has failed, or nobody waits for them."""
+        """Cancel acts that the program no longer waits for, for instance after one of several at once has failed."""
         left = [task for task in self.under_way if task is not None and task is not _current_task()]
         for task in left:
             task.cancel()
@@ -102,7 +101,7 @@ class Activity:
 
 
 def _current_task() -> asyncio.Task[Any] | None:
-    """The running task; None where a program is driven by hand."""
+    """The running task; None without an event loop."""
     try:
         return asyncio.current_task()
     except RuntimeError:
@@ -111,7 +110,7 @@ def _current_task() -> asyncio.Task[Any] | None:
 
 @dataclass(slots=True, eq=False)
 class _Progress:
-    """One open episode: the task that plays it, how far it was at the last check, and since when."""
+    """One open episode: the task that plays it, its `moves` at the last change, and the time of that change."""
 
     activity: Activity
     task: asyncio.Task[object]
@@ -122,10 +121,9 @@ class _Progress:
 
 @dataclass(slots=True, eq=False)
 class DeadlockMonitor:
-    """Ends episodes in which nothing happens for `seconds`; None: never.
+    """Ends deadlocked episodes.
 
-    An episode is deadlocked when none of its acts, steps or tools is under way and nothing has happened in it for so
-    long.
+    An episode is deadlocked if no act, step or tool call of it has run for `seconds`. None: no check.
     """
 
     seconds: float | None
@@ -133,7 +131,7 @@ class DeadlockMonitor:
     _checks: asyncio.Task[None] | None = None
 
     def enter(self, activity: Activity) -> None:
-        """Monitor an episode that the running task plays."""
+        """Start to monitor an episode, which the running task plays."""
         task = asyncio.current_task()
         if self.seconds is None or task is None:
             return
@@ -142,16 +140,16 @@ class DeadlockMonitor:
             self._checks = asyncio.get_running_loop().create_task(self._check(self.seconds))
 
     def leave(self, activity: Activity) -> None:
-        """The episode is over."""
+        """Stop to monitor an episode that is over."""
         self._open.pop(id(activity), None)
 
     def ended(self, activity: Activity) -> bool:
-        """Whether this monitor is why the episode's task was canceled."""
+        """Whether this monitor canceled the episode's task."""
         progress = self._open.get(id(activity))
         return progress is not None and progress.deadlocked
 
     def close(self) -> None:
-        """Check no more."""
+        """Stop all checks."""
         if self._checks is not None:
             self._checks.cancel()
         self._checks = None
@@ -170,12 +168,12 @@ class DeadlockMonitor:
 
 # ---- calls that block the event loop ----------------------------------------------------------------------
 class EventLoopMonitor:
-    """While entered, a thread checks whether the event loop still turns, and says so where it does not.
+    """A context in which a thread checks that the event loop is not blocked, and prints a line if it is.
 
     Args:
         name: of the environment.
-        inline: whether its methods run in the event loop; otherwise there is nothing to monitor.
-        patience: seconds without a turn.
+        inline: whether its methods run in the event loop; if not, nothing is checked.
+        patience: seconds without a turn of the event loop before the line is printed.
     """
 
     def __init__(self, name: str, *, inline: bool, patience: float = PATIENCE) -> None:

@@ -1,4 +1,4 @@
-"""Programs: who acts when in an episode, and what a program says of its roles and of its demonstration."""
+"""Programs say which agent acts when. A program may declare its roles and its demonstration."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ Decorated = Any  # a program, which may have attributes
 
 
 def acted_by(*roles: str | Callable[[Mapping[str, Any]], Sequence[str]]) -> Callable[[Decorated], Decorated]:
-    """Decorates a program with the names of its roles, or with a function of its options that gives them; without any,
-    its roles are the environment's agents.
+    """Decorate a program with the names of its roles, or with a function of its options that gives them.
 
-    A run then knows who acts before anything is played: a role without a policy, a policy without a role and a
-    misspelled role are refused at the start. Stands below `@register`.
+    Without this decorator the roles are the environment's agents. With it, a run refuses at its start a role without a
+    policy, a policy without a role and a misspelled role. It stands below `@register`.
     """
 
     def decorate(program: Decorated) -> Decorated:
@@ -34,7 +33,7 @@ def acted_by(*roles: str | Callable[[Mapping[str, Any]], Sequence[str]]) -> Call
 @register("program", "play")
 @acted_by()
 async def play(episode: Episode) -> None:
-    """Whoever the environment names acts, until it names nobody."""
+    """The agents for whom the environment has an observation act, until there is no observation."""
     result = await episode.reset()
     while result.observations:
         shown = result.observations
@@ -43,10 +42,10 @@ async def play(episode: Episode) -> None:
 
 
 async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
-    """The environment's expert acts in everybody's name; a share `noise` of the acts is random instead.
+    """The environment's expert acts for all agents. A share `noise` of the acts is random instead.
 
-    Random acts are recorded too (so that histories are what really happened) with the mark `noise`:
-    behavior cloning reads past them and learns the expert's answer to where they led.
+    Random acts are recorded, too, with the mark `noise`. Behavior cloning does not imitate them, but it learns the
+    expert's answers to the states after them.
     """
     draw = np.random.default_rng(derive(episode.play.seed, "noise"))
     result = await episode.reset()
@@ -69,16 +68,16 @@ async def expert_or_random(
 
 
 async def record_call(agent: Agent, shown: Shown, name: str, **arguments: Any) -> Observation:
-    """In a demonstration: the agent makes this call, which is really run.
+    """In a demonstration, let the agent make this tool call. The tool runs.
 
-    Returns: what it reads then, for its next act.
+    Returns: the observation with the result, for the agent's next act.
     Raises: ContractError, if its role has no such tool.
     """
     tools = agent.tools
     if tools is None or name not in tools.toolbox.tools:
         raise ContractError(
             where=f"demonstration, role {agent.name}",
-            what=f"it calls `{name}`, which it does not have.",
+            what=f"it calls the tool `{name}`, which its role does not have.",
             options=list(tools.toolbox.tools) if tools is not None else [],
             remedy=f"Write `agents: {{{agent.name}: {{tools: {{use: [{name}]}}}}}}`.",
         )
@@ -93,7 +92,8 @@ async def record_call(agent: Agent, shown: Shown, name: str, **arguments: Any) -
 
 
 def demonstrated_by(demonstration: Program) -> Callable[[Decorated], Decorated]:
-    """Decorates a program whose acts are not all for the environment: this is how a warm start plays it."""
+    """Decorate a program with its demonstration, which a warm start plays. Needed if some acts are not for the
+    environment."""
 
     def decorate(program: Decorated) -> Decorated:
         program.demonstration = demonstration
@@ -103,7 +103,7 @@ def demonstrated_by(demonstration: Program) -> Callable[[Decorated], Decorated]:
 
 
 def roles_of(program: Any) -> tuple[str, ...] | None:
-    """The roles that a bound program says it has; None: it does not say, and the environment's agents act."""
+    """The roles that a bound program declares; None without a declaration, where the environment's agents act."""
     said = declared(program, "roles")
     if said is None:
         return None
@@ -111,11 +111,11 @@ def roles_of(program: Any) -> tuple[str, ...] | None:
 
 
 def options_of(program: Any) -> Mapping[str, Any]:
-    """What a recipe says of a program's options; none of a program that is played without a recipe."""
+    """The options that a recipe gives to a program; empty for a program that is played without a recipe."""
     options: Mapping[str, Any] = getattr(program, "options", {})
     return options
 
 
 def demonstration_of(program: Any) -> Any:
-    """How a warm start plays this program: its own demonstration, else `demonstrate`."""
+    """The program that a warm start plays: the program's own demonstration, else `demonstrate`."""
     return declared(program, "demonstration") or demonstrate

@@ -1,6 +1,7 @@
-"""Roles: which policy plays a name of an episode, what it is shown, how it speaks, and which tools it may call.
+"""Roles: the policy, context, prompt, parser and tools of an agent.
 
-Tools of a role are what one role alone may call, in any program. The calls are run, and the role reads the results.
+Tools of a role may be called by that role only, in any program. The library runs the calls, and the role reads the
+results.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from palaestra.tools.formats import format_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleTools:
-    """What a role may call.
+    """The tools that a role may call, and the limits of its calls.
 
     Attributes:
-        tools: with different names.
-        format: how it writes calls, a key of palaestra.tools.formats.FORMATS.
-        rounds: how often in a row calls are answered; what the role says then is its response, whatever it is.
-        max_calls: of an episode, in all conversations together. None: no limit.
-        max_chars: of a result.
-        repeat: what it was shown and its calls so far stand above each result: for contexts that show the latest only.
+        tools: the tools, with different names.
+        format: the format of calls, a key of palaestra.tools.formats.FORMATS.
+        rounds: the most texts in a row whose calls are answered. The next text is the response, also if it has calls.
+        max_calls: the most calls of an episode, in all conversations together. None: no limit.
+        max_chars: the most characters of a result.
+        repeat: show the observation and the calls so far above each result, for contexts that show only the latest.
     """
 
     tools: tuple[Tool, ...] = ()
@@ -38,17 +39,17 @@ class RoleTools:
 
 @dataclass(slots=True, kw_only=True)
 class Role:
-    """One name in an episode: the policy that plays it, what it is shown, and how it speaks.
+    """What a recipe says of an agent: its policy, its context, its prompt and its tools.
 
     Attributes:
-        context: through which it sees its history.
-        frozen: its acts are never learned from; the others of its policy are.
-        opponent: nor do they count in any statistic: an opponent from a pool, a stand-in.
-        prompt: stands around whatever it is shown; "{text}" is that, "{tools}" how its tools are called.
-        parser: text to what it means, None if it means nothing; in place of the program's own.
-        tools: what it alone may call, in whatever program.
-        acts_for: the environment's agent whose actions it gives; None: the only one.
-        sampling: temperature, top_k, top_p and max_tokens that are its own.
+        context: makes prompts from the history of the role.
+        frozen: the role's acts are never learned from; other roles of its policy may be.
+        opponent: the role's acts are not learned from and count in no statistic, as for an opponent from a pool.
+        prompt: a text around each observation; "{text}" stands for the observation, "{tools}" for the use of the tools.
+        parser: reads a text, and gives None for one that cannot be read; used in place of the program's own.
+        tools: the tools that only this role may call, in any program.
+        acts_for: the environment's agent for which the role acts; None: the only one.
+        sampling: temperature, top_k, top_p and max_tokens, where the role has its own.
     """
 
     policy: Policy
@@ -62,7 +63,7 @@ class Role:
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
     def sampling_of(self, given: Sampling) -> Sampling:
-        """How this role's actions are drawn; where `given` is exact only its own length counts."""
+        """How this role's actions are drawn. If `given` is exact, only the role's own `max_tokens` replaces it."""
         changes = {name: value for name, value in self.sampling.items() if name == "max_tokens" or not given.exact}
         return replace(given, **changes) if changes else given
 
@@ -70,13 +71,13 @@ class Role:
 # ---- calls of tools ----------------------------------------------------------------------------------------
 @dataclass(slots=True, eq=False)
 class AgentTools:
-    """The tools of one agent in one episode, and those that only others have.
+    """The tools of one agent in one episode, and those that only other roles have.
 
     Attributes:
-        declared: of its role; None: it has none.
-        known: name → tool, of all roles of the run. A call of one that is another role's is recognized, and not run.
-        formats: how calls may be written: as this role's, else as those of the others.
-        toolbox: of its tools; one for all conversations of the role in the episode, so that they share a budget.
+        declared: the tools of its role; None, if it has none.
+        known: name → tool, of all roles of the run. A call of another role's tool is recognized, but not run.
+        formats: the format of this role's calls, or those of the other roles if it has no tools.
+        toolbox: runs its tools. All conversations of the role in the episode share it, and so the limit of calls.
     """
 
     declared: RoleTools | None
@@ -86,11 +87,11 @@ class AgentTools:
 
     @property
     def rounds(self) -> int:
-        """How often in a row calls are answered; one who has no tool is told so once."""
+        """The most texts in a row whose calls are answered; 1 without tools, to answer that there are none."""
         return 1 if self.declared is None else self.declared.rounds
 
     def read(self, text: str) -> Parsed:
-        """The calls of a text. Who has no tools can only mean one of others: everything else that it says is speech."""
+        """The calls of a text. For a role without tools, only a call of another role's tool is one."""
         if self.declared is not None:
             parsed = self.toolbox.format.parse(text, self.known)
             if parsed.fault is not None:
@@ -103,10 +104,10 @@ class AgentTools:
         return Parsed(said=text)
 
     async def run(self, text: str, step: Step, *, last: bool) -> str | None:
-        """What came of the calls of a text; None if it has none. The step tells of them.
+        """The results of the calls of a text; None, if it has no calls. The step's info counts them.
 
         Args:
-            last: there is no round left: its calls are not run, and it is the response.
+            last: no round is left, so that calls are not run and the text is the response.
         """
         parsed = self.read(text)
         made = len(parsed.calls) if parsed.fault is None else 1
@@ -117,14 +118,14 @@ class AgentTools:
         return await self.call(parsed.calls, step)
 
     async def call(self, calls: Sequence[ToolCall], step: Step) -> str:
-        """The results of these calls. The step tells how many there were, and how many failed."""
+        """The results of these calls. The step's info counts the calls and those that failed."""
         results = await self.toolbox.gather(calls)
         failed = sum(not result.ok for result in results)
         step.info |= {"tool_call": float(len(results)), "tool_error": float(failed)}
         return "\n".join(result.text for result in results)
 
     def shown(self, observation: Observation, said: str, results: str) -> Observation:
-        """What the agent reads after a call."""
+        """The observation that the agent reads after a call."""
         answer = f"tool: {results}"
         head = observation.text if self.declared is not None and self.declared.repeat else None
         key = None if observation.state_key is None else f"{observation.state_key}\n{said}\n{answer}"
@@ -134,10 +135,10 @@ class AgentTools:
 
 
 def tools_of(role: Role, roles: Mapping[str, Role], *, earlier: AgentTools | None = None) -> AgentTools | None:
-    """The tools of an agent of this role; None where no role of the run has tools.
+    """The tools of an agent of this role; None, if no role of the run has tools.
 
     Args:
-        earlier: of another conversation of the role in the same episode: both share its toolbox.
+        earlier: the tools of another conversation of the role in the same episode, whose toolbox is shared.
     """
     equipped = [other.tools for other in roles.values() if other.tools is not None and other.tools.tools]
     if not equipped:
@@ -152,5 +153,6 @@ def tools_of(role: Role, roles: Mapping[str, Role], *, earlier: AgentTools | Non
 
 
 def phrases_of(names: Sequence[str]) -> list[str]:
-    """What stands around calls and results of these tools, for a tokenizer; twice, for words seen once are no token."""
+    """Texts around calls and results of these tools, for a tokenizer. Each is given twice, since a word that
+    occurs only once becomes no token."""
     return [text for name in names for text in (name, f"x\n{name}", "x\ntool: error:")] * 2

@@ -1,4 +1,4 @@
-"""The runner: plays many episodes at once. Nothing waits for the slowest; a failed episode stops nobody."""
+"""The runner plays many episodes at once. An episode waits for no other, and a failed one does not stop the others."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class EpisodeRunner:
     def __init__(self, setup: RunSetup, settings: RolloutSettings, open_session: OpenSession = open_session) -> None:
         """
         Args:
-            open_session: gives an agent its session with a policy.
+            open_session: opens an agent's session with a policy.
         """
         self._setup, self._settings, self._open_session = setup, settings, open_session
         self._threads: Threads | None = None
@@ -49,11 +49,11 @@ class EpisodeRunner:
     def collect(
         self, plays: Sequence[Play], *, temperature: float | None = None, program: Program | None = None
     ) -> list[Trajectory]:
-        """Play all; trajectories in the order of `plays`, failed ones included (stop ERROR, `error` set).
+        """Play all plays. Returns the trajectories in their order, failed ones included (stop ERROR, `error` set).
 
         Args:
-            temperature: in place of the settings' (evaluation).
-            program: in place of the run's (demonstrations).
+            temperature: used instead of that of the settings, for evaluations.
+            program: used instead of that of the run, for demonstrations.
         """
         sampling = self.sampling(temperature)
         return self._run(lambda collect: collect(plays, sampling), program=program)
@@ -61,13 +61,13 @@ class EpisodeRunner:
     def perform(
         self, plays: Sequence[Play], strategies: Sequence[Strategy], rollout: RolloutContext
     ) -> list[Trajectory]:
-        """Play through strategies, the first outermost. Returns: what they give to the update."""
+        """Play through strategies, of which the first is the outermost. Returns the trajectories for the update."""
         return self._run(lambda collect: play_through(strategies, collect)(plays, rollout))
 
     def _run(
         self, play: Callable[[Any], Awaitable[list[Trajectory]]], *, program: Program | None = None
     ) -> list[Trajectory]:
-        """What `play` gives, in an event loop of its own; it may await `collect` as often as it likes."""
+        """Run `play` in a new event loop and return its result. It may await `collect` several times."""
         played: list[Trajectory] = []
 
         async def run() -> None:
@@ -82,7 +82,7 @@ class EpisodeRunner:
     async def open(
         self, *, program: Program | None = None
     ) -> AsyncIterator[Callable[..., Awaitable[list[Trajectory]]]]:
-        """What plays in the running event loop, `rollout.in_flight` episodes at a time over all its calls."""
+        """A context with a function that plays in the running event loop, `rollout.in_flight` episodes at a time."""
         gate, monitor = asyncio.Semaphore(self._settings.in_flight), DeadlockMonitor(self._settings.stuck_seconds)
 
         async def collect(plays: Sequence[Play], sampling: Sampling | None = None) -> list[Trajectory]:
@@ -165,13 +165,13 @@ class EpisodeRunner:
         return LocalHost(name, environment, calls)
 
     def close(self) -> None:
-        """End worker processes; threads without work end by themselves."""
+        """End the worker processes. Threads without work end by themselves."""
         if self._workers is not None:
             self._workers.stop()
 
 
 def sampling_of(settings: RolloutSettings, temperature: float | None = None) -> Sampling:
-    """As the settings say, or at another temperature, which then holds for every role."""
+    """The sampling of the settings, or one at another temperature, which then holds for every role."""
     s = settings
     if temperature is not None:
         return Sampling(temperature=temperature, max_tokens=s.response_tokens, exact=True)
@@ -179,7 +179,7 @@ def sampling_of(settings: RolloutSettings, temperature: float | None = None) -> 
 
 
 class _Permit:
-    """One of the places for episodes in flight; it is given back only while it is held."""
+    """A place among the episodes in flight. It can be given back only while it is held."""
 
     def __init__(self, gate: asyncio.Semaphore) -> None:
         self._gate, self._held = gate, False
@@ -197,7 +197,7 @@ class _Permit:
         self._held = True
 
     def give_back(self) -> bool:
-        """Let another episode have the place. Returns: whether it was held."""
+        """Give the place to another episode. Returns whether it was held."""
         held, self._held = self._held, False
         if held:
             self._gate.release()
@@ -205,7 +205,7 @@ class _Permit:
 
     @asynccontextmanager
     async def lent(self) -> AsyncIterator[None]:
-        """Meanwhile another episode has the place."""
+        """A context during which another episode may have the place."""
         held = self.give_back()
         try:
             yield
@@ -221,9 +221,9 @@ def _name(program: Program) -> str:
 
 # ---- how episodes end ------------------------------------------------------------------------------------
 def verdict(error: Exception, where: str) -> tuple[StopReason, EpisodeFailure | None]:
-    """How an episode ends whose program raised this. Of several errors at once, a failure counts more than a limit.
+    """The end of an episode whose program raised this error. Of several errors, a failure goes before a limit.
 
-    Raises: MissingExtra, if it is among them: no other episode would do without the package.
+    Raises: MissingExtra, if it is among the errors, since all episodes need the package.
     """
     errors = _single_errors(error)
     for single in errors:
@@ -240,20 +240,20 @@ def let_out(where: str) -> EpisodeFailure:
         boundary="part",
         where=where,
         what="it let a CancelledError out, and nobody had canceled the episode.",
-        remedy="Where it cancels a task of its own and awaits it, catch the error: "
+        remedy="If it cancels a task of its own and awaits it, catch the error: "
         "`with contextlib.suppress(asyncio.CancelledError): await task`.",
     )
 
 
 def _single_errors(error: Exception) -> list[Exception]:
-    """The errors that an `asyncio.TaskGroup` of the program has gathered, or the one."""
+    """The single errors of an exception group, such as that of an `asyncio.TaskGroup`, or the error itself."""
     if not isinstance(error, ExceptionGroup):
         return [error]
     return [single for inner in error.exceptions for single in _single_errors(inner)]
 
 
 def _fault(error: Exception, where: str) -> EpisodeFailure:
-    """What a program raised, as the failure that the episode is recorded with."""
+    """The error of a program as the failure that the episode records."""
     if isinstance(error, EpisodeFailure):
         return error
     if isinstance(error, PalaestraError):
@@ -262,7 +262,7 @@ def _fault(error: Exception, where: str) -> EpisodeFailure:
 
 
 def _line(error: Exception) -> str:
-    """` (pair.py, line 12)`: where the user's own code was when it raised; empty, if none of it was at work."""
+    """The place in the user's own code that raised, such as ` (pair.py, line 12)`; empty, if there is none."""
     frames = traceback.extract_tb(error.__traceback__)
     user_frames = [
         frame for frame in frames if not Path(frame.filename).is_relative_to(PACKAGE) and not _installed(frame.filename)
@@ -271,12 +271,12 @@ def _line(error: Exception) -> str:
 
 
 def _installed(file: str) -> bool:
-    """Whether code belongs to Python or to a package that was installed."""
+    """Whether a file belongs to Python or to an installed package."""
     return "site-packages" in file or file.startswith((sys.base_prefix, sys.prefix, "<"))
 
 
 def nobody_acted(where: str) -> EpisodeFailure:
-    """The failure of an episode whose program came to its end without a single act."""
+    """The failure of an episode whose program ended without an act."""
     return EpisodeFailure(
         boundary="part",
         where=where,
@@ -286,7 +286,7 @@ def nobody_acted(where: str) -> EpisodeFailure:
 
 
 def deadlock(episode: Episode, program: str, seconds: float) -> EpisodeFailure:
-    """The failure of an episode in which nothing has happened for so long."""
+    """The failure of a deadlocked episode."""
     acted = [f"{name} ({agent.acts} acts)" for name, agent in episode.agents.items()]
     return EpisodeFailure(
         boundary="part",
@@ -299,10 +299,10 @@ def deadlock(episode: Episode, program: str, seconds: float) -> EpisodeFailure:
 
 
 def finished(episode: Episode, reason: StopReason, fault: EpisodeFailure | None = None) -> Trajectory:
-    """Finish an episode, with the failure that it is recorded with.
+    """Finish an episode and return its trajectory, with its failure if there is one.
 
-    What keeps it from being finished, such as a session that cannot be closed, is a failure of this episode only; its
-    other sessions are closed all the same.
+    An error at the end, such as a session that cannot be closed, is a failure of this episode only. Its other sessions
+    are closed in any case.
     """
     try:
         played = episode.finish(reason)
@@ -316,7 +316,7 @@ def finished(episode: Episode, reason: StopReason, fault: EpisodeFailure | None 
 
 
 def _unfinished(error: Exception) -> EpisodeFailure:
-    """What kept an episode from being finished."""
+    """The failure of an episode whose end raised an error."""
     if isinstance(error, EpisodeFailure):
         return error
     what = f"{type(error).__name__}: {error}"
@@ -326,7 +326,7 @@ def _unfinished(error: Exception) -> EpisodeFailure:
 
 
 def failed(trajectory: Trajectory, error: EpisodeFailure) -> Trajectory:
-    """The trajectory, recorded as one that failed."""
+    """Record the failure on the trajectory, and return it."""
     trajectory.stop = StopReason.ERROR
     trajectory.error = Failure(boundary=error.boundary, message=error.render(), kind=type(error.__cause__).__name__)
     return trajectory

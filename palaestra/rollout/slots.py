@@ -1,6 +1,6 @@
 """Vectorized environments: copies of one environment that are stepped together, each in a slot.
 
-What an environment raises is answered as an EpisodeFailure of its slot; the other slots do not notice.
+An error of an environment becomes an EpisodeFailure of its slot. The other slots continue.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Slots(Protocol):
 
 
 class SeparateSlots:
-    """One environment object a slot, kept from episode to episode, stepped one after another."""
+    """One environment object for each slot, which is used for many episodes. They are stepped one after another."""
 
     def __init__(self, name: str, make: Callable[[], Any]) -> None:
         self._name, self._make = name, make
@@ -88,7 +88,7 @@ class SeparateSlots:
         except ContractError:
             raise
         except Exception as error:
-            self._discard(slot)  # what state it is in nobody knows
+            self._discard(slot)  # its state is unknown after an error
             return _caused(self._name, call, error)
 
     def _ability(self, slot: int, name: str, *arguments: Any) -> Any:
@@ -115,8 +115,8 @@ class VectorSlots:
     """The copies inside one Gymnasium vector environment, stepped in one call.
 
     Observations are the rows as flat float32 vectors. Info: `score`, the sum of rewards, and whatever numbers and
-    flags the environment reports (`success`). Copies without an episode are stepped too; nobody looks at them.
-    If the call raises, no slot can go on: all of them fail, and the environment is made anew.
+    flags the environment reports (`success`). Copies without an episode are stepped, too, and their results ignored.
+    If the call raises, the episodes of all slots fail, and a new environment is made.
     """
 
     def __init__(self, name: str, agent: str, make: Callable[[], VectorEnv[Any, Any, Any]]) -> None:

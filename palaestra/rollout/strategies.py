@@ -1,6 +1,6 @@
-"""Strategies: how plays become trajectories. The contract, what a strategy may use, and one that several systems share.
+"""Strategies: how plays become trajectories. Here are their contract and context, and dynamic sampling.
 
-Strategies stand one inside the other: `collect` of the outer one runs the inner one, and that of the innermost plays.
+Strategies are nested: `collect` of the outer one calls the inner one, and `collect` of the innermost one plays.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ CalledPer = Literal["group", "iteration"]
 
 
 def called_per(strategy: Any) -> CalledPer:
-    """How often a strategy wants to be called; "iteration" where it says nothing.
+    """How often a strategy must be called: "group" or "iteration", which is the default.
 
     Raises: ContractError, for another word.
     """
@@ -69,7 +69,7 @@ def called_per(strategy: Any) -> CalledPer:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class RolloutContext:
-    """What a strategy may use of the rollout that it plays in.
+    """What a strategy may use of its rollout.
 
     Attributes:
         more: gives the plays of so many further groups of this iteration, others at each call.
@@ -91,11 +91,11 @@ class RolloutContext:
     inner: Any = None  # what is inside this strategy; set when it is called
 
     async def collect(self, plays: Sequence[Play]) -> list[Trajectory]:
-        """Play all, by the next strategy or at last by the runner."""
+        """Play all plays, by the next strategy, or by the runner after the last one."""
         return await self.inner(plays, self)  # type: ignore[no-any-return]
 
     def with_(self, *, sampling: Sampling) -> RolloutContext:
-        """The same rollout, where actions are drawn otherwise. Metrics and what was played are shared."""
+        """The same rollout with another sampling. Metrics and played episodes are shared."""
         return replace(self, sampling=sampling)
 
 

@@ -1,8 +1,8 @@
-"""The asynchronous collector: episodes are played all the time, in a thread of their own, while the policies learn.
+"""The asynchronous collector: a thread plays episodes all the time, while the policies learn.
 
-Of batch b of the plan an iteration v may have begun only if b ≤ v + `max_staleness`; so nothing that is learned from
-was drawn by weights older than that, the queue is bounded, and rollouts wait where learning is slow. New weights are
-handed over between two tokens: an episode under way goes on with them.
+During iteration v, batch b of the plan may be started only if b ≤ v + `max_staleness`. So the update never learns from
+tokens of older weights than that, and the number of batches that wait is limited. New weights are taken over between
+two tokens, and running episodes continue with them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from palaestra.training.collector import Collector
 from palaestra.training.settings import RunSettings
 
 Result = TypeVar("Result")
-SPACING = 10_000  # numbers between the further groups that strategies ask for in one batch
+SPACING = 10_000  # distance between the numbers of further groups that two calls of strategies ask for
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -36,8 +36,8 @@ class Group:
     """The plays of one task, under way or done.
 
     Attributes:
-        batch: number of its batch in the plan. place: where it stands in the order in which groups were begun.
-        ended: where it stands in the order in which they were done; −1 before.
+        batch: number of its batch in the plan. place: its number in the order in which groups were started.
+        ended: its number in the order in which groups were finished; −1 while it is played.
     """
 
     batch: int
@@ -50,65 +50,70 @@ class Group:
 
     @property
     def name(self) -> str:
-        """The group of its plays."""
+        """The name of the group."""
         return self.plays[0].group
 
 
 @dataclass(frozen=True, slots=True)
 class StrategyState:
-    """The state of a strategy as checkpoints keep it: strategies change on one thread, checkpoints are another's."""
+    """The state of a strategy for checkpoints, read and set on the thread that calls the strategy."""
 
     held: Any
     on_its_thread: Callable[[Callable[[], Any]], Any]
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy, which goes on being what it was."""
+        """A copy of the state, which later calls do not change."""
         return self.on_its_thread(lambda: copy.deepcopy(self.held.state_dict()))  # type: ignore[no-any-return]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with what was saved."""
+        """Continue from a saved state."""
         self.on_its_thread(lambda: self.held.load_state_dict(state))
 
 
 def refuse_strategies(settings: RunSettings) -> None:
-    """Raises: RecipeError, if a strategy must be called once an iteration: ahead of the updates each group is played
-    by a call of its own; ContractError, as `called_per`."""
+    """Refuse strategies that must be called once an iteration, since here each group is played by its own call.
+
+    Raises: RecipeError; ContractError, as `called_per`.
+    """
     for use in settings.strategy:
         if called_per(use.part.target) == "iteration":
             raise RecipeError(
                 where=f"strategy: {use.name}, training.max_staleness: {settings.training.max_staleness}",
-                what=f"`{use.name}` must be called once an iteration, and episodes that are played ahead of the "
+                what=f"`{use.name}` must be called once an iteration, but episodes that are played ahead of the "
                 "updates are played group by group.",
-                remedy="Set training.max_staleness=0, or leave the strategy out. A class of your own that needs one "
-                'group at a time says so: `called_per = "group"`.',
+                remedy="Set training.max_staleness=0, or leave the strategy out. A class of your own that needs only "
+                'one group at a time declares it: `called_per = "group"`.',
             )
 
 
 @register("experience", "rollout")
 def rollout(setup: RunSetup) -> Collector | AsyncCollector:
-    """Play episodes with the policies: in between the updates, or beside them (`training.max_staleness`)."""
+    """Play episodes with the policies: between the updates, or during them if `training.max_staleness` is above 0."""
     return AsyncCollector(setup) if setup.settings.training.max_staleness else Collector(setup)
 
 
 class AsyncCollector(Experience):
     """Plays ahead of the updates by at most `training.max_staleness` batches.
 
-    `training.stale: wait` gives iteration v the groups of batch v, waiting for the slowest of them while later
-    batches go on; `drop` gives it the groups that were done first and throws away what has become older than the
-    bound, which never waits for the slowest, and sees more of the short episodes.
+    With `training.stale: wait` iteration v gets the groups of batch v. It waits for the slowest of them while later
+    batches are played. With `drop` it gets the groups that were finished first, and groups older than the bound are
+    discarded. So it never waits for the slowest group, and it learns from more short episodes.
     """
 
     def __init__(self, setup: RunSetup) -> None:
-        """Raises: ContractError, if the runner cannot play in an event loop of its own; RecipeError, if a strategy
-        cannot be called group by group."""
+        """Make the collector; it starts to play at the first `collect`.
+
+        Raises: ContractError, if the runner cannot play in an event loop of its own; RecipeError, if a strategy cannot
+            be called group by group.
+        """
         settings: RunSettings = setup.settings
         refuse_strategies(settings)
         assert setup.folder is not None
         self._settings, self._journal = settings, Journal(setup.folder)
         self._bound, self._drops = settings.training.max_staleness, settings.training.stale == "drop"
-        self._groups: dict[str, Group] = {}  # begun and not yet taken, by name
+        self._groups: dict[str, Group] = {}  # started and not yet given to an iteration, by name
         self._taken: set[str] = set()  # groups taken since the last checkpoint
-        self._obsolete: set[str] | None = None  # groups taken before it; None: there is none, so all are another run's
+        self._obsolete: set[str] | None = None  # groups taken before that checkpoint; None: there is no checkpoint yet
         self._planned = self._begun = self._done = self._replaced = 0
         self._changed = threading.Condition(threading.RLock())
         self._fault: BaseException | None = None
@@ -120,27 +125,27 @@ class AsyncCollector(Experience):
         if not declared(self._inner.acting.runner, "opens"):
             raise ContractError(
                 where=f"rollout.runner: {settings.rollout.runner.name}",
-                what="it plays in lock step, and `training.max_staleness` wants episodes that go on by themselves.",
+                what="it plays in lock step, but `training.max_staleness` needs episodes that run during the updates.",
                 remedy="Set rollout.runner=episodes, or training.max_staleness=0.",
             )
 
     # ---- what the loop calls --------------------------------------------------------------------------------
     def collect(self, number: int) -> Batch:
-        """The episodes of this iteration, as soon as there are enough; meanwhile others go on.
+        """Wait for the episodes of this iteration and return them, while others are played.
 
-        Raises: whatever a strategy or a runner raised.
+        Raises: any error of a strategy or of the runner.
         """
         self._start()
         last = min(
             number + self._bound + 1, self._settings.training.iterations
-        )  # what nobody learns from is not played
+        )  # no iteration learns from later batches
         for batch in range(self._planned, last):
             self._begin(batch)
         dropped: list[Group] = []
         with self._changed:
             groups = self._chosen(number)
             while groups is None:
-                self._changed.wait(timeout=1.0)  # a limit, so that Ctrl-C is heard
+                self._changed.wait(timeout=1.0)  # a limit, so that Ctrl-C works
                 if self._fault is not None:
                     raise self._fault
                 dropped += self._replace_stale(number)
@@ -156,19 +161,19 @@ class AsyncCollector(Experience):
 
     @property
     def instruction(self) -> str | None:  # type: ignore[override]
-        """What a strategy that holds an instruction says to every policy in evaluations."""
+        """The instruction of a strategy that has one; evaluations give it to every policy."""
         return self._inner.instruction
 
     def publish(self, batch: Batch, number: int) -> dict[str, float]:
-        """Let the sampler learn, and hand the learners' weights over; returns when the copies have them."""
+        """Let the sampler learn, and give the learners' weights to the copies. Returns when the copies have them."""
         metrics = self._inner.learn(batch, number)
         self._on_playing_thread(self._inner.follow)
         return metrics
 
     def stateful(self) -> dict[str, Any]:
-        """As of a collector that plays in between; strategies are read on the thread that calls them.
+        """As `Collector.stateful`; the state of strategies is read on the thread that calls them.
 
-        It comes back last itself: with its state it begins to play, by the others.
+        The collector itself is loaded last, because it starts to play then and needs the others' states.
         """
         held = self._inner.stateful()
         del held["supply"]
@@ -180,9 +185,9 @@ class AsyncCollector(Experience):
         return held | of_thread | {"supply": self}
 
     def _on_playing_thread(self, act: Callable[[], Result]) -> Result:
-        """What `act` returns, called between two steps of the thread that plays; here, where no such thread lives.
+        """Call `act` on the thread that plays, or here if no such thread runs, and return its result.
 
-        Raises: what has ended that thread; what `act` raises.
+        Raises: the error that ended that thread; any error of `act`.
         """
         if self._loop is None or self._thread is None or not self._thread.is_alive():
             return act()
@@ -206,16 +211,16 @@ class AsyncCollector(Experience):
         return self._fault or RuntimeError("the thread that plays has ended")
 
     def close(self) -> None:
-        """Stop playing; episodes under way are given up, those that are done stand in the journal."""
+        """Stop playing. Running episodes are given up; finished ones are in the journal."""
         if self._loop is not None and self._thread is not None and self._finish is not None:
             self._loop.call_soon_threadsafe(self._finish.set)
             self._thread.join()
         self._inner.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Which groups of the plan are still to be learned from; their episodes stand in the journal.
+        """The groups that no iteration has learned from yet. Their episodes are in the journal.
 
-        The journal forgets only what the checkpoint before this one needs no more: a kill may leave that as the newest.
+        The journal keeps what the previous checkpoint needs, since that is the newest one if the run is killed now.
         """
         with self._changed:
             obsolete = self._journal.groups if self._obsolete is None else self._obsolete
@@ -224,7 +229,7 @@ class AsyncCollector(Experience):
             return {"planned": self._planned, "groups": {g.name: g.batch for g in self._groups.values()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Begin again what was under way; what the journal holds is not played twice."""
+        """Start the unfinished groups again. Episodes in the journal are not played twice."""
         self._start()
         self._planned = int(state["planned"])
         before = {play.group for batch, plays in self._journal.plans.items() if batch < self._planned for play in plays}
@@ -236,7 +241,7 @@ class AsyncCollector(Experience):
 
     # ---- plan -----------------------------------------------------------------------------------------------
     def _begin(self, batch: int) -> None:
-        """Begin the groups of a batch; the journal knows those that were planned before the run was stopped."""
+        """Start the groups of a batch, with the plays of the journal if it was planned before the run stopped."""
         plays = self._journal.plans.get(batch)
         if plays is None:
             plays = self._inner.plays(batch)
@@ -255,7 +260,7 @@ class AsyncCollector(Experience):
         self._report(asyncio.run_coroutine_threadsafe(self._play(group), self._loop))
 
     def _chosen(self, step: int) -> list[Group] | None:
-        """The groups of this iteration, in the order of the plan, or None if some are still under way."""
+        """The groups of this iteration, in the order of the plan; None if some are not finished."""
         done = [group for group in self._groups.values() if group.ended >= 0]
         if not self._drops:
             of_batch = [group for group in self._groups.values() if group.batch == step]
@@ -266,7 +271,7 @@ class AsyncCollector(Experience):
         return sorted(sorted(done, key=lambda g: g.ended)[: self._settings.rollout.tasks], key=lambda g: g.place)
 
     def _replace_stale(self, step: int) -> list[Group]:
-        """Give up groups that are done and too old, and begin as many others."""
+        """Discard finished groups that are too old, and start as many others."""
         if not self._drops:
             return []
         old = [g for g in self._groups.values() if g.ended >= 0 and self._lag(g.kept) > self._bound]
@@ -282,7 +287,7 @@ class AsyncCollector(Experience):
         del self._groups[group.name]
         self._taken.add(group.name)
 
-    # ---- how old --------------------------------------------------------------------------------------------
+    # ---- staleness ------------------------------------------------------------------------------------------
     def _lags(self, trajectories: Sequence[Trajectory]) -> np.ndarray:
         """How many versions behind the learners each sampled token is: int64 (tokens,)."""
         lags = [np.zeros(0, np.int64)]
@@ -298,7 +303,7 @@ class AsyncCollector(Experience):
         return int(max(self._lags(trajectories), default=0))
 
     def _staleness(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        """Mean and largest age of what is learned from, and the share of tokens at each."""
+        """Mean and largest staleness of the tokens of an update, and the share of tokens at each value."""
         lags = self._lags(trajectories)
         if not len(lags):
             return {}
@@ -354,10 +359,10 @@ class AsyncCollector(Experience):
             self._changed.notify_all()
 
     async def _recorded(self, plays: Sequence[Play], sampling: Sampling | None = None) -> list[Trajectory]:
-        """Play, but what was finished before; every finished episode goes to the journal at once."""
+        """Play the plays that are not in the journal. Each finished episode is written to the journal at once."""
 
         async def one(play: Play) -> Trajectory:
-            leaves_another = play.branch is not None and play.branch.start is not None  # in a tree that has grown anew
+            leaves_another = play.branch is not None and play.branch.start is not None  # its parent was played again
             known = self._journal.finished.get(name_of(play))
             if known is not None and not leaves_another:
                 return known
@@ -370,7 +375,7 @@ class AsyncCollector(Experience):
         return list(await asyncio.gather(*(one(play) for play in plays)))
 
     def _report(self, future: Future[None]) -> None:
-        """Note what ends a group other than its end."""
+        """Record the error if playing a group fails."""
 
         def check(done: Future[None]) -> None:
             if not done.cancelled() and (error := done.exception()) is not None:

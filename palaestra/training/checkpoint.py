@@ -1,7 +1,7 @@
-"""Checkpoints: weights, optimizer state and counters, written all at once and read back bit for bit.
+"""Checkpoints: weights, optimizer states and counters of a run. A resumed run has the same state bit for bit.
 
-What is written is on the CPU, wherever the run computes, so a run can go on on another device. Random draws derive from
-the iteration's number, so there is no generator to keep.
+All tensors are written from the CPU, so a run can continue on another device. Random draws are derived from the number
+of the iteration, so no random generator is saved.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ STATE = "state.json"
 
 @dataclass(slots=True)
 class RunState:
-    """What a checkpoint holds of a run.
+    """The objects of a run whose state a checkpoint holds.
 
     Attributes:
         policies: by name; those with weights are written. references: their frozen references.
-        learners: what learns, with its modules, by name; the stages' parts with state among them.
-        others: further objects with `state_dict` by name, such as a sampler, or a runner that holds suspended episodes.
-        guard: its state is JSON values.
+        learners: by name; the stages' parts with state are among them.
+        others: further objects with `state_dict`, by name, such as a sampler or a runner with suspended episodes.
+        guard: the run's `Guard`, whose state is JSON values.
     """
 
     policies: Mapping[str, Any]
@@ -61,9 +61,9 @@ class RunState:
 
 
 def save_checkpoint(folder: RunFolder, step: int, state: RunState, *, counters: Mapping[str, float], keep: int) -> None:
-    """Write everything that a resumed run needs; older checkpoints beyond `keep` are removed afterwards.
+    """Write a checkpoint, then remove the oldest ones so that `keep` remain.
 
-    Raises: RunFolderError, on a full disk; the earlier checkpoints are intact.
+    Raises: RunFolderError, for instance on a full disk; the earlier checkpoints do not change then.
     """
     with folder.write_checkpoint(step) as place:
         for name, module in state.modules:
@@ -82,7 +82,7 @@ def save_checkpoint(folder: RunFolder, step: int, state: RunState, *, counters: 
 
 
 def give_slices(state: RunState) -> None:
-    """Take part in `save_checkpoint` of another process, where modules are spread over both."""
+    """Give this process's slices of spread modules to `save_checkpoint`, which another process runs."""
     for _, module in state.modules:
         _tensors(module)
     for held in (*state.learners.values(), *state.others.values()):
@@ -90,7 +90,7 @@ def give_slices(state: RunState) -> None:
 
 
 def load_checkpoint(place: Path, state: RunState) -> tuple[int, dict[str, float]]:
-    """Put weights and states back. Returns the iteration and the counters.
+    """Load weights and states from a checkpoint. Returns the iteration and the counters.
 
     Raises: CheckpointError, for another architecture (another tokenizer included), a damaged file, or a checkpoint of
         an earlier version.
@@ -109,20 +109,20 @@ def load_checkpoint(place: Path, state: RunState) -> tuple[int, dict[str, float]
 
 
 def _refuse_former(place: Path, state: RunState) -> None:
-    """Raises: CheckpointError, for a checkpoint in which optimizers stand beside the policies."""
+    """Refuse a checkpoint of an earlier version, with separate optimizer files. Raises: CheckpointError."""
     if any((place / f"{name}.optimizer.pt").exists() for name in state.with_weights):
         raise CheckpointError(
             where=str(place),
-            what="it is of an earlier version, whose optimizers stand in files of their own.",
-            remedy="`palaestra eval` and `palaestra export` read its weights; to go on training, start a new run with "
-            "`policies.main.load` set to an exported folder.",
+            what="it is of an earlier version, which wrote each optimizer to a file of its own.",
+            remedy="`palaestra eval` and `palaestra export` read its weights. To continue training, start a new run "
+            "with `policies.main.load` set to an exported folder.",
         )
 
 
 def read_state(place: Path) -> dict[str, Any]:
-    """What a checkpoint says of itself.
+    """The description of a checkpoint: iteration, counters and policies.
 
-    Raises: CheckpointError, if it is none.
+    Raises: CheckpointError, if the folder is no checkpoint.
     """
     try:
         return dict(json.loads((place / STATE).read_text()))
@@ -131,7 +131,7 @@ def read_state(place: Path) -> dict[str, Any]:
 
 
 def load_policy(place: Path, name: str, policy: Any) -> None:
-    """Put the weights of one policy back.
+    """Load the weights of one policy.
 
     Raises: CheckpointError, as `load_checkpoint`.
     """
@@ -146,21 +146,21 @@ def load_policy(place: Path, name: str, policy: Any) -> None:
         raise CheckpointError(
             where=f"{place}, policy {name}",
             what=f"the checkpoint is of another architecture: {'; '.join(differing)}.",
-            remedy="Resume with the recipe it was made with (recipe.json in the run folder), or start a new run.",
+            remedy="Resume with the recipe of the run (recipe.json in the run folder), or start a new run.",
         )
     load_weights(policy.module, _read(load_file, place / f"{name}.safetensors"))
     policy.weights_changed(int(state["policies"][name]["version"]))
 
 
 def _read(load: Callable[[Path], Any], path: Path) -> Any:
-    """Raises: CheckpointError, if the file is missing or damaged."""
+    """The content of a file. Raises: CheckpointError, if the file is missing or damaged."""
     try:
         return load(path)
     except (OSError, ValueError, RuntimeError, EOFError, SafetensorError, UnpicklingError) as error:
         raise CheckpointError(
             where=str(path),
             what=f"it cannot be read: {error}.",
-            remedy="Remove the folder of this checkpoint; `--resume` then goes on from the one before.",
+            remedy="Remove the folder of this checkpoint; `--resume` then continues from the one before.",
         ) from error
 
 
@@ -169,7 +169,7 @@ def _load_safely(path: Path) -> Any:
 
 
 def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """The state as separate contiguous tensors of the CPU: tied weights are written twice, which loads the same."""
+    """The state of a module as separate contiguous CPU tensors. Tied weights are written twice, which is harmless."""
     return {
         name: whole(tensor.detach()).to("cpu", copy=True).contiguous() for name, tensor in module.state_dict().items()
     }

@@ -1,4 +1,4 @@
-"""The collector: gives each iteration its episodes, which are played when they are asked for."""
+"""The collector plays the episodes of each iteration when the loop asks for them."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ Weights = Mapping[str, tuple[int, Mapping[str, Tensor]]]  # policy → version a
 
 
 class Collector(Experience):
-    """Plays an iteration's episodes when it comes, all with the weights it begins with.
+    """Plays the episodes of an iteration, all with the weights at its start.
 
-    With `training.lag` or `training.actor_noise` copies of the policies act: their weights are so many updates old, or
-    off by noise, as an engine of low precision has it. What age and mismatch do to learning can so be studied without a
-    clock, with numbers that repeat exactly.
+    With `training.lag` or `training.actor_noise` copies of the policies act. Their weights are `lag` updates old, or
+    differ by noise as in an engine of low precision. So a study of staleness and mismatch gives the same numbers each
+    time.
 
     Attributes:
         setup: of the run, with the policies that learn.
-        acting: what plays: the same, or one with copies of the policies, an engine and a runner of their own.
+        acting: the setup that plays: the same, or one with copies of the policies and its own engine and runner.
     """
 
     def __init__(self, setup: RunSetup, *, copies: bool = False) -> None:
         """
         Args:
-            setup: of the run; sampler and strategies are those of its settings.
-            copies: let copies act whatever the settings say.
+            setup: of the run; its settings name the sampler and the strategies.
+            copies: let copies act, also without `lag` and `actor_noise`.
         """
         settings: RunSettings = setup.settings
         self._settings, self._sampler = settings, settings.sampler.started()
         self._bound = [strategy.started() for strategy in settings.strategy]
         self.strategies: list[Any] = [strategy.state or strategy for strategy in self._bound]
-        self._lock = threading.Lock()  # plays may be asked for from a thread of its own
+        self._lock = threading.Lock()  # another thread may ask for plays
         self._past: deque[Weights] = deque(maxlen=settings.training.lag + 1)
         self.setup = setup
         copies = copies or bool(settings.training.lag or settings.training.actor_noise)
@@ -67,23 +67,23 @@ class Collector(Experience):
             setup=self.acting,
         )
         kept = runner.perform(plays, self.strategies, rollout)
-        played = sorted(rollout.played, key=lambda t: (t.group, t.sample))  # whoever ended first
+        played = sorted(rollout.played, key=lambda t: (t.group, t.sample))  # not in the order in which they ended
         return Batch(kept=kept, played=played, metrics=rollout.metrics)
 
     @property
     def instruction(self) -> str | None:  # type: ignore[override]
-        """What a strategy that holds an instruction says to every policy in evaluations."""
+        """The instruction of a strategy that has one; evaluations give it to every policy."""
         return next((text for strategy in self._bound if (text := strategy.can("instruction"))), None)
 
     def publish(self, batch: Batch, number: int) -> dict[str, float]:
-        """Let a sampler with state see how its tasks went. Where copies act, note the weights for later iterations."""
+        """Let a sampler with state learn from the batch. If copies act, store the weights for later iterations."""
         metrics = self.learn(batch, number)
         if self.acting is not self.setup:
             self._note_weights()
         return metrics
 
     def learn(self, batch: Batch, number: int) -> dict[str, float]:
-        """Let a sampler with state see how its tasks went; its metrics."""
+        """Let a sampler with state learn from the episodes of its tasks. Returns its metrics."""
         learn = self._sampler.can("learn")
         with self._lock:
             return dict(learn(batch.played, number)) if learn is not None else {}
@@ -92,22 +92,22 @@ class Collector(Experience):
         self._past.append({n: (p.version, copy.deepcopy(p.module.state_dict())) for n, p in self._learners.items()})
 
     def close(self) -> None:
-        """End the workers of a runner that is its own, and its engine; those of the run are closed with the run."""
+        """Close the collector's own runner and engine, if copies act. The run closes its own runner and engine."""
         if self.acting is not self.setup:
             self.acting.runner.close()
             if self.acting.engine is not None:
                 self.acting.engine.shutdown()
 
-    # ---- which plays an iteration has -----------------------------------------------------------------------
+    # ---- the plays of an iteration --------------------------------------------------------------------------
     def plays(self, step: int) -> list[Play]:
-        """Of iteration `step`: the sampler's tasks, each as a group."""
+        """The plays of iteration `step`: a group for each task of the sampler."""
         return self._drawn(step, self._settings.rollout.tasks, self._settings.seed, first=0)
 
     def more(self, step: int, *, first: int | None = None) -> Callable[[int], list[Play]]:
-        """Gives further groups of iteration `step`, others at each call.
+        """A function that gives further groups of iteration `step`, new ones at each call.
 
         Args:
-            first: number of the first of them; None: they follow those of the iteration itself.
+            first: number of the first further group; None: the number after the groups of the iteration itself.
         """
         given = self._settings.rollout.tasks if first is None else first
 
@@ -138,12 +138,12 @@ class Collector(Experience):
         return {name: policy for name, policy in self.setup.policies.items() if policy.module is not None}
 
     def follow(self) -> None:
-        """Let the copies act with the learners' present weights."""
+        """Give the learners' present weights to the copies."""
         for name, policy in self._learners.items():
             self._hand_over(name, policy.version, policy.module.state_dict())
 
     def _prepare_copies(self, step: int) -> None:
-        """Give the copies their weights for this iteration; the first ones act with those of the start."""
+        """Give the copies their weights for this iteration; in the first iterations, those of the start."""
         if not self._past:
             self._note_weights()
         noise = self._settings.training.actor_noise
@@ -153,10 +153,10 @@ class Collector(Experience):
             self._disturb(noise, seed=derive(self._settings.seed, "actors", step))
 
     def _hand_over(self, name: str, version: int, state: Mapping[str, Tensor], *, again: bool = False) -> None:
-        """Let a copy act with these weights.
+        """Load these weights into a copy.
 
         Args:
-            again: even if they are of the version that acts already.
+            again: load them even if the copy already has this version.
         """
         acting = self.acting.policies[name]
         if again or acting.version != version:
@@ -164,7 +164,7 @@ class Collector(Experience):
             acting.weights_changed(version)
 
     def _disturb(self, share: float, *, seed: int) -> None:
-        """Add noise to every tensor of the acting weights: normal, with this share of the tensor's own deviation."""
+        """Add normal noise to every tensor of the copies, with this share of the tensor's standard deviation."""
         draw = torch.Generator().manual_seed(seed % 2**63)
         for name in self._learners:
             acting = self.acting.policies[name]
@@ -176,24 +176,24 @@ class Collector(Experience):
 
     # ---- checkpoints ------------------------------------------------------------------------------------------
     def stateful(self) -> dict[str, Any]:
-        """The runner, the sampler, the strategies, and itself where copies act: what of them has a state."""
+        """Those of runner, sampler and strategies that have a state, and the collector itself if copies act."""
         held = {"runner": self.setup.runner, "sampler": self._sampler.state}
         held |= {f"strategy.{place}": one.state for place, one in enumerate(self._bound)}
         own = {"supply": self} if self.acting is not self.setup else {}  # its name in checkpoints
         return {name: one for name, one in held.items() if hasattr(one, "state_dict")} | own
 
     def state_dict(self) -> dict[str, Any]:
-        """The weights of the last updates."""
+        """The stored weights of earlier updates."""
         return {"past": [{n: [version, dict(state)] for n, (version, state) in w.items()} for w in self._past]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with them."""
+        """Load the stored weights."""
         self._past.clear()
         self._past.extend({n: (int(kept[0]), kept[1]) for n, kept in w.items()} for w in state["past"])
 
 
 def _with_copies(setup: RunSetup, settings: RunSettings) -> RunSetup:
-    """The setup with copies of the policies that have weights, and with an engine and a runner of their own."""
+    """The setup with copies of the policies that have weights, and with a new engine and runner for them."""
     policies = {name: p.clone() if p.module is not None else p for name, p in setup.policies.items()}
     engine = connect_engine(policies, setup.device, settings.engine)
     roles = {name: dataclasses.replace(role, policy=policies[role.policy.name]) for name, role in setup.roles.items()}

@@ -1,4 +1,4 @@
-"""Experience from files: pairs, demonstrations, and episodes that were played elsewhere."""
+"""Experience from files: preference pairs, demonstrations and stored episodes."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Dataset(Experience):
     """Learn from the records of a file instead of playing.
 
     The file holds pairs, demonstrations or stored episodes (`palaestra.store.records.read_records` lists the columns).
-    Every record is told to sessions of the run's own policies, so that tokenizer, chat template and context are theirs,
-    and is a group of its own. Which records an iteration has depends on its number and the run's seed alone.
+    Every record is repeated in sessions of the run's policies, with their tokenizer, chat template and context.
+    Each record is one group. The records of an iteration depend only on its number and the run's seed.
     """
 
     provides = frozenset({"outcome", "pair"})
@@ -43,9 +43,9 @@ class Dataset(Experience):
         """
         Args:
             path: of the file, from the working folder; `dpo/pairs.jsonl` is a file in the folder of a system.
-            batch: records of an iteration. Higher: smoother gradients, fewer updates of one pass over the file.
-            shuffle: another order in each pass.
-            agent: the role that conversations are of; None: the only one.
+            batch: records of an iteration. Higher: smoother gradients, fewer updates in one pass over the file.
+            shuffle: use a new random order in each pass over the file.
+            agent: the role whose conversations the file holds; None: the only role.
 
         Raises: RecipeError, without such a file, or beside a strategy; InvalidData, for a record that cannot be read.
         """
@@ -53,18 +53,18 @@ class Dataset(Experience):
             raise RecipeError(
                 where=WHERE,
                 what="nothing is played, so a strategy would do nothing.",
-                remedy="Leave `strategy` out.",
+                remedy="Leave `strategy` out of the recipe.",
             )
         found = next((place for place in (Path(path), PACKAGE / "systems" / path) if place.is_file()), None)
         if found is None:
-            raise RecipeError(where=f"{WHERE}, path", what=f"there is no file {path}.", remedy="Give its path.")
+            raise RecipeError(where=f"{WHERE}, path", what=f"there is no file {path}.", remedy="Correct the path.")
         roles = [name for name in setup.roles if name != "*"]
         self.records = read_records(found, agent or (roles[0] if len(roles) == 1 else None))
         self._setup, self._seed, self._shuffle = setup, setup.settings.seed, shuffle
         self._batch = min(batch, len(self.records))
 
     def collect(self, number: int) -> Batch:
-        """The records of this iteration; those that do not fit a policy's context are left out and counted.
+        """The records of this iteration. Records that do not fit a policy's context are left out and counted.
 
         Raises: InvalidData, if none fits.
         """
@@ -80,26 +80,26 @@ class Dataset(Experience):
             raise InvalidData(
                 where=WHERE,
                 what=f"none of the {len(drawn)} records of iteration {number} fits the policy's context.",
-                remedy="Raise the context of the policy, or shorten the records.",
+                remedy="Use a policy with a longer context, or shorten the records.",
             )
         passes = (number + 1) * self._batch / len(self.records)
         return Batch(kept=kept, played=[], metrics={"dataset/passes": passes, "dataset/too_long": float(too_long)})
 
     def _drawn(self, number: int) -> list[Record]:
-        """The records of this iteration; passes over the file follow each other without a gap."""
+        """The records of this iteration. An iteration may hold the end of one pass and the start of the next."""
         size = len(self.records)
         places = range(number * self._batch, (number + 1) * self._batch)
         orders = {which: self._order(which) for which in {place // size for place in places}}
         return [self.records[orders[place // size][place % size]] for place in places]
 
     def _order(self, which: int) -> list[int]:
-        """The order of one pass."""
+        """The order of the records in pass number `which`."""
         size = len(self.records)
         draw = np.random.default_rng(derive(self._seed, "dataset", which))
         return draw.permutation(size).tolist() if self._shuffle else list(range(size))
 
     def _told(self, trajectory: Trajectory, group: str) -> Trajectory:
-        """The episode as the run's policies read and write it. Raises: ContextFull, if it does not fit a context."""
+        """The episode with the token ids of the run's policies. Raises: ContextFull, if it does not fit a context."""
         opened = opening(self._setup)
         sessions: dict[tuple[str, int], Session] = {}
         steps: list[Step] = []
@@ -116,11 +116,11 @@ class Dataset(Experience):
         return replace(trajectory, group=group, steps=steps, next_prompts=next_prompts)
 
     def _step(self, step: Step, session: Session) -> Step:
-        """The step with the ids of who plays its role; log-probabilities stay where the response has the same ids."""
+        """The step with the ids of its role's policy. Log-probabilities are kept if the response has the same ids."""
         try:
             response = session.record(step.observation, step.action)
         except EpisodeFailure as failure:
-            if failure.boundary == "engine":  # its first prompt leaves no room
+            if failure.boundary == "engine":  # the first prompt fills the context
                 raise ContextFull from None
             raise
         same = step.action.logprobs is not None and np.array_equal(step.action.tokens, response.action.tokens)

@@ -1,6 +1,6 @@
 """The loop: experience → table → rewards → selection → columns → advantages → weights → learners → publish.
 
-`prepare` holds the stages of one iteration, `Trainer.iterate` the iteration around them, `Trainer.run` the run.
+`prepare` runs the stages of one iteration, `Trainer.iterate` the whole iteration, and `Trainer.run` all iterations.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from palaestra.training.stages import Stages, assign_credit, learned_from, weigh
 def prepare(
     batch: Batch, stages: Stages, iteration: Iteration, *, several_updates: bool, strict: bool = False
 ) -> StepTable:
-    """Run every stage on the trajectories that the batch keeps. Returns the table, which becomes the batch's.
+    """Run every stage on the trajectories that the batch keeps. Returns the table, which the batch then holds.
 
     Args:
-        iteration: its rows are filled in here.
+        iteration: `prepare` sets its rows.
         several_updates: whether the iteration makes several updates, or learns from episodes of older weights.
         strict: refuse rows that occur twice without a column `row_weight`.
     """
@@ -64,12 +64,12 @@ def prepare(
 
 @dataclass(kw_only=True)
 class Trainer:
-    """One run in motion. `training.start.train` makes it; `run` takes it to its end.
+    """A run of training. `training.start.train` makes it and calls `run`.
 
     Attributes:
-        learners: by their names in checkpoints, in the order in which they update: the stages' parts with state, then
-            the recipe's learners.
-        step: iterations that are done. saved: those that a checkpoint holds.
+        learners: by their names in checkpoints, in the order of their updates: the stages' parts with state, then the
+            recipe's learners.
+        step: number of finished iterations. saved: number of iterations in the newest checkpoint.
         counters: environment steps, tokens and updates so far.
     """
 
@@ -92,7 +92,7 @@ class Trainer:
         self.teamwork = Teamwork(self.setup.team, self.settings.training.max_empty)
 
     def run(self) -> None:
-        """Train to the last iteration, or until the panel's score is as good as the recipe asks."""
+        """Train to the last iteration, or until the panel's score reaches `training.stop_at`."""
         training, every = self.settings.training, self.settings.evaluation.every
         if self.step == 0 and not self.log.last_evaluation:
             self.evaluate()
@@ -109,7 +109,7 @@ class Trainer:
             self.save()
 
     def iterate(self) -> dict[str, float]:
-        """One iteration: collect, run the stages, let the learners learn, publish the weights, log."""
+        """One iteration: collect, run the stages, update the learners, publish the weights, log. Returns metrics."""
         began, iteration = time.perf_counter(), self.iteration()
         batch = self.experience.collect(self.step)
         collected = time.perf_counter()
@@ -134,7 +134,7 @@ class Trainer:
         return metrics | updated
 
     def iteration(self) -> Iteration:
-        """What parts may know of the iteration that begins."""
+        """The `Iteration` that starts now, for the parts."""
         return Iteration(
             policies=self.setup.trained,
             number=self.step,
@@ -147,26 +147,26 @@ class Trainer:
         )
 
     def count(self, played: Sequence[Trajectory]) -> None:
-        """Budget spent: environment steps and generated tokens, failed episodes included; and updates made."""
+        """Add this iteration's environment steps, generated tokens (failed episodes included) and updates."""
         steps, tokens = spent(played)
         self.counters[ENVIRONMENT_STEPS] += steps
         self.counters["tokens"] += tokens
         self.counters[UPDATES] += sum(learner.made for learner in self.learners.values())
 
     def evaluate(self) -> None:
-        """Play the panel, write it down."""
+        """Play the panel, and log its result."""
         evaluation, played = self.panel.play()
         self.log.append_evaluation(self.step, evaluation.metrics() | self.counters)
         self.episodes.append(self.step, f"eval/{evaluation.name}", played[: self.settings.training.save_episodes])
         self.progress.evaluation(self.step, evaluation)
 
     def reached(self) -> bool:
-        """Whether the last evaluation is as good as the recipe asks."""
+        """Whether the last evaluation reaches `training.stop_at`."""
         goal, written = self.settings.training.stop_at, self.log.last_evaluation
         return goal is not None and bool(written) and self.panel.score(written) >= goal
 
     def save(self) -> None:
-        """Write a checkpoint; of several processes, one does."""
+        """Write a checkpoint. With several processes, rank 0 writes it."""
         self.log.sync()
         self.saved = self.step
         if self.setup.ranks.main:
@@ -176,7 +176,7 @@ class Trainer:
             give_slices(self.state)
 
     def resume(self, place: Path) -> None:
-        """Go back to a checkpoint; the logs forget what came after it."""
+        """Continue from a checkpoint. Later lines are removed from the logs."""
         self.step, self.counters = load_checkpoint(place, self.state)
         self.saved = self.step
         self.log.truncate(self.step)

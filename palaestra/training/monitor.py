@@ -1,4 +1,4 @@
-"""Monitor: what a run tells of itself, and what stops it: metrics, teams, guards, progress, held-out panels."""
+"""Monitoring of a run: metrics, checks that stop it, progress on the terminal, and held-out panels."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from palaestra.training.settings import RunSettings, TrainingSettings
 
 # ---- metrics --------------------------------------------------------------------------------------------
 def measure(batch: Batch, policies: Mapping[str, Any], roles: Sequence[str] = ()) -> dict[str, float]:
-    """Rewards, turns, tokens, stop reasons, signal; per agent where there are several.
+    """Metrics of one iteration: rewards, turns, tokens, stop reasons and signal, and those of each of several agents.
+
+    Results are means over the episodes that are over. They are left out if no episode is over. If nothing was played,
+    they are of the episodes that the update learns from.
 
     Args:
-        roles: that ought to act.
-
-    Results are those of episodes that are over: where an iteration ends none, they are left out. Where nothing was
-    played they are those of the episodes that are learned from.
+        roles: the roles that should act.
     """
     played = batch.played or batch.kept
     not_failed = [t for t in played if t.stop is not StopReason.ERROR]
@@ -64,7 +64,7 @@ def measure(batch: Batch, policies: Mapping[str, Any], roles: Sequence[str] = ()
 
 
 def generated(trajectory: Trajectory) -> list[Step]:
-    """The steps of this iteration: all but those of an earlier one, where it was suspended, and a branch's copies."""
+    """The steps that this iteration generated, without those of an earlier iteration and those that a branch copied."""
     return [step for step in trajectory.steps if step.marks.fresh in (None, 1.0) and not step.marks.copied]
 
 
@@ -75,8 +75,7 @@ def spent(played: Sequence[Trajectory]) -> tuple[int, int]:
 
 
 def _weights(batch: Batch) -> dict[str, float]:
-    """Of the tokens that count, also rejected ones: the largest weight, and how many equal ones would average as well,
-    as a share of them."""
+    """The largest weight of the tokens that count, and their effective sample size (Σw)² / Σw² as a share of them."""
     counted = batch.table["weight"][batch.table["counts"] > 0].double()
     if not bool((counted > 0).any()):
         return {}
@@ -104,13 +103,13 @@ def _results(over: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def _calls(played: Sequence[Trajectory]) -> dict[str, float]:
-    """Tool calls that were made in this iteration, where the environment tells of any; copies are not made again."""
+    """The number of tool calls of this iteration, without copies; nothing if no step reports tool calls."""
     infos = [s.info["tool_call"] for t in played for s in generated(t) if "tool_call" in s.info]
     return {"tools/calls": float(sum(infos))} if infos else {}
 
 
 def _tools(over: Sequence[Trajectory]) -> dict[str, float]:
-    """Where the environment tells of tool calls: calls an episode and the share of them that failed, by result."""
+    """Tool calls per episode and the share of calls that failed, separately for solved and failed episodes."""
     metrics: dict[str, float] = {}
     for name, episodes in (
         ("solved", [t for t in over if t.outcome == 1]),
@@ -127,7 +126,7 @@ def _tools(over: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def prompt_lengths(trajectory: Trajectory) -> list[int]:
-    """Tokens that a policy had before it at each step: all of its segment so far; 0 for policies without tokens."""
+    """The prompt length at each step: all tokens of its segment so far; 0 for policies without tokens."""
     length: dict[tuple[str, int], int] = defaultdict(int)
     lengths = []
     for step in trajectory.steps:
@@ -150,21 +149,20 @@ def _versions(not_failed: Sequence[Trajectory], policies: Mapping[str, Any]) -> 
 
 # ---- signal -----------------------------------------------------------------------------------------------
 def signal_metrics(table: StepTable) -> dict[str, float]:
-    """Whether there is something to learn from, of the rows that weigh.
+    """Metrics of the advantages, over rows of positive weight. They show whether there is anything to learn from.
 
         advantage/nonzero                      share of rows with an advantage other than 0
         advantage/mean, advantage/std          a row's advantage is the mean over its tokens
 
-    And with several agents, for each of them:
+    With several agents, also for each of them:
 
         agent/<name>/advantage/mean, …/std     of its rows
         agent/<name>/return/shift              (mean of its returns − mean of all) / deviation of all, returns centered
                                                in their group
         agent/<name>/return/variance_ratio     variance of its returns / variance of all, centered likewise. Under a
                                                baseline for all agents its mean square advantage is this + shift²
-        agent/<name>/return/own_shift, …/own_variance_ratio     the same of what each agent earned itself in the
-                                               trajectory; what counts where an estimator's `returns` are [trajectory,
-                                               agent]
+        agent/<name>/return/own_shift, …/own_variance_ratio     the same for each agent's own rewards in the
+                                               trajectory, which estimators with `returns: [trajectory, agent]` use
     """
     total = torch.zeros(len(table), dtype=torch.float64).index_add_(0, table.token_row, table["advantage"].double())
     row, counts = total / table["token_count"], table.row_weight > 0
@@ -188,7 +186,7 @@ def signal_metrics(table: StepTable) -> dict[str, float]:
 
 
 def _against(own: Tensor, everyone: Tensor) -> tuple[float, float]:
-    """How far one's mean lies from that of all, in deviations of all; and the ratio of the variances."""
+    """The distance of an agent's mean from the mean of all, in deviations of all; and the ratio of the variances."""
     mean, std = _moments(everyone)
     own_mean, own_std = _moments(own)
     scale = std or 1.0
@@ -196,7 +194,7 @@ def _against(own: Tensor, everyone: Tensor) -> tuple[float, float]:
 
 
 def _moments(values: Tensor) -> tuple[float, float]:
-    """Mean and population deviation; 0 and 0 of nothing."""
+    """Mean and population standard deviation; 0 and 0 without values."""
     if not len(values):
         return 0.0, 0.0
     return float(values.double().mean()), float(values.double().std(correction=0))
@@ -207,7 +205,7 @@ NEARLY_ALL = 0.95  # of a team's tokens
 
 
 def team_metrics(played: Sequence[Trajectory], roles: Sequence[str] = ()) -> dict[str, float]:
-    """Per role, over all episodes that did not fail, whether it acted in them or not.
+    """Metrics of each role, over all episodes that did not fail, including those in which it did not act.
 
         agent/<role>/calls/mean     acts per episode           agent/<role>/active        share of episodes it acted in
         agent/<role>/tokens/mean    tokens per episode         agent/<role>/tokens/share  of all tokens of the team
@@ -216,8 +214,8 @@ def team_metrics(played: Sequence[Trajectory], roles: Sequence[str] = ()) -> dic
         agent/<role>/turns/mean     acts in an episode it acted in
 
     Args:
-        played: steps of opponents are left out.
-        roles: that ought to act; one that never does has zeros. A single role gives nothing.
+        played: the episodes; steps of opponents are left out.
+        roles: the roles that should act; one that never acts gets zeros. A single role gives no metrics.
     """
     not_failed = [t for t in played if t.stop is not StopReason.ERROR]
     acts: dict[str, list[list[Step]]] = {role: [[] for _ in not_failed] for role in roles}
@@ -252,10 +250,10 @@ def team_metrics(played: Sequence[Trajectory], roles: Sequence[str] = ()) -> dic
 
 @dataclass(slots=True)
 class Teamwork:
-    """Says so once when a role falls silent, comes back, or takes nearly all tokens of the team.
+    """Reports once when a role stops acting, acts again, or takes nearly all tokens of the team.
 
     Attributes:
-        roles: that ought to act. patience: iterations after which a role that never acted ends the run.
+        roles: the roles that should act. patience: a role that has not acted once in so many iterations ends the run.
     """
 
     roles: Sequence[str]
@@ -266,7 +264,7 @@ class Teamwork:
     iterations: int = 0
 
     def check(self, metrics: Mapping[str, float]) -> list[str]:
-        """Lines to be shown after an iteration with these metrics.
+        """The lines to show after an iteration with these metrics.
 
         Raises: NoSignal, for a role that has not acted once in `patience` iterations.
         """
@@ -288,7 +286,7 @@ class Teamwork:
         if never and self.iterations >= self.patience:
             raise NoSignal(
                 where=f"role {never[0]}, {self.iterations} iterations",
-                what="it has never acted, so nothing can be learned about it.",
+                what="it has never acted, so its policy cannot learn.",
                 options=sorted(self.acted),
                 remedy="Look at the program with `palaestra play`, or leave the role out of `agents`.",
             )
@@ -302,20 +300,21 @@ class Teamwork:
 
 
 # ---- guards ---------------------------------------------------------------------------------------------
-SOLVED = 0.999  # mean outcome from which on an empty update is no fault
+SOLVED = 0.999  # from this mean outcome on, iterations without signal do not stop the run
 
 
 class Guard:
-    """Counts failed episodes, and iterations in a row without an advantage; the latter is kept in checkpoints."""
+    """Stops a run with too many failed episodes, or too many iterations in a row without signal."""
 
     def __init__(self, settings: TrainingSettings) -> None:
         self._settings = settings
         self._empty = 0
 
     def finished(self, played: Sequence[Trajectory]) -> list[Trajectory]:
-        """Episodes that did not fail and have steps; failed ones are kept out of the update.
+        """The episodes that did not fail and have steps. The update learns from no other.
 
-        Raises: PalaestraError, if all of them, or more than `training.max_failed`, failed.
+        Raises: PalaestraError, if all episodes, or a larger share than `training.max_failed`, failed; NoSignal, if no
+            episode has a step.
         """
         failed = [t for t in played if t.stop is StopReason.ERROR]
         if failed and (len(failed) == len(played) or len(failed) > self._settings.max_failed * len(played)):
@@ -323,7 +322,7 @@ class Guard:
             raise PalaestraError(
                 where=f"rollout, task {failed[0].task.content_hash}",
                 what=f"{len(failed)} of {len(played)} episodes failed. The first:\n\n{first.message if first else ''}",
-                remedy="Mend the cause, or raise `training.max_failed` to train on what is left.",
+                remedy="Correct the cause, or raise `training.max_failed` to train on the other episodes.",
             )
         whole = [t for t in played if t.stop is not StopReason.ERROR and t.steps]
         if not whole:
@@ -331,9 +330,9 @@ class Guard:
         return whole
 
     def learned(self, batch: Batch, signal: bool) -> None:
-        """Note whether this iteration had a signal, such as an advantage, to learn from.
+        """Record whether this iteration had a signal, such as an advantage other than 0.
 
-        Raises: NoSignal, after `training.max_empty` iterations in a row without any.
+        Raises: NoSignal, after `training.max_empty` iterations in a row without signal.
         """
         self._empty = 0 if signal else self._empty + 1
         if self._empty < self._settings.max_empty:
@@ -356,11 +355,11 @@ class Guard:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run goes on counting from, as JSON values."""
+        """The number of iterations in a row without signal, as JSON values."""
         return {"empty": self._empty}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on counting; a checkpoint of an earlier version has nothing, which is 0."""
+        """Continue to count from `state`; a checkpoint of an earlier version lacks the number, which counts as 0."""
         self._empty = int(state.get("empty", 0))
 
 
@@ -373,11 +372,11 @@ SHOWN = {
     "policy/grad_norm": "gradient",
     "mismatch/kl": "mismatch",
 }
-EVERY = 10.0  # seconds between lines where the output is not a terminal
+EVERY = 10.0  # seconds between lines if the output is not a terminal
 
 
 class Progress:
-    """A live table on a terminal, a line every few seconds elsewhere, nothing when quiet."""
+    """Shows a live table on a terminal, else a line every few seconds; nothing if `quiet`."""
 
     def __init__(self, *, total: int, quiet: bool = False) -> None:
         self._total, self._quiet = total, quiet
@@ -398,25 +397,25 @@ class Progress:
             self._live = None
 
     def note(self, text: str) -> None:
-        """One line."""
+        """Show one line."""
         if not self._quiet:
             self._console.print(text, highlight=False, soft_wrap=True)
 
     def phase(self, what: str, done: int, of: int) -> None:
-        """How far a phase before the loop has come."""
+        """Show the progress of a phase before the loop, such as the warm start."""
         if self._live is not None:
             self._live.update(f"{what} {done}/{of}")
         elif self._due() or done == of:
             self.note(f"{what} {done}/{of}")
 
     def evaluation(self, step: int, evaluation: Evaluation) -> None:
-        """The result of a panel."""
+        """Show the result of a panel."""
         self.note(f"[{self._clock()}] iteration {step}: {interval_line(evaluation)}")
         if evaluation.failed:
             self.note(failure_line(evaluation))
 
     def iteration(self, step: int, metrics: Mapping[str, float], seconds: Mapping[str, float]) -> None:
-        """The numbers of one iteration."""
+        """Show the numbers of one iteration."""
         shown = {label: value for key, label in SHOWN.items() if (value := _over_policies(metrics, key)) is not None}
         if self._live is not None:
             table = Table("iteration", *shown, "rollout s", "update s", box=None)
@@ -443,7 +442,7 @@ class Progress:
 
 
 def _over_policies(metrics: Mapping[str, float], key: str) -> float | None:
-    """A number of the only policy, or the mean over several, each of which has it under its name."""
+    """A metric of the only policy, or the mean over several policies, whose metrics carry their names."""
     if key in metrics:
         return metrics[key]
     own = re.compile(rf"policy/[^/]+/{re.escape(key.removeprefix('policy/'))}")
@@ -453,12 +452,12 @@ def _over_policies(metrics: Mapping[str, float], key: str) -> float | None:
 
 # ---- panels ---------------------------------------------------------------------------------------------
 class Panel:
-    """Held-out tasks and the runner that plays them; `close` it at the end, since the runner may be its own."""
+    """Held-out tasks and the runner that plays them. Call `close` at the end, since the panel may own its runner."""
 
     def __init__(self, settings: RunSettings, setup: RunSetup, experience: Experience | None = None) -> None:
         """
         Args:
-            experience: its `instruction` is what the panel is played under.
+            experience: its `instruction` is given to every policy of the panel.
 
         Raises: InvalidData, if the panel is empty or its committed hash does not fit.
         """
@@ -487,13 +486,13 @@ class Panel:
                 self._runner = SharedRunner(self._own, setup.ranks)
 
     def close(self) -> None:
-        """End the runner's workers, if it is the panel's own; that of the run is closed with the run."""
+        """Close the panel's own runner, if it has one. The run closes its own runner."""
         if self._own is not None:
             self._own.close()
             self._own = None
 
     def play(self) -> tuple[Evaluation, list[Trajectory]]:
-        """One episode of each task."""
+        """Play one episode of each task."""
         said = None if self._experience is None else self._experience.instruction
         plays = [
             Play(
@@ -509,5 +508,5 @@ class Panel:
         return summarize(played, name=self.name), played
 
     def score(self, written: Mapping[str, Any]) -> float:
-        """The number of a logged evaluation that `training.stop_at` is compared with."""
+        """The score of a logged evaluation, which is compared with `training.stop_at`."""
         return float(written.get(f"eval/{self.name}/{self._settings.metric}") or 0.0)

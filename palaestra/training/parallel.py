@@ -1,8 +1,8 @@
-"""Parallel: how several processes train one run together. Each plays its share of the episodes, evaluates and
-backpropagates its share of the micro-batches; tables, stages and optimizer steps are the same on every rank.
+"""Training of one run by several processes. Each rank plays its share of the episodes, and evaluates and backpropagates
+its share of the micro-batches. Tables, stages and optimizer steps are the same on every rank.
 
-Start it as any program of torch: `torchrun --nproc-per-node 2 -m palaestra train RECIPE`. With one process nothing here
-does anything.
+Start it as any distributed program of torch: `torchrun --nproc-per-node 2 -m palaestra train RECIPE`. With one process
+this module changes nothing.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from palaestra.store.episodes import from_json, to_json
 from palaestra.store.folder import EVALUATIONS, METRICS, RunFolder
 from palaestra.training.settings import RunSettings
 
-BUCKET = 2**25  # numbers that are summed by one message
+BUCKET = 2**25  # the most numbers that one message sums
 LAUNCHED_BY = ("RANK", "WORLD_SIZE", "MASTER_ADDR")  # variables that torchrun sets
 
 
 @contextmanager
 def joined(settings: RunSettings) -> Iterator[Ranks]:
-    """The ranks of this run: one process, or those that torchrun has started, while entered.
+    """A context with the ranks of this run: one process, or those that torchrun has started.
 
     Raises: RecipeError, for a recipe that several processes cannot run.
     """
@@ -55,31 +55,36 @@ def joined(settings: RunSettings) -> Iterator[Ranks]:
 
 
 def device_of_rank(name: str) -> str:
-    """The device of this process: `cuda` alone is the one of its number on this machine."""
+    """The device of this process: `cuda` without a number becomes the device of its local rank."""
     return f"cuda:{os.environ['LOCAL_RANK']}" if name == "cuda" and "LOCAL_RANK" in os.environ else name
 
 
 def refuse_alone(settings: RunSettings) -> None:
-    """Raises: RecipeError, for what one process must do alone."""
+    """Refuse a recipe with a choice that needs a single process. Raises: RecipeError."""
     refused = [
-        (f"strategy: {part.name}", "it branches off from episodes, whose sessions live in one process")
+        (f"strategy: {part.name}", "it branches off from episodes, whose sessions are in one process")
         for part in settings.strategy
         if "fork" in part.part.uses
     ]
     if settings.training.max_staleness:
         where = f"training.max_staleness: {settings.training.max_staleness}"
-        refused.append((where, "episodes that are played ahead are taken in the order in which they end"))
+        refused.append(
+            (
+                where,
+                "episodes that are played ahead are taken in the order in which they end, which differs between ranks",
+            )
+        )
     if not declared(settings.rollout.runner.part.target, "opens"):
         where = f"rollout.runner: {settings.rollout.runner.name}"
         refused.append((where, "it keeps episodes between the iterations, or plays all in lock step"))
     if settings.training.shard:
         refused += _refused_with_shards(settings)
     for where, why in refused:
-        raise RecipeError(where=where, what=f"{why}.", remedy="Train it with one process, or leave it out.")
+        raise RecipeError(where=where, what=f"{why}.", remedy="Train with one process, or leave this choice out.")
 
 
 def _refused_with_shards(settings: RunSettings) -> list[tuple[str, str]]:
-    """What does not go with `training.shard`, and why."""
+    """The choices of a recipe that do not go with `training.shard`, each with the reason."""
     training = settings.training
     own = [part.name for part in settings.learner if declared(part.part.target, "runs") is None]
     chosen = {
@@ -92,10 +97,11 @@ def _refused_with_shards(settings: RunSettings) -> list[tuple[str, str]]:
 
 
 def spread(policies: Iterable[Any], ranks: Ranks) -> None:
-    """Let each process hold a slice of the networks that these policies are trained through, and of what follows from
-    them. Policies on one network stay on one; a policy that names no `network` stays whole.
+    """Spread the networks of these policies over the ranks, so that each holds a slice of every weight.
 
-    Raises: PalaestraError, if ranks hold other weights.
+    Policies that share a network share it afterwards, too. A policy without `network` does not change.
+
+    Raises: PalaestraError, if the ranks have different weights.
     """
     if not ranks.in_step:
         return
@@ -111,17 +117,17 @@ def spread(policies: Iterable[Any], ranks: Ranks) -> None:
 
 
 class ProcessGroup(Ranks):
-    """The ranks of torch's process group, from the one that this process is."""
+    """The ranks of torch's process group, seen from this process."""
 
     def __init__(self, *, in_step: bool = False) -> None:
         self.rank, self.world, self.in_step = dist.get_rank(), dist.get_world_size(), in_step
 
     def texts(self, own: str) -> list[str]:
-        """What each rank has given, in the order of ranks, on every rank."""
+        """The text `own` of each rank, in the order of ranks. Every rank gets all of them."""
         return [raw.decode() for raw in self._bytes(own.encode())]
 
     def exchange(self, own: Mapping[int, Mapping[str, Tensor]]) -> dict[int, Mapping[str, Tensor]]:
-        """The named tensors that ranks have computed for numbered pieces of work, on the CPU of every rank."""
+        """The named tensors of all ranks, by number of the piece of work. Every rank gets all of them, on the CPU."""
         flat = {f"{piece}.{name}": t.detach().cpu().contiguous() for piece, of in own.items() for name, t in of.items()}
         pieces: dict[int, dict[str, Tensor]] = {piece: {} for piece in own}
         for raw in self._bytes(save(flat)):
@@ -136,8 +142,10 @@ class ProcessGroup(Ranks):
         return {key: sum(numbers.get(key, 0.0) for numbers in given) for numbers in given for key in numbers}
 
     def sum_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """Let each parameter's gradient be the sum over ranks. One that no rank has a gradient for keeps none."""
-        learning = [p for p in parameters if p.requires_grad and not is_spread(p)]  # of those torch has the sum
+        """Replace each parameter's gradient by its sum over ranks. Without a gradient on any rank it stays None."""
+        learning = [
+            p for p in parameters if p.requires_grad and not is_spread(p)
+        ]  # torch itself sums the gradients of spread ones
         has = torch.tensor([p.grad is not None for p in learning], dtype=torch.int32)
         dist.all_reduce(has)
         shared = [p for p, ranks in zip(learning, has.tolist(), strict=True) if ranks]
@@ -147,7 +155,7 @@ class ProcessGroup(Ranks):
         self.sum_tensors([p.grad for p in shared if p.grad is not None])
 
     def sum_tensors(self, tensors: Sequence[Tensor]) -> None:
-        """Let each tensor be its sum over ranks, in place; many small ones go by one message."""
+        """Replace each tensor by its sum over ranks, in place. One message carries many small tensors."""
         for bucket in _buckets(tensors):
             together = torch.cat([tensor.flatten() for tensor in bucket])
             dist.all_reduce(together)
@@ -166,7 +174,7 @@ class ProcessGroup(Ranks):
 
 
 def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """The tensors in lists of at most BUCKET numbers, each of one kind and one device."""
+    """The tensors in lists of at most BUCKET numbers, each list of one dtype and one device."""
     kinds: dict[tuple[Any, Any], list[Tensor]] = {}
     for tensor in tensors:
         bucket = kinds.setdefault((tensor.dtype, tensor.device), [])
@@ -179,21 +187,24 @@ def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 
 # ---- episodes ---------------------------------------------------------------------------------------------
 class SharedRunner:
-    """A runner whose episodes are played by all ranks: each plays its share, and every rank gets them all.
+    """A runner whose episodes all ranks play: each rank plays its share, and every rank gets all episodes.
 
-    A group is spread over ranks. Strategies run on every rank and decide the same, since they see the same episodes.
+    A group is divided among the ranks. Strategies run on every rank and decide the same, since they get the same
+    episodes.
     """
 
     def __init__(self, runner: Any, ranks: Ranks) -> None:
         self._runner, self._ranks = runner, ranks
 
     def collect(self, plays: Sequence[Play], **options: Any) -> list[Trajectory]:
-        """Play all; trajectories in the order of `plays`."""
+        """Play all plays. Returns the trajectories in their order."""
         return _gathered(self._runner.collect(self._ranks.own(plays), **options), self._ranks)
 
     def perform(self, plays: Sequence[Play], strategies: Sequence[Any], rollout: RolloutContext) -> list[Trajectory]:
-        """Play through strategies, the first outermost."""
-        one_at_a_time = asyncio.Lock()  # strategies ask in the same order on every rank, and so are answered
+        """Play through strategies, of which the first is the outermost."""
+        one_at_a_time = (
+            asyncio.Lock()
+        )  # ranks exchange episodes in the order of the calls, which is the same on every rank
 
         async def shared(plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
             async with one_at_a_time:
@@ -206,7 +217,7 @@ class SharedRunner:
         return self._runner.perform(plays, [*strategies, shared], rollout)  # type: ignore[no-any-return]
 
     def sampling(self, temperature: float | None = None) -> Any:
-        """As the runner's."""
+        """The sampling of the runner."""
         return self._runner.sampling(temperature)
 
     def close(self) -> None:
@@ -215,14 +226,14 @@ class SharedRunner:
 
 
 def _gathered(own: Sequence[Trajectory], ranks: Ranks) -> list[Trajectory]:
-    """The episodes of all ranks, in the order of the plays that `Ranks.own` has shared out."""
+    """The episodes of all ranks, in the order of the plays before `Ranks.own` divided them."""
     given = [json.loads(text) for text in ranks.texts(json.dumps([to_json(t, timed=True) for t in own]))]
     order = [of_rank[place] for place in range(max(map(len, given))) for of_rank in given if place < len(of_rank)]
     return [from_json(one) for one in order]
 
 
 def share_logs(folder: RunFolder, ranks: Ranks) -> None:
-    """Give every rank the lines that the first one has logged so far, since a run decides by its last evaluation."""
+    """Give every rank the logs of rank 0, since a run decides by its last evaluation."""
     written = {name: (folder / name).read_text() for name in (METRICS, EVALUATIONS) if (folder / name).exists()}
     for name, text in json.loads(ranks.texts(json.dumps(written))[0]).items():
         if not ranks.main:
@@ -230,7 +241,7 @@ def share_logs(folder: RunFolder, ranks: Ranks) -> None:
 
 
 def refuse_different(modules: Mapping[str, torch.nn.Module], ranks: Ranks) -> None:
-    """Raises: PalaestraError, if ranks begin with other weights: each must read the same files."""
+    """Refuse ranks that start with different weights. Raises: PalaestraError."""
     if ranks.world == 1:
         return
     sums = {name: float(sum(whole(p.detach()).double().sum() for p in m.parameters())) for name, m in modules.items()}

@@ -1,15 +1,15 @@
-"""Passes: which outputs of which policy an iteration computes, who reads them, and the columns that they fill.
+"""Passes: plans which outputs of each policy an iteration computes, and fills the columns with them.
 
-A part says in `reads` what it needs. A column `logprob_old` is the output `logprob` of the policy at the start of the
-update, `logprob_reference` that of the reference policy, `logprob` that of the policy in training. From the names alone
-this module plans at most three kinds of passes:
+A part declares in `reads` the columns that it needs. A column `logprob_old` is the output `logprob` of the policy at
+the start of the update, `logprob_reference` that of the reference policy, `logprob` that of the policy in training.
+From these names this module plans at most three kinds of passes:
 
     at the start     x_old, for parts of the table, and for losses if the iteration makes several updates
     reference        x_reference
     in each update   x, the only outputs that carry gradient
 
-With a single update on fresh episodes the policy at the start is the policy in training, so that a loss that reads
-`logprob_old` costs no pass of its own.
+With a single update on fresh episodes, the policy at the start is the policy in training. Then a loss that reads
+`logprob_old` needs no further pass.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from palaestra.data import Iteration, StepTable
 from palaestra.data.batches import micro_batches, token_index
 from palaestra.data.protocols import Samples
 
-METRICS = "metrics"  # what the log itself reads: entropy in each update
-UNSAID = ("value_old",)  # what a part of the table may read that does not say what it reads
+METRICS = "metrics"  # the reader of outputs that the log itself needs in each update
+UNSAID = ("value_old",)  # outputs that are computed for a part of the table without `reads`
 
 Readers = dict[str, tuple[str, ...]]
 
@@ -38,9 +38,9 @@ class Reader:
     """A part as the plan sees it.
 
     Attributes:
-        name: as messages name it, "loss: ppo_clip".
-        reads: columns; None, if the part does not say.
-        frozen_minibatch: whether it reads columns of the whole mini-batch, before its tokens are evaluated.
+        name: for messages, such as "loss: ppo_clip".
+        reads: the columns that it reads; None, if the part does not declare them.
+        frozen_minibatch: whether it reads columns of the whole mini-batch before its tokens are evaluated.
     """
 
     name: str
@@ -58,11 +58,11 @@ def reader(part: BoundPart) -> Reader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassPlan:
-    """The outputs of one policy that one iteration computes; each output with the parts that read it.
+    """The outputs of one policy that one iteration computes, each with the parts that read it.
 
     Attributes:
-        start: of the policy at the start of the update, for the whole table.
-        reference: of its reference. update: of the policy in training, in each update.
+        start: outputs of the policy at the start of the update, for the whole table.
+        reference: outputs of its reference. update: outputs of the policy in training, in each update.
         table_reads: whether a part of the table reads an output of the start, so that rows of roles that are not
             trained are evaluated too.
     """
@@ -73,7 +73,7 @@ class PassPlan:
     table_reads: bool = False
 
     def lines(self) -> list[str]:
-        """For `explain`: `start of the update: logprob (loss: ppo_clip), value (advantage: ppo)`."""
+        """The lines of `explain`, such as `start of the update: logprob (loss: ppo_clip), value (advantage: ppo)`."""
         named = (("start of the update", self.start), ("reference", self.reference), ("each update", self.update))
         return [
             f"{when}: " + ", ".join(f"{output} ({', '.join(readers)})" for output, readers in sorted(outputs.items()))
@@ -122,7 +122,7 @@ def plan_passes(
                 note(reference, output, part.name)
             elif of == "policy":
                 note(update, output, part.name)
-    if several_updates or start:  # comes along with any other output
+    if several_updates or start:  # any other pass gives it without further cost
         note(start, "logprob", METRICS)
     return PassPlan(
         start={output: tuple(readers) for output, readers in start.items()},
@@ -133,7 +133,7 @@ def plan_passes(
 
 
 def _required(columns: Iterable[str]) -> list[str]:
-    """Without those that may be absent, "logprob_old?": they are read where another part asked for them."""
+    """The columns without optional ones, such as "logprob_old?", which are read only if another part requires them."""
     return [column for column in columns if not column.endswith("?")]
 
 
@@ -146,23 +146,23 @@ def fill_columns(
     *,
     trained: Tensor,
 ) -> StepTable:
-    """Run the passes before the update; their outputs become columns, NaN where no policy of `plans` acted.
+    """Run the passes before the update. Their outputs become columns, NaN on tokens of policies without a plan.
 
     Args:
-        plans: by name of the policy. references: the frozen reference of a policy, where it has one.
+        plans: by name of the policy. references: by name of the policy, its frozen reference, if it has one.
         trained: (rows,), 0 on rows of roles that are not trained.
     """
     columns: dict[str, Tensor] = {}
     for name, plan in plans.items():
         if not iteration.acted(name) or not (plan.start or plan.reference):
-            continue  # nothing to compute: the policy need not even have samples of tokens
+            continue  # such a policy may have no samples of tokens
         policy, samples = iteration.policies[name], iteration.samples(name)
         if plan.start:
             chosen = _all(samples) if plan.table_reads else _with_tokens(samples, trained[table.token_row] > 0)
             _evaluate(policy, iteration, name, chosen, plan.start, "old", columns, table)
         if plan.reference and name in references:
             _evaluate(references[name], iteration, name, _all(samples), plan.reference, "reference", columns, table)
-    if "anchored" in table:  # replayed rows that are clipped around what sampled them
+    if "anchored" in table:  # replayed rows, which are clipped around the behavior policy
         anchored = table["anchored"][table.token_row] > 0
         recomputed = columns.get("logprob_old", torch.full((table.tokens,), torch.nan))
         columns["logprob_old"] = torch.where(anchored, table["logprob_behavior"], recomputed)
@@ -190,7 +190,7 @@ def _evaluate(
     columns: dict[str, Tensor],
     table: StepTable,
 ) -> None:
-    """One pass over these samples without gradient; each output becomes the column `<output>_<suffix>`."""
+    """One pass over these samples without gradient. Each output fills the column `<output>_<suffix>`."""
     samples = iteration.samples(name)
     wanted = set(outputs) | ({"bootstrap_value"} if "value" in outputs and suffix == "old" else set())
     cuts = dict(enumerate(micro_batches(samples.cost, chosen, budget=iteration.token_budget)))
@@ -219,10 +219,9 @@ def _column(columns: dict[str, Tensor], name: str, shape: tuple[int, ...]) -> Te
 
 
 def _of_rows(table: StepTable, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What rows have of their tokens: `row_value` is V at the first token, `row_entropy` the mean entropy.
+    """Columns of rows from those of tokens: `row_value` is V at the first token, `row_entropy` the mean entropy.
 
-    An agent that was cut off before it was shown anything more stands where it stood: its `bootstrap_value` is the
-    value at its last token.
+    If an agent was cut off and got no further observation, its `bootstrap_value` is the value at its last token.
     """
     out: dict[str, Tensor] = {}
     end = table["token_count"].cumsum(0)

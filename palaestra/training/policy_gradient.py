@@ -1,4 +1,4 @@
-"""The policy-gradient learner: every trained policy improves by its loss, its regularizers and its optimizer."""
+"""The policy-gradient learner, which updates every trained policy by its loss, regularizers and optimizer."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from palaestra.training.updates import Updater
 
 @register("learner", "policy_gradient", reads=("weight", "counts"))
 class PolicyGradient(Learner):
-    """Improve every trained policy by its loss and its regularizers, with an optimizer of its own.
+    """Update every trained policy by its loss and its regularizers. Each policy has its own optimizer.
 
-    The recipe says which: `loss`, `regularizers`, `aggregate`, `optimizer`, `training.epochs`, `training.minibatches`
-    and the keys of the same names in `policies`. With several policies their metrics carry their names. An estimator
-    runs if one of these parts reads what it gives.
+    The recipe names them: `loss`, `regularizers`, `aggregate`, `optimizer`, `training.epochs`, `training.minibatches`
+    and the keys of the same names in `policies`. With several policies, metrics carry the policy's name. An estimator
+    runs if one of these parts reads its columns.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class PolicyGradient(Learner):
                 raise RecipeError(
                     where=f"policies.{name}.policy: {setup.settings.policies[name].policy.name}",
                     what="its acts have no tokens, and the learner `policy_gradient` needs their log-probabilities.",
-                    remedy="Set `learner` to the one that is made for this policy.",
+                    remedy="Set `learner` to one that is written for this kind of policy.",
                 )
         self._settings: RunSettings = setup.settings
         self._ranks = setup.ranks
@@ -68,7 +68,7 @@ class PolicyGradient(Learner):
         )
 
     def update(self, batch: Batch, iteration: Iteration) -> dict[str, float]:
-        """One iteration's updates of the policies whose turn it is (`policies.….every`)."""
+        """The updates of one iteration, for the policies that are due (`policies.….every`)."""
         metrics: dict[str, float] = {}
         self._due = self._settings.due(iteration.number, self.updaters)
         self.made = 0
@@ -89,9 +89,9 @@ class PolicyGradient(Learner):
         return bool(self._due)
 
     def has_signal(self, batch: Batch, iteration: Iteration) -> bool:
-        """Whether a token that counts, of a policy that is trained, has an advantage other than 0.
+        """Whether a token that counts, of a trained policy, has an advantage other than 0.
 
-        What regularizers move does not count: a run that only they move learns nothing of its task. A loss that learns
+        Regularizers give no signal, since a run that only they change does not learn its task. A loss that learns
         without advantages always has a signal.
         """
         learns_without = any(updater.loss.part.every_token for updater in self.updaters.values())
@@ -102,20 +102,20 @@ class PolicyGradient(Learner):
         return any(bool(moves[torch.from_numpy(samples.token_index)].any()) for samples in acted)
 
     def state_dict(self) -> dict[str, Any]:
-        """Per policy, the optimizer's state, and how many updates in a row had no finite gradient."""
+        """By policy, the optimizer's state, and the number of updates in a row without a finite gradient."""
         return {
             name: {"optimizer": updater.optimizer.state_dict(), "spoiled": updater.spoiled}
             for name, updater in self.updaters.items()
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state` was taken."""
+        """Continue from `state`."""
         for name, updater in self.updaters.items():
             updater.optimizer.load_state_dict(state[name]["optimizer"])
             updater.spoiled = int(state[name]["spoiled"])
 
 
 def make_optimizer(optimizer: BoundPart, module: Any) -> Any:
-    """An optimizer of a policy's module; those that tell layers apart are given the module, others its parameters."""
+    """Make a policy's optimizer, from the module if its first parameter is called `module`, else from the weights."""
     made = optimizer(module if "module" in optimizer.part.data else list(module.parameters()))
     return complete(made, Optimizer, where=f"optimizer: {optimizer.name}")

@@ -1,7 +1,7 @@
-"""The settings of a run: what a recipe resolves to.
+"""The settings of a run: the sections, keys and defaults of a recipe.
 
-Knows sections, keys and defaults. Knows no part's options (their signatures are their schema) and imports
-no torch, so that recipes can be explained without it.
+The options of a part are not listed here, since the part's signature is their schema. This module does not import
+torch, so that a recipe can be explained without it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from palaestra.rollout.settings import RolloutSettings
 
 
 def _around_text(prompt: str) -> str:
-    """Raises: ValueError, for a prompt that would hide what the role is shown."""
+    """Refuse a prompt without the place of the observation. Raises: ValueError."""
     if "{text}" not in prompt:
-        raise ValueError("a prompt must contain {text}, where what the role is shown stands")
+        raise ValueError("a prompt must contain {text}, the place of the observation")
     return prompt
 
 

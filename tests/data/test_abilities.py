@@ -65,7 +65,7 @@ def test_members_tell_where_there_is_no_list() -> None:  # rule 1
 )
 def test_halves_are_refused(member: str, lacking: str) -> None:  # rule 2
     env: Any = SimpleNamespace(**{member: lambda *given: None})
-    with pytest.raises(ContractError, match=f"it has `{member}` and no `{lacking}`") as caught:
+    with pytest.raises(ContractError, match=f"it has `{member}` but no `{lacking}`") as caught:
         abilities_of(env)
     assert lacking in caught.value.remedy
     env.abilities = ()
@@ -76,7 +76,7 @@ def test_the_list_counts() -> None:  # rule 3
     env: Any = SimpleNamespace(tasks=list, expert=lambda: None, abilities=("tasks",))
     assert abilities_of(env) == {"tasks"}
     env.abilities = ("tasks", "snapshot")
-    with pytest.raises(ContractError, match="`abilities` list `snapshot`, and it has no `snapshot`"):
+    with pytest.raises(ContractError, match="`abilities` list `snapshot`, but it has no `snapshot`"):
         abilities_of(env)
     for wrong, said in (
         (("task",), "no ability is called `task`"),
@@ -130,7 +130,7 @@ def test_lists_that_leave_something_out() -> None:  # rule 8
         abilities = ("tasks",)
 
     assert abilities_of(Short()) == {"tasks"}
-    with pytest.raises(ContractError, match="has the ability `expert`, and its list") as caught:
+    with pytest.raises(ContractError, match="has the ability `expert`, but its list") as caught:
         check_abilities(Short())
     assert "abilities = ('tasks', 'expert')" in caught.value.remedy
     check_abilities(Plain())

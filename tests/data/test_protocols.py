@@ -79,7 +79,7 @@ def test_5_engines() -> None:
     engine.publish("main", (), 1), engine.dismiss("main")
     with pytest.raises(ContractError, match="cannot fork a session"):
         engine.fork("a", "b")
-    with pytest.raises(ContractError, match="`other` is another one"):
+    with pytest.raises(ContractError, match="`other` is not among them"):
         engine.serve("other", None)
 
 

@@ -62,8 +62,8 @@ WRONG = [
     ({"row_entropy": [0.5, float("nan"), 0.5]}, "column `row_entropy`, trajectory a, turn 1"),
     ({"duration": [0.5, float("inf"), 0.5]}, "column `duration`"),
     ({"turn": ["a", "b", "c"]}, "column `turn`"),
-    ({"trajectory": ["a", "b", "b"]}, "carry different groups"),
-    ({"group": [None, None, "h"]}, "2 of 3 rows have none"),
+    ({"trajectory": ["a", "b", "b"]}, "have different groups"),
+    ({"group": [None, None, "h"]}, "2 of 3 rows have no value"),
     ({"outcome": [None, 1.0, 1.0]}, "column `outcome`"),
 ]
 

@@ -42,7 +42,7 @@ def test_2_two_parts_of_one_name(tmp_path: Path) -> None:
     text = '@register("advantage", "twice")\ndef {}(table):\n    """One."""\n'
     (tmp_path / "one.py").write_text(text.format("one"))
     (tmp_path / "two.py").write_text(text.format("two"))
-    with pytest.raises(ContractError, match="one:one already is the advantage `twice`"):
+    with pytest.raises(ContractError, match="one:one is already the advantage `twice`"):
         index.search(tmp_path)
 
 
@@ -114,6 +114,6 @@ def test_5_a_group_of_options() -> None:
     options = {option.name: option for option in found["dr_mas"].options}
     assert options["by"].default == "('group', 'agent')"
     assert options["ddof"].parameter == "peers" and options["penalty"].parameter == "penalty"
-    assert options["ddof"].text.startswith("degrees taken off"), "the group's own text"
+    assert options["ddof"].text.startswith("degrees of freedom taken off"), "the group's own text"
     assert "AT-GRPO" in options["by"].text, "the part's text"
     assert "unit" not in {option.name for option in found["grpo_process"].options}, "each row counts once"

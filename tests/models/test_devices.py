@@ -37,7 +37,7 @@ def test_1_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
         ("cuda", 0, "has no CUDA device", "Set device=cpu, or install a build of torch for cuda"),
         ("cuda:2", 2, "this machine has 2 such devices, counted from 0", "Set device=cpu"),
         ("gpu", 0, "torch knows no device `gpu`", "Set device=cpu"),
-        ("meta", 0, "have no numbers", "Set device=cpu"),
+        ("meta", 0, "hold no numbers", "Set device=cpu"),
         ("mps", 1, "no float64", "Set device=cpu"),
     ],
 )

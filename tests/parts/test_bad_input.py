@@ -122,7 +122,7 @@ def test_a_row_in_no_group() -> None:  # rule 3
 
 
 def test_a_trajectory_in_two_groups() -> None:  # rule 3
-    with pytest.raises(InvalidData, match="carry different groups"):
+    with pytest.raises(InvalidData, match="have different groups"):
         table(trajectory=[1, 2, 2, 3])
 
 

@@ -218,7 +218,7 @@ def test_demonstrations() -> None:  # rule 6
 
 def test_a_demonstration_needs_the_tool() -> None:  # rule 6
     async def program(episode: Episode) -> None:
-        with pytest.raises(ContractError, match="it calls `secret`, which it does not have"):
+        with pytest.raises(ContractError, match="it calls the tool `secret`, which its role does not have"):
             await record_call(episode.agents["solver"], "q", "secret", word="a")
         await episode.agents["solver"].act("q")
 

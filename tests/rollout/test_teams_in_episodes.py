@@ -379,7 +379,7 @@ def test_17_misspelled_in_the_program() -> None:
 
 def test_17_nobody_plays_it() -> None:
     (played,) = run(lambda episode: together(episode, "judge"), roles={"solver": Role(policy=Slow())})
-    assert "nobody plays a role `judge`" in (played.error.message if played.error else "")
+    assert "no role is called `judge`" in (played.error.message if played.error else "")
 
 
 @pytest.mark.parametrize("what", ["shown", "done", "not awaited"])

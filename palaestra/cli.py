@@ -29,7 +29,9 @@ app = typer.Typer(
 Layers = Annotated[
     list[str], typer.Argument(help="Recipe files, left to right, and overrides such as `rollout.group=16`.")
 ]
-Where = Annotated[str, typer.Argument(help="A run folder, or recipe files and overrides.")]
+Smoke = Annotated[
+    bool, typer.Option("--smoke", help="Everything small, in runs/smoke/NAME: does all of it work together?")
+]
 STOPPED, MISSING = 130, 1  # exit codes after Ctrl-C, and where an optional package is not installed
 OWN_MODULE = "palaestra_user_"  # how modules of the user's own files are called
 PACKAGE = os.path.dirname(os.path.abspath(palaestra.__file__)) + os.sep
@@ -51,12 +53,13 @@ def train(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="As `explain`; start nothing.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Only the result.")] = False,
+    smoke: Smoke = False,
 ) -> None:
     """Train a recipe. The last line of output is the result on held-out tasks."""
     if dry_run:
-        _command("explain", recipe=recipe)
+        _command("explain", recipe=recipe, smoke=smoke)
         return
-    _command("train", recipe=recipe, resume=resume, overwrite=overwrite, quiet=quiet)
+    _command("train", recipe=recipe, resume=resume, overwrite=overwrite, quiet=quiet, smoke=smoke)
 
 
 @app.command(name="eval")
@@ -145,12 +148,12 @@ def envs(
 
 
 @app.command()
-def explain(recipe: Layers) -> None:
-    """Show every resolved value of a recipe with its origin, after the checks of keys, parts and options.
+def explain(recipe: Layers, smoke: Smoke = False) -> None:
+    """Show every resolved value that acts with its origin, of a recipe, a system or a run folder.
 
-    Starts nothing, so who acts in the program is looked at when a run starts.
+    Keys, parts and options are checked. Nothing is started, so who acts in the program is looked at when a run starts.
     """
-    _command("explain", recipe=recipe)
+    _command("explain", recipe=recipe, smoke=smoke)
 
 
 @app.command()
@@ -201,7 +204,9 @@ def _own_fault(error: Exception) -> str | None:
 
     It is where the last of its frames is below all of ours, and where one of its functions cannot be called so.
     """
-    own = {module.__file__: module for name, module in list(sys.modules.items()) if name.startswith(OWN_MODULE)}
+    loaded = {name: module for name, module in list(sys.modules.items()) if getattr(module, "__file__", None)}
+    folders = {os.path.dirname(module.__file__) for name, module in loaded.items() if name.startswith(OWN_MODULE)}
+    own = {module.__file__: module for module in loaded.values() if os.path.dirname(module.__file__) in folders}
     frames = traceback.extract_tb(error.__traceback__)
     last = max((place for place, frame in enumerate(frames) if frame.filename in own), default=None)
     called = re.match(r"(\w+)[\w.<>]*\(\)", str(error)) if isinstance(error, TypeError) else None

@@ -19,10 +19,9 @@ from palaestra.recipe.origins import Node
 from palaestra.recipe.parts import Entry, RecipePart
 from palaestra.recipe.together import refuse_together
 from palaestra.registry import declared
-from palaestra.training.settings import RunSettings
+from palaestra.training.settings import NEED_CONSTANT, RunSettings
 
 ADDITIVE = ("reward", "selection", "weights", "regularizer")  # slots whose parts can be left out one by one
-NEED_CONSTANT = ("sequence-sum-norm", "constant-length")
 
 RENAMED_ABILITIES = {"restore": "snapshot"}
 

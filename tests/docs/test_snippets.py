@@ -17,7 +17,7 @@ import pytest
 import typer
 import yaml
 
-from palaestra import registry
+from palaestra import own_files
 from palaestra.cli import app
 from palaestra.recipe import load, split_arguments
 from tests.docs.pages import ROOT, Block, Page, every_page, pages
@@ -43,7 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     before = set(sys.modules)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    registry._from_file.cache_clear()  # two pages may have files of one name
+    own_files.module_of_file.cache_clear()  # two pages may have files of one name
     yield tmp_path
     for name in set(sys.modules) - before:
         if str(getattr(sys.modules[name], "__file__", None)).startswith(str(tmp_path)):

@@ -1,0 +1,84 @@
+"""A smoke: the same recipe with everything small, which shows in seconds that all of it works together.
+
+One rule makes it. It looks at sections and never at names of parts:
+
+    a number in `LARGEST` that is larger in the recipe    becomes the largest
+    a key in `INSTEAD` that the recipe has                gets the value there
+    a part that says how it is `small`                    gets these options, where they make it smaller
+    the recipe's own section `smoke`                      is laid over all that
+    overrides of the command line                         win over everything
+
+The run lies in `runs/smoke/NAME`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from palaestra.errors import RecipeError
+from palaestra.recipe.origins import LAST, Mark, Node, as_layer
+from palaestra.registry import declared
+
+if TYPE_CHECKING:
+    from palaestra.recipe.resolved import Recipe
+
+SECTION = "smoke"
+LAYER = LAST - 1  # of the section: above all files, below overrides
+LARGEST: dict[str, int] = {
+    "training.iterations": 2,
+    "training.epochs": 2,
+    "rollout.tasks": 2,
+    "rollout.group": 4,
+    "rollout.max_turns": 16,
+    "warm_start.episodes": 8,
+    "warm_start.epochs": 1,
+    "evaluation.tasks": 4,
+}
+INSTEAD: dict[str, Any] = {
+    "training.checkpoint_every": None,
+    "training.threads": 1,
+    "evaluation.every": None,
+    "warm_start.keep": None,
+}
+
+
+def apart(tree: Node) -> tuple[Node, Node | None]:
+    """A recipe without its section `smoke`, and that section as the top layer.
+
+    Raises: RecipeError, if it is no mapping.
+    """
+    section = tree.value.get(SECTION)
+    if section is None:
+        return tree, None
+    if not isinstance(section.value, dict):
+        raise RecipeError(
+            where=section.mark.where,
+            what=f"`{SECTION}` takes keys of a recipe, found `{section.plain()}`.",
+            remedy=f"Write `{SECTION}: {{rollout: {{tasks: 4}}}}`.",
+        )
+    return Node({key: node for key, node in tree.value.items() if key != SECTION}, tree.mark), as_layer(section, LAYER)
+
+
+def small(recipe: Recipe) -> list[tuple[str, Node]]:
+    """The overrides by which the rule makes a recipe small, each with its origin: `--smoke (was 150)`."""
+    return [
+        (key, Node(value, Mark(f"--smoke (was {recipe.rows[key].value})", f"{key}: {value}")))
+        for key, value in _changes(recipe)
+        if recipe.rows[key].mark.layer < LAYER
+    ]
+
+
+def _changes(recipe: Recipe) -> Iterator[tuple[str, Any]]:
+    rows = recipe.rows
+    yield "run", f"runs/smoke/{recipe.settings.name}"
+    for key, largest in LARGEST.items():
+        if key in rows and rows[key].value > largest:
+            yield key, largest
+    for key, value in INSTEAD.items():
+        if key in rows and rows[key].value != value:
+            yield key, value
+    for used in recipe.parts:
+        for name, value in declared(used.part.target, "small").items():
+            if name in used.options and used.options[name].value > value:
+                yield f"{used.key}.{name}", value

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from palaestra.data import Row
-from palaestra.data.protocols import PolicyOutputs
+from palaestra.data.protocols import Policy, PolicyOutputs
 from palaestra.models.adapters import Additions, adding
 from palaestra.models.attention import reading
 from palaestra.models.devices import device_of
@@ -128,7 +128,7 @@ def _end_values(head: nn.Module, hidden: Tensor, ends: Tensor) -> Tensor:
     return torch.where(ends >= 0, values, torch.nan)
 
 
-class LanguageTrainer(Protocol):
+class LanguageTrainer(Policy, Protocol):
     """What the training room asks of policies of a causal language model.
 
     Attributes:
@@ -153,7 +153,7 @@ class LanguageTrainer(Protocol):
         return frozenset({*cls.token_outputs, *(("value",) if options.get("value_head") else ())})
 
     @property
-    def outputs(self) -> frozenset[str]:
+    def outputs(self) -> frozenset[str]:  # type: ignore[override]
         """What `forward` can be asked for: the names of `token_outputs`, and "value" with a value head."""
         return frozenset({*self.token_outputs, *(("value",) if self.has_critic else ())})
 

@@ -254,7 +254,7 @@ class NetworkPolicy(Policy):
         return collate(self, rows, temperature=temperature, chained=self._options["body"] == "gru")
 
     @property
-    def outputs(self) -> frozenset[str]:
+    def outputs(self) -> frozenset[str]:  # type: ignore[override]
         """What `forward` can be asked for: the names of `token_outputs`, and "value" with a critic."""
         return frozenset({*self.token_outputs, *(("value",) if self.has_critic else ())})
 

@@ -243,24 +243,22 @@ def register(
         reads: columns that it reads beside those which every table has (group, trajectory, agent, turn, reward), such
             as "state_key", "value_old" or, in a loss, "logprob" and "advantage". Training computes a policy's output
             only if somebody reads it, and a loss is given the columns that it reads and no others. A recipe is refused
-            before the run where nothing gives such a column; "invalid?" may be absent. None: the part does not say; a
-            loss is then given all columns that cost no further pass.
+            before the run where nothing gives such a column; "invalid?" may be absent. None: not said; a loss is then
+            given all columns that cost no further pass.
         reads_if: further columns by condition: `{"level=token": ("value_old",), "clip": ("value_old",)}`. A condition
             is an option that is set (neither None nor 0 nor False), or an option and its value.
-        ignores_if: options that do nothing, by condition: `{"decay=constant": ("total_steps",)}`. A recipe that sets
-            one all the same is refused, and `palaestra explain` leaves them out.
+        ignores_if: options that do nothing, by condition. A recipe that sets one is refused; `explain` hides them.
         writes: columns that it gives, of an estimator also those beside its credit. Of a part of `weights`:
             ("weight", "counts") where a token of factor 0 leaves the denominators, as a mask does; ("weight",) where it
-            stays in them, as a rejected importance weight does. None: the part does not say; it then counts as a mask.
+            stays in them, as a rejected importance weight does. None: not said; it then counts as a mask.
         uses: abilities that the setup must have, such as "critic", "reference", "group", "expert" or "fork". A recipe
             is refused where the policy, the environment, the runner or a setting lacks them.
         scope: of a loss: the unit of tokens that it must see whole, "row", "invocation", "trajectory", "group" or
             "minibatch"; or units by condition: `{"ratio=trajectory": "trajectory"}`.
         frozen_minibatch: of a loss: it reads `batch.minibatch`, the frozen columns of the whole mini-batch.
-        every_token: of a loss: it moves tokens that have no advantage, too.
-        source: "arXiv 2505.10978", or where the formula comes from.
+        every_token: of a loss: it moves tokens that have no advantage, too. source: where the formula comes from.
         extra: the optional dependencies that it needs, as in `pip install 'palaestra[extra]'`.
-        modules: of the extra, those that it imports whatever its options are; a recipe is refused where one is absent.
+        modules: of the extra, those that it always imports; a recipe is refused where one is absent.
         clashes: what it does not go with in a recipe, each with the reason and the way out.
         first: options that stand first where options are listed; the others follow in the order of the signature.
 

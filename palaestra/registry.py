@@ -121,7 +121,7 @@ DECLARED: dict[str, Any] = {
     "outputs_with": None,  # of a policy: a function of options that gives the outputs it has with them
     "stands_on": None,  # of a policy: a function of options that names the policy which must be made before it
     "small": {},  # options with which it is small and quick, for a smoke (palaestra.recipe.smoke)
-    "ignores": (),  # keys beside it in its section that it does not read, such as `workers` beside `rollout.runner`
+    "ignores": (),  # keys that it does not read, from its own section: `workers` of a runner, `rollout.tasks` of files
     "called_per": "iteration",  # of a strategy: whether a call gets the plays of an iteration or of a "group"
     "forks": False,  # of a runner: whether episodes can branch off from others
     "opens": False,  # of a runner: whether it has `open()`: episodes that go on by themselves

@@ -143,6 +143,12 @@ def parts_of(node: Node | None) -> list[Node]:
     return list(node.value) if isinstance(node.value, list) else [node]
 
 
+def parts_at(tree: Node, place: Place) -> list[Node]:
+    """The parts at one place as one would write them in a list, those of the schema where nobody wrote any."""
+    found = parts_of(tree.get(*place) or _default_parts(place))
+    return [Node({part.value["name"].value: part.value["options"]}, part.mark) for part in found]
+
+
 # ---- overrides --------------------------------------------------------------------------------------------
 def override(tree: Node, key: str, value: Node) -> Node:
     """`tree` with the value at a dotted key; a key that goes into a part may leave out the part's name.

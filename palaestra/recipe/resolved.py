@@ -6,7 +6,7 @@ The steps are layers, schema, parts and what is possible. Each step is a file of
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
@@ -16,14 +16,14 @@ from pydantic_core import to_jsonable_python
 from palaestra.bound import BoundPart
 from palaestra.errors import RecipeError, UnknownName, nearest
 from palaestra.recipe.feasibility import check
-from palaestra.recipe.idle import idle_keys, refuse_written
-from palaestra.recipe.layers import Place, default_mark, field_at, merge, override, slot_at
+from palaestra.recipe.idle import idle_keys
+from palaestra.recipe.layers import Place, default_mark, merge, override, slot_at
 from palaestra.recipe.origins import HERE, WRITTEN_DOWN, Mark, Node, as_layer, folders_in, node_of, read_override
 from palaestra.recipe.parts import Entry, RecipePart, used_parts, with_bound
+from palaestra.recipe.running import unread_estimators, unread_keys
 from palaestra.recipe.smoke import apart, small
 from palaestra.recipe.sources import Source, read_layers
 from palaestra.recipe.validation import FORMER, leaves, validate
-from palaestra.registry import declared
 from palaestra.training.settings import RoleSettings, RunSettings
 
 WIDEST = 44  # columns of the table of `explain`; a longer cell pushes its neighbors
@@ -77,7 +77,7 @@ class Recipe:
 
         Raises: as `load`.
         """
-        return _resolve(reduce(lambda tree, change: override(tree, *change), small(self), self.tree))
+        return _resolve(small(self))
 
     def origin(self, path: str) -> str:
         """`default`, `recipes/gigpo.yaml:11` or `command line`.
@@ -177,9 +177,14 @@ def _resolve(tree: Node) -> Recipe:
             parts += here
             made = [used.bound(use, strict=written.strict) for used, use in zip(here, uses, strict=True)]
             bound[place] = made if isinstance(value, list) else made[0]
-    for place, default in _unread(parts, tree):
-        bound[place] = default
-        rows.pop(".".join(place), None)
+    for place, default in (*unread_keys(parts, tree), *unread_estimators(parts, tree)):
+        here = [used for used in parts if used.path == ".".join(place)]
+        for key in (".".join(place), *(f"{used.key}.{name}" for used in here for name in used.options)):
+            rows.pop(key, None)
+        if here:
+            parts = [used for used in parts if used not in here]
+        elif not slot_at(place):
+            bound[place] = default
     (context,) = used_parts(("agents", "*", "context"), [RoleSettings().context], None)
     bound_context = context.bound(RoleSettings().context, strict=False)
     settings: RunSettings = with_bound(written, bound)
@@ -192,21 +197,6 @@ def _in_place_of_options(place: Place, tree: Node) -> dict[str, Entry]:
     """What the section around a policy says in place of an option: `load` is its `model`."""
     load = tree.get(*place[:-1], "load") if slot_at(place) == "policy" else None
     return {} if load is None or load.value is None else {"model": Entry(load.value, load.mark)}
-
-
-def _unread(parts: Sequence[RecipePart], tree: Node) -> Iterator[tuple[Place, Any]]:
-    """The keys beside parts that these do not read, as they declare: the place of each, and its default.
-
-    Raises: RecipeError, for one that somebody wrote beside or after the part.
-    """
-    for used in parts:
-        *section, _ = used.path.split(".")
-        for name in declared(used.part.target, "ignores"):
-            place = (*section, name)
-            node, field = tree.get(*place), field_at(place)
-            why = f"{used.part.slot} `{used.name}` does not read `{'.'.join(place)}`."
-            refuse_written(name, node.mark if node is not None else None, used.mark, why=why)
-            yield place, field.get_default() if field is not None else None
 
 
 def _names(value: BoundPart | list[BoundPart] | None) -> Any:

@@ -5,6 +5,8 @@ One rule makes it. It looks at sections and never at names of parts:
     a number in `LARGEST` that is larger in the recipe    becomes the largest
     a key in `INSTEAD` that the recipe has                gets the value there
     a part that says how it is `small`                    gets these options, where they make it smaller
+    the list `reward`                                     ends with a part that pays rows differently: a policy that
+                                                          small solves nothing, and would have nothing to learn from
     the recipe's own section `smoke`                      is laid over all that
     overrides of the command line                         win over everything
 
@@ -17,6 +19,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from palaestra.errors import RecipeError
+from palaestra.recipe.layers import override, parts_at
 from palaestra.recipe.origins import LAST, Mark, Node, as_layer
 from palaestra.registry import declared
 
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
 SECTION = "smoke"
 LAYER = LAST - 1  # of the section: above all files, below overrides
+VARIED = "palaestra.testing.rewards:varied"
 LARGEST: dict[str, int] = {
     "training.iterations": 2,
     "training.epochs": 2,
@@ -60,13 +64,21 @@ def apart(tree: Node) -> tuple[Node, Node | None]:
     return Node({key: node for key, node in tree.value.items() if key != SECTION}, tree.mark), as_layer(section, LAYER)
 
 
-def small(recipe: Recipe) -> list[tuple[str, Node]]:
-    """The overrides by which the rule makes a recipe small, each with its origin: `--smoke (was 150)`."""
-    return [
-        (key, Node(value, Mark(f"--smoke (was {recipe.rows[key].value})", f"{key}: {value}")))
-        for key, value in _changes(recipe)
-        if recipe.rows[key].mark.layer < LAYER
-    ]
+def small(recipe: Recipe) -> Node:
+    """What was written in a recipe, made small; each change with its origin: `--smoke (was 150)`."""
+    tree = recipe.tree
+    for key, value in _changes(recipe):
+        if recipe.rows[key].mark.layer < LAYER:
+            tree = override(tree, key, Node(value, Mark(f"--smoke (was {recipe.rows[key].value})", f"{key}: {value}")))
+    if recipe.rows["reward"].mark.layer < LAYER:
+        tree = override(tree, "reward", _paid(tree))
+    return tree
+
+
+def _paid(tree: Node) -> Node:
+    """The list `reward` with a part more."""
+    mark = Mark("--smoke", f"reward: {VARIED}")
+    return Node([*parts_at(tree, ("reward",)), Node(VARIED, mark)], mark)
 
 
 def _changes(recipe: Recipe) -> Iterator[tuple[str, Any]]:

@@ -30,6 +30,7 @@ class Dataset(Experience):
     """
 
     provides = frozenset({"outcome", "pair"})
+    ignores = ("sampler", "strategy", "rollout.tasks", "rollout.group")  # nothing is played but evaluations
 
     def __init__(
         self,

@@ -19,7 +19,13 @@ from palaestra.systems.kimi_rl.attention import AttentionMeter, bound_logits
 Beta = Annotated[float, pydantic.Field(ge=0, lt=1)]
 
 
-@register("optimizer", "muon_clip", uses=("transformer",), source="arXiv 2507.20534")
+@register(
+    "optimizer",
+    "muon_clip",
+    ignores_if={"decay=constant": ("total_steps",), "matrices=adamw": ("momentum", "apart")},
+    uses=("transformer",),
+    source="arXiv 2507.20534",
+)
 class MuonClip(Optimizer):
     """`muon`, then QK-Clip: heads whose attention logits grew too large are shrunk.
 

@@ -19,7 +19,12 @@ WHERE = "strategy: self_play"
 EVEN = 1e-9  # returns that differ by less are a draw
 
 
-@register("strategy", "self_play", source="Vinyals et al. 2019, doi:10.1038/s41586-019-1724-z")
+@register(
+    "strategy",
+    "self_play",
+    ignores_if={"choose=latest": ("weighting",), "choose=uniform": ("weighting",)},
+    source="Vinyals et al. 2019, doi:10.1038/s41586-019-1724-z",
+)
 class SelfPlay:
     """Each group of games is played by the present policy alone, or by it and one of its earlier selves.
 

@@ -52,6 +52,9 @@ class SoftActorCritic(Learner):
     Differs from the authors' code: updates come after the episodes of an iteration, as many as they have acts.
     """
 
+    ignores = ("loss", "aggregate.how", "aggregate.constant", "regularizers", "optimizer", "training.epochs")
+    ignores += ("training.minibatches", "training.stop_kl", "training.agent_gradients")
+
     def __init__(
         self,
         *,

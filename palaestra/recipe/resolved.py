@@ -177,7 +177,7 @@ def _resolve(tree: Node) -> Recipe:
             parts += here
             made = [used.bound(use, strict=written.strict) for used, use in zip(here, uses, strict=True)]
             bound[place] = made if isinstance(value, list) else made[0]
-    for place, default in (*unread_keys(parts, tree), *unread_estimators(parts, tree)):
+    for place, default in (*unread_keys(parts, tree, list(rows)), *unread_estimators(parts, tree)):
         here = [used for used in parts if used.path == ".".join(place)]
         for key in (".".join(place), *(f"{used.key}.{name}" for used in here for name in used.options)):
             rows.pop(key, None)

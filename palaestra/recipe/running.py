@@ -6,7 +6,8 @@ refused where somebody wrote it, and not shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from palaestra.columns import CREDIT
@@ -35,19 +36,25 @@ def _readers(parts: Sequence[RecipePart]) -> list[RecipePart]:
     return [other for other in parts if other.part.slot in slots]
 
 
-def unread_keys(parts: Sequence[RecipePart], tree: Node) -> Iterator[tuple[Place, Any]]:
+def unread_keys(parts: Sequence[RecipePart], tree: Node, keys: Collection[str]) -> Iterator[tuple[Place, Any]]:
     """The keys that no part of a place reads, as all of them declare by `ignores`: the place of each, and its default.
+
+    Args:
+        keys: of the recipe; `policies.*.loss` means those of all policies.
 
     Raises: RecipeError, for one that somebody wrote beside or after these parts.
     """
     for path in dict.fromkeys(used.path for used in parts):
-        here, section = [used for used in parts if used.path == path], path.split(".")[:-1]
+        here, section = [used for used in parts if used.path == path], path.rpartition(".")[0]
+        since = max((used.mark for used in here), key=lambda mark: mark.layer)
         for name in dict.fromkeys(name for used in here for name in declared(used.part.target, "ignores")):
             if all(name in declared(used.part.target, "ignores") for used in here):
-                place, why = (*section, *name.split(".")), f"{here[0].part.slot} `{here[0].name}` does not read"
-                _refuse(place, tree, max((used.mark for used in here), key=lambda mark: mark.layer), why)
-                field = field_at(place)
-                yield place, field.get_default(call_default_factory=True) if field is not None else None
+                pattern = re.escape(f"{section}.{name}" if section else name).replace(r"\*", "[^.]+")
+                for key in [key for key in keys if re.fullmatch(pattern, key)]:
+                    place = tuple(key.split("."))
+                    _refuse(place, tree, since, f"{here[0].part.slot} `{here[0].name}` does not read")
+                    field = field_at(place)
+                    yield place, field.get_default(call_default_factory=True) if field is not None else None
 
 
 def unread_estimators(parts: Sequence[RecipePart], tree: Node) -> Iterator[tuple[Place, Any]]:

@@ -53,7 +53,8 @@ class SoftActorCritic(Learner):
     """
 
     ignores = ("loss", "aggregate.how", "aggregate.constant", "regularizers", "optimizer", "training.epochs")
-    ignores += ("training.minibatches", "training.stop_kl", "training.agent_gradients")
+    ignores += ("training.minibatches", "training.stop_kl", "training.agent_gradients", "policies.*.loss")
+    ignores += ("policies.*.regularizers", "policies.*.optimizer", "policies.*.epochs", "policies.*.minibatches")
 
     def __init__(
         self,

@@ -157,6 +157,14 @@ def explain(recipe: Layers, smoke: Smoke = False) -> None:
 
 
 @app.command()
+def init(
+    folder: Annotated[str, typer.Argument(help="Where to write; made if it is missing.")] = "guess",
+) -> None:
+    """Write an environment, a reward and a recipe of your own to begin from; they train at once."""
+    _command("init", folder=folder)
+
+
+@app.command()
 def doctor() -> None:
     """What is installed, what each missing extra would give, device, sandbox level."""
     _command("doctor")

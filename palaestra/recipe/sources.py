@@ -27,12 +27,17 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return files, [text for text in arguments if text not in files]
 
 
+def recipes_folder() -> Path | None:
+    """Where the recipes lie that come with Palaestra and belong to no system: in the package, or beside it."""
+    return next((folder / FOLDER for folder in (PACKAGE, PACKAGE.parent) if (folder / FOLDER).is_dir()), None)
+
+
 def packaged() -> dict[str, Path]:
     """The recipes that come with Palaestra: `gigpo/method.yaml`, `setups/rooms-tiny.yaml` → where it lies.
 
     A system's recipe and overlays are named after its folder, all others by their place below `recipes/`.
     """
-    root = next((folder / FOLDER for folder in (PACKAGE, PACKAGE.parent) if (folder / FOLDER).is_dir()), None)
+    root = recipes_folder()
     found = sorted(root.rglob("*.yaml")) if root is not None else []
     known = {path.relative_to(root).as_posix(): path for path in found if root is not None}
     own = [path for path in sorted((PACKAGE / "systems").glob("*/*.yaml")) if path.name not in NO_RECIPES]

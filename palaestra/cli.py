@@ -157,6 +157,12 @@ def explain(recipe: Layers, smoke: Smoke = False) -> None:
 
 
 @app.command()
+def recipes() -> None:
+    """List the recipes that come with Palaestra: what each trains, on what, how long it takes, what it needs."""
+    _command("recipes")
+
+
+@app.command()
 def init(
     folder: Annotated[str, typer.Argument(help="Where to write; made if it is missing.")] = "guess",
 ) -> None:

@@ -62,6 +62,16 @@ def train(
     _command("train", recipe=recipe, resume=resume, overwrite=overwrite, quiet=quiet, smoke=smoke)
 
 
+@app.command(name="run", context_settings=FREE)
+def run_system(
+    recipe: Layers,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Only the result.")] = False,
+    smoke: Smoke = False,
+) -> None:
+    """Play what is not trained, such as `self_consistency`, on its panel of held-out tasks, beside its baselines."""
+    _command("run", recipe=recipe, quiet=quiet, smoke=smoke)
+
+
 @app.command(name="eval")
 def evaluate(
     recipe: Layers,

@@ -13,14 +13,16 @@ from rich.table import Table
 
 from palaestra.catalogue import heads, systems
 from palaestra.commands.tables import console
+from palaestra.recipe.beside import apart
 from palaestra.recipe.layers import merge, parts_of
 from palaestra.recipe.origins import Mark, Node
-from palaestra.recipe.sources import COMPLETE, packaged, read_layers
+from palaestra.recipe.sources import COMPLETE, PLAYED, packaged, read_layers
 from palaestra.training.settings import PART_SLOTS
 
 KINDS = {  # the first piece of a name → what such recipes are
     "": "To begin with",
     "systems": "Systems: palaestra train NAME",
+    "played": "Played and not trained: palaestra run NAME",
     "worlds": "Worlds, one recipe each",
     "teams": "Teams",
     "setups": "Setups, for comparisons of methods",
@@ -65,18 +67,18 @@ def listed() -> Iterator[Listed]:
     extras = {(part.slot, part.name): part.extra for part in heads()}
     files = packaged()
     for name, path in files.items():
-        tree = reduce(merge, read_layers(path), Node({}, Mark("recipe")))
+        tree = reduce(merge, (apart(layer)[0] for layer in read_layers(path)), Node({}, Mark("recipe")))
         if not {"environment", "policies"} <= set(tree.value):
             continue
         folder, text = name.partition("/")[0], path.read_text(encoding="utf-8")
-        system = folder in titles and path.name == COMPLETE
-        if folder in titles and not system:
+        own = {COMPLETE: "systems", PLAYED: "played"}.get(path.name) if folder in titles else None
+        if folder in titles and own is None:
             continue  # a setup of a system, which its recipe extends
         parts = list(_parts(tree))
         yield Listed(
-            name=folder if path.name == COMPLETE else name,
-            kind="systems" if system else folder if folder in KINDS else "",
-            about=titles[folder] if system else _first_sentence(text),
+            name=folder if path.name in (COMPLETE, PLAYED) else name,
+            kind=own or (folder if folder in KINDS else ""),
+            about=titles[folder] if own == "systems" else _first_sentence(text),
             environment=", ".join(part for slot, path, part in parts if path == "environment"),
             policies=", ".join(dict.fromkeys(part for slot, _, part in parts if slot == "policy")),
             takes=found[1] if (found := TAKES.search(_comment(text))) else "–",

@@ -15,13 +15,14 @@ from pydantic_core import to_jsonable_python
 
 from palaestra.bound import BoundPart
 from palaestra.errors import RecipeError, UnknownName, nearest
+from palaestra.recipe.beside import SMOKE, apart, baselines
 from palaestra.recipe.feasibility import check
 from palaestra.recipe.idle import idle_keys
 from palaestra.recipe.layers import Place, default_mark, merge, override, slot_at
 from palaestra.recipe.origins import HERE, WRITTEN_DOWN, Mark, Node, as_layer, folders_in, node_of, read_override
 from palaestra.recipe.parts import Entry, RecipePart, used_parts, with_bound
 from palaestra.recipe.running import unread_estimators, unread_keys
-from palaestra.recipe.smoke import apart, small
+from palaestra.recipe.smoke import small
 from palaestra.recipe.sources import Source, read_layers
 from palaestra.recipe.validation import FORMER, leaves, validate
 from palaestra.training.settings import RoleSettings, RunSettings
@@ -44,8 +45,10 @@ def load(sources: Sequence[Source], overrides: Sequence[str] = (), *, smoke: boo
     trees = [as_layer(tree, number) for number, tree in enumerate(trees)]
     top = Mark(" + ".join(tree.mark.source for tree in trees) or "recipe")
     split = [apart(tree) for tree in trees]
-    layers = [*(tree for tree, _ in split), *(section for _, section in split if section is not None and smoke)]
+    beside = [sections for _, sections in split]
+    layers = [*(tree for tree, _ in split), *(found[SMOKE] for found in beside if smoke and SMOKE in found)]
     recipe = _resolve(_override(Node(reduce(merge, layers, Node({}, top)).value, top), overrides))
+    recipe = replace(recipe, baselines=baselines(beside))
     return recipe.smoked() if smoke else recipe
 
 
@@ -58,12 +61,14 @@ class Recipe:
         parts: every part that the settings name, with all its options.
         rows: every resolved key with its value and place, in the order of the schema.
         tree: what was written.
+        baselines: name → what the baseline changes (`palaestra run`).
     """
 
     settings: RunSettings
     parts: Sequence[RecipePart]
     rows: Mapping[str, Entry]
     tree: Node = field(repr=False)
+    baselines: Mapping[str, Node] = field(default_factory=dict, repr=False)
 
     def with_overrides(self, overrides: Sequence[str]) -> Recipe:
         """The same recipe with further overrides, checked anew.
@@ -77,7 +82,14 @@ class Recipe:
 
         Raises: as `load`.
         """
-        return _resolve(small(self))
+        return replace(_resolve(small(self)), baselines=self.baselines)
+
+    def baseline(self, name: str) -> Recipe:
+        """The recipe of a baseline: this one with what the baseline changes.
+
+        Raises: as `load`.
+        """
+        return _resolve(merge(self.tree, self.baselines[name]))
 
     def origin(self, path: str) -> str:
         """`default`, `recipes/gigpo.yaml:11` or `command line`.

@@ -18,16 +18,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from palaestra.errors import RecipeError
+from palaestra.recipe.beside import LAYER
 from palaestra.recipe.layers import override, parts_at
-from palaestra.recipe.origins import LAST, Mark, Node, as_layer
+from palaestra.recipe.origins import Mark, Node
 from palaestra.registry import declared
 
 if TYPE_CHECKING:
     from palaestra.recipe.resolved import Recipe
 
-SECTION = "smoke"
-LAYER = LAST - 1  # of the section: above all files, below overrides
 VARIED = "palaestra.testing.rewards:varied"
 LARGEST: dict[str, int] = {
     "training.iterations": 2,
@@ -45,23 +43,6 @@ INSTEAD: dict[str, Any] = {
     "evaluation.every": None,
     "warm_start.keep": None,
 }
-
-
-def apart(tree: Node) -> tuple[Node, Node | None]:
-    """A recipe without its section `smoke`, and that section as the top layer.
-
-    Raises: RecipeError, if it is no mapping.
-    """
-    section = tree.value.get(SECTION)
-    if section is None:
-        return tree, None
-    if not isinstance(section.value, dict):
-        raise RecipeError(
-            where=section.mark.where,
-            what=f"`{SECTION}` takes keys of a recipe, found `{section.plain()}`.",
-            remedy=f"Write `{SECTION}: {{rollout: {{tasks: 4}}}}`.",
-        )
-    return Node({key: node for key, node in tree.value.items() if key != SECTION}, tree.mark), as_layer(section, LAYER)
 
 
 def small(recipe: Recipe) -> Node:

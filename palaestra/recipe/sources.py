@@ -14,6 +14,7 @@ from palaestra.recipe.origins import Mark, Node, node_of, read_yaml
 Source = str | Path | Mapping[str, Any]
 FOLDER = "recipes"
 COMPLETE = "recipe.yaml"  # of a folder: what the folder's name stands for
+PLAYED = "run.yaml"  # of a folder: what `palaestra run` plays, and nobody trains
 NO_RECIPES = ("system.yaml", "golden.yaml")  # of a system's folder
 
 

@@ -62,7 +62,9 @@ def _described(each: System) -> str:
     lines += ["", *([f"train it:   palaestra train {shlex.join(words)}"] if words else [])]
     lines += [f"run it:     palaestra run {each.played}"] if each.played else []
     if each.overlay and "advantage" in each.parts:  # the other arm inherits all but the estimator
-        lines.append(f'compare it: palaestra compare SETUP.yaml {each.overlay} --arm "grpo: {each.overlay} advantage=grpo"')
+        lines.append(
+            f'compare it: palaestra compare SETUP.yaml {each.overlay} --arm "grpo: {each.overlay} advantage=grpo"'
+        )
     return "\n".join(lines)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from palaestra.errors import RecipeError
-from palaestra.recipe.layers import merge
 from palaestra.recipe.origins import LAST, Node, as_layer
 
 SMOKE, BASELINES = "smoke", "baselines"
@@ -35,10 +34,10 @@ def apart(tree: Node) -> tuple[Node, dict[str, Node]]:
     return settings, {name: as_layer(section, LAYER) for name, section in found.items()}
 
 
-def baselines(sections: Sequence[dict[str, Node]]) -> dict[str, Node]:
-    """Name → what it changes, from all files; a later file wins key by key."""
-    found: dict[str, Node] = {}
+def baselines(sections: Sequence[dict[str, Node]]) -> dict[str, list[Node]]:
+    """Name → what it changes, a layer from each file that says something of it."""
+    found: dict[str, list[Node]] = {}
     for section in sections:
         for name, node in section[BASELINES].value.items() if BASELINES in section else ():
-            found[name] = merge(found.get(name), node)
+            found.setdefault(name, []).append(node)
     return found

@@ -61,14 +61,14 @@ class Recipe:
         parts: every part that the settings name, with all its options.
         rows: every resolved key with its value and place, in the order of the schema.
         tree: what was written.
-        baselines: name → what the baseline changes (`palaestra run`).
+        baselines: name → the layers of what the baseline changes (`palaestra run`).
     """
 
     settings: RunSettings
     parts: Sequence[RecipePart]
     rows: Mapping[str, Entry]
     tree: Node = field(repr=False)
-    baselines: Mapping[str, Node] = field(default_factory=dict, repr=False)
+    baselines: Mapping[str, Sequence[Node]] = field(default_factory=dict, repr=False)
 
     def with_overrides(self, overrides: Sequence[str]) -> Recipe:
         """The same recipe with further overrides, checked anew.
@@ -89,7 +89,7 @@ class Recipe:
 
         Raises: as `load`.
         """
-        return _resolve(merge(self.tree, self.baselines[name]))
+        return _resolve(reduce(merge, self.baselines[name], self.tree))
 
     def origin(self, path: str) -> str:
         """`default`, `recipes/gigpo.yaml:11` or `command line`.

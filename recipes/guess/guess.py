@@ -44,7 +44,7 @@ class Guess:
         return Observation(text=f"between {self.low} and {self.high}", legal=[str(n) for n in range(24)])
 
     def expert(self, agent):  # for the warm start: a beginner, who mostly tries the lowest number that is left
-        careful = self.draw.random() < 0.7
+        careful = self.draw.random() < 0.75
         return Action(text=str(self.low if careful else self.draw.randint(self.low, self.high)))
 
     def close(self):

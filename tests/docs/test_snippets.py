@@ -19,6 +19,7 @@ import yaml
 
 from palaestra import own_files
 from palaestra.cli import app
+from palaestra.commands.run import load_played
 from palaestra.recipe import load, split_arguments
 from tests.docs.pages import ROOT, Block, Page, every_page, pages
 
@@ -108,6 +109,8 @@ def test_command_lines_fit(page: Page, words: list[str], folder: Path) -> None: 
         methods, overrides = split_arguments(given["methods"])
         for method in methods:
             load([given["setup"], method], overrides).explain()
+    elif name == "run":
+        load_played(given["recipe"], smoke=False)
     elif name in ("play", "envs"):
         check_environment_arguments(given)
     else:

@@ -178,6 +178,7 @@ STUDY = """
 title: Row against trajectory
 method: grpo
 expected: no difference
+claims: [row level with plain]
 setup: setup.yaml
 reference: plain
 arms: {plain: [grpo/method.yaml], row: [grpo/method.yaml, advantage.grpo.unit=row]}

@@ -1,6 +1,6 @@
-"""Tickets: change a booking by calls of two functions, and leave everything else as it is.
+"""Tickets: an environment in which calls of two functions change a booking; everything else must stay as it is.
 
-Knows bookings, requests and calls. The world is deterministic; all that differs between tasks comes from the seed.
+The environment is deterministic; tasks differ only by their seeds.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task
+from palaestra.envs.kit.choices import choice, read_choice
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.errors import ContractError
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import KeepsState
 from palaestra.registry import PositiveInt, register
 
 AGENT = "clerk"
@@ -35,7 +37,7 @@ Booking = tuple[str | None, ...]  # the value of each field, in the order of FIE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A booking, what it shall become, and the calls that do it, in an order that works."""
+    """A booking, the wanted booking, and the calls that lead to it, in an order that works."""
 
     before: Booking
     wanted: Booking
@@ -44,7 +46,7 @@ class Request:
 
 @lru_cache(maxsize=4096)
 def build(changes: int, seed: int) -> Request:
-    """A random booking of which `changes` fields shall change; a field that is booked must be canceled first."""
+    """A random booking with `changes` fields to change; a field that is booked must be canceled first."""
     draw = random.Random(seed)
     before: list[str | None] = [draw.choice((None, *values)) for values in FIELDS.values()]
     wanted, calls = list(before), list[str]()
@@ -58,44 +60,44 @@ def build(changes: int, seed: int) -> Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """How far one episode is. Frozen: a snapshot is the state itself."""
+    """The state of one episode. It is frozen, so that a snapshot is the state itself."""
 
     request: Request
     booking: Booking
     seed: int
     said: str = "start."
-    failed: bool = False  # the last call
+    failed: bool = False  # whether the last call failed
     turn: int = 0
-    made: tuple[str, ...] = ()  # calls that went well
+    made: tuple[str, ...] = ()  # successful calls
     readable: bool = True
 
     @property
     def calls_matched(self) -> int:
-        """How many of the wanted calls were made."""
+        """The number of wanted calls that were made."""
         return (Counter(self.made) & Counter(self.request.calls)).total()
 
     @property
     def fields_matched(self) -> int:
-        """How many fields are as they should be."""
+        """The number of fields with the wanted value."""
         return sum(now == wanted for now, wanted in zip(self.booking, self.request.wanted, strict=True))
 
 
 @register("environment", "tickets")
-class Tickets:
+class Tickets(KeepsState[State]):
     """Book and cancel until the ticket is what was asked for, then say `done`.
 
-    `book seat window` fills a field that is free, `cancel seat` frees one that is not. A call that cannot be made, or
-    cannot be read, comes back as a text that begins with `error:`.
+    `book seat window` fills a free field, `cancel seat` frees a booked one. A call that cannot be made or cannot be
+    read returns a text that begins with `error:`.
 
     Args:
-        changes: fewest and most fields that shall change, 1 to 3, mixed evenly. Higher: more calls must be right.
+        changes: fewest and most fields to change, 1 to 3, in equal shares. Higher: more calls must be right.
         max_turns: turns until the episode is cut off. A request takes up to 2 · changes + 1. Usual: 9.
 
-    Reward: 1 for a ticket that is what was asked for at `done`, else 0. A step's `info` tells `tool_call`, `tool_error`
-    and `executable`, and, as they stand, `state_matched` of `state_total` fields, `calls_matched` of `calls_total`
-    wanted calls, and `format` (1 once the episode ended with `done` and all was readable).
+    Reward: 1 for the wanted ticket at `done`, else 0. A step's `info` has `tool_call`, `tool_error` and `executable`,
+        and the present values of `state_matched` of `state_total` fields, `calls_matched` of `calls_total` wanted
+        calls, and `format` (1 if the episode ended with `done` and every action could be read).
 
-    `vector` is one-hot, for each field: what it is, what it should be; and whether the last call failed.
+    `vector` is one-hot: the present and the wanted value of each field; and whether the last call failed.
     """
 
     agents: tuple[str, ...] = (AGENT,)
@@ -116,7 +118,6 @@ class Tickets:
     ) -> None:
         self._changes, self._max_turns = (min(changes), max(changes)), max_turns
         self._params = {"changes": list(self._changes)}
-        self._state: State | None = None
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` requests; splits never share a seed. `difficulty` is the number of fields that change."""
@@ -124,52 +125,39 @@ class Tickets:
 
     def reset(self, task: Task) -> StepResult:
         request = build(self._count(task.seed, task.params.get("changes", self._changes)), task.seed)
-        self._state = State(request=request, booking=request.before, seed=task.seed)
-        return StepResult(observations={AGENT: self._observe(self._state)})
+        self.state = State(request=request, booking=request.before, seed=task.seed)
+        return single(AGENT, self._observe(self.state))
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        before = self._playing()
-        meant = _read(actions[AGENT].value)
-        self._state = after = _act(replace(before, turn=before.turn + 1), meant)
+        before = self.state
+        meant = read_choice(actions[AGENT].value, ACTIONS)
+        self.state = after = _act(replace(before, turn=before.turn + 1), meant)
         over = meant == DONE
         cut = not over and after.turn >= self._max_turns
         right = over and after.booking == after.request.wanted
-        seen = {} if over else {AGENT: self._observe(after)}
-        return StepResult(
-            observations={} if cut else seen,
-            last=seen if cut else {},
-            rewards={AGENT: float(right)},
-            terminated=frozenset({AGENT} if over else ()),
-            truncated=frozenset({AGENT} if cut else ()),
-            info=_tell(after, meant, over=over, right=right),
+        return single(
+            AGENT,
+            None if over else self._observe(after),
+            reward=float(right),
+            over=over,
+            cut=cut,
+            act=_of_act(after, meant, over=over),
+            readable=meant is not None,
+            info={"success": right},
         )
-
-    def close(self) -> None:
-        self._state = None
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """Sets right the first field that is not as it should be; then is done."""
-        state = self._playing()
+        state = self.state
         text = DONE
         for name, now, wanted in zip(FIELDS, state.booking, state.request.wanted, strict=True):
             if now != wanted:
                 text = f"book {name} {wanted}" if now is None else f"cancel {name}"
                 break
-        return Action(text=text, value=ACTIONS.index(text))
-
-    def snapshot(self) -> Any:
-        return self._state
-
-    def restore(self, state: Any) -> None:
-        self._state = state
+        return choice(text, ACTIONS)
 
     # ---- playing ------------------------------------------------------------------------------------------
-    def _playing(self) -> State:
-        if self._state is None:
-            raise ContractError(where="environment tickets", what="`step` was called before `reset`.")
-        return self._state
-
     def _count(self, seed: int, changes: Any = None) -> int:
         fewest, most = changes or self._changes
         return fewest + seed // 2 % (most - fewest + 1)  # the last bit of a seed tells its split
@@ -181,13 +169,6 @@ class Tickets:
             legal=ACTIONS,
             state_key=f"{state.seed}/{_spell(state.booking)}",
         )
-
-
-def _read(value: Any) -> str | None:
-    if isinstance(value, int | np.integer) and 0 <= value < len(ACTIONS):
-        return ACTIONS[int(value)]
-    text = " ".join(value.lower().split()) if isinstance(value, str) else ""
-    return text if text in ACTIONS else None
 
 
 def _act(state: State, meant: str | None) -> State:
@@ -205,8 +186,9 @@ def _act(state: State, meant: str | None) -> State:
     return replace(state, booking=booking, said=said, failed=False, made=(*state.made, meant))
 
 
-def _tell(state: State, meant: str | None, *, over: bool, right: bool) -> dict[str, Any]:
-    told: dict[str, float] = {
+def _of_act(state: State, meant: str | None, *, over: bool) -> dict[str, float]:
+    """What the last act was, and how the ticket stands after it."""
+    told = {
         "tool_call": meant != DONE,
         "tool_error": state.failed,
         "executable": not state.failed,
@@ -216,8 +198,7 @@ def _tell(state: State, meant: str | None, *, over: bool, right: bool) -> dict[s
         "calls_total": len(state.request.calls),
         "format": over and state.readable,
     }
-    info: dict[str, Any] = {name: {AGENT: float(value)} for name, value in told.items()}
-    return info | {"success": right} | ({"invalid": {AGENT: True}} if meant is None else {})
+    return {name: float(value) for name, value in told.items()}
 
 
 def _spell(booking: Booking) -> str:

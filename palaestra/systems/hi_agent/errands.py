@@ -1,21 +1,21 @@
-"""Errands: a planner names the next place, a walker goes there; all errands of a list are to be done in their order.
-
-Knows places, turns of the two roles and texts of the game. Knows nothing of how attempts are tried or compared.
-"""
+"""The environment `errands`: a planner names the next place and a walker goes there, until all errands are done."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.choices import choice, read_index
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.errors import ContractError, RecipeError
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import act_info, several
+from palaestra.envs.kit.state import KeepsState
 from palaestra.registry import Fraction, PositiveInt, register
 
 PLANNER, WALKER = "planner", "walker"
@@ -27,12 +27,18 @@ Place = int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """How far one episode is. Frozen: a snapshot is the state itself.
+    """The state of an episode. It is frozen, so a snapshot is the state itself.
 
     Attributes:
-        cells: of the places. errands: places to go to, in order; the first `done` of them are done.
-        goal: where the walker is to go; None while the planner acts. walked: moves of this attempt.
-        decisions: of the planner so far. trail: moves of all attempts, which decide the judge's errors.
+        cells: the cell of each place.
+        errands: places to go to, in order; the first `done` of them are done.
+        seed: of the task; it decides the judge's errors.
+        here: the walker's cell.
+        done: the number of errands done.
+        goal: the place that the walker is to go to; None while the planner acts.
+        walked: moves of this attempt.
+        decisions: of the planner so far.
+        trail: moves of all attempts, on which the judge's errors depend.
     """
 
     cells: tuple[Cell, ...]
@@ -47,34 +53,34 @@ class State:
 
     @property
     def agent(self) -> str:
-        """Who acts."""
+        """The agent that acts."""
         return PLANNER if self.goal is None else WALKER
 
 
 @register("environment", "errands")
-class Errands:
+class Errands(KeepsState[State]):
     """Do errands in a town: `planner` says `go bank`, then `walker` makes moves until it is there or gives up.
 
-    An errand is done when its place was reached as a goal while it was the next of the list; any other place is a
-    decision lost. So every decision is short and can be judged at once, and the whole list is long.
+    An errand is done when its place is reached as a goal while it is the next of the list; any other place costs a
+    decision. So every decision is short and can be judged at once, and the whole list is long.
 
     Args:
         errands: length of the list. Higher: rarer success, by chance and by mistakes. Usual: 4.
-        places: 2–8, that may be goals, each on a cell of its own. Higher: more wrong goals. Usual: 6.
+        places: 2–8, the places that may be goals, each on its own cell. Higher: more wrong goals. Usual: 6.
         size: cells per side of the town. Higher: longer ways. Usual: 4.
-        reach: most moves of an attempt. Usual: 2 · size − 2, as many as the longest way has.
-        spare: decisions beyond those needed. Higher: more mistakes can be mended. Usual: 1.
+        reach: most moves of an attempt. Usual: 2 · size − 2, the length of the longest way.
+        spare: decisions beyond those needed. Higher: more mistakes are allowed. Usual: 1.
         judge_noise: probability that the judge says the opposite. Usual: 0.
 
-    Reward: 1 to `planner` when the last errand is done, else 0. A move against the border, one of the planner, or what
-    cannot be read changes nothing but the turn; what is no goal is a decision lost.
+    Reward: 1 to `planner` when the last errand is done, else 0. A walker's act that moves against the border, names a
+    place or cannot be read costs a turn and changes nothing else. A planner's act that names no place costs a decision.
 
-    The planner's steps tell in `info` what its subgoal was worth: `format`, whether it was one; `executed`, whether the
-    walker arrived; `judged`, whether a judge sees progress, an errand done. The walker's steps tell `executed` at the
-    end of an attempt. The last `info` tells `done`, the errands done.
+    The `info` of a planner's step describes its subgoal: `format`, whether it names a place; `executed`, whether the
+    walker arrived; `judged`, whether the judge sees progress, which is an errand done. The walker's steps have
+    `executed` at the end of an attempt. The last `info` has `done`, the number of errands done.
 
-    `vector` says: the role; to the planner the list, how many are done, and the decisions left; to the walker the
-    goal's column and row from here, and the moves left.
+    `vector` has the role; for the planner the list, how many errands are done, and the decisions left; for the walker
+    the goal's column and row relative to its cell, and the moves left.
     """
 
     agents: tuple[str, ...] = (PLANNER, WALKER)
@@ -91,19 +97,17 @@ class Errands:
         spare: Annotated[int, pydantic.Field(ge=0)] = 1,
         judge_noise: Fraction = 0.0,
     ) -> None:
-        if reach < 2 * size - 2:
-            raise RecipeError(
-                where="environment: errands",
-                what=f"`reach: {reach}` is less than the longest way of a town of {size} × {size}: {2 * size - 2}.",
-                remedy=f"Set `reach: {2 * size - 2}` or more, or a smaller `size`.",
-            )
+        Refusals("environment: errands").when(
+            reach < 2 * size - 2,
+            f"`reach: {reach}` is less than the longest way of a town of {size} × {size}: {2 * size - 2}.",
+            f"Set `reach: {2 * size - 2}` or more, or a smaller `size`.",
+        )
         self._params = {"errands": errands, "places": places, "size": size}
         self._errands, self._places, self._size, self._reach = errands, places, size, reach
         self._decisions, self._judge_noise = errands + spare, judge_noise
         self.actions = (*(f"go {name}" for name in PLACES[:places]), *MOVES)
         self.action_count = len(self.actions)
         self.vector_size = 2 + errands * places + errands + 1 + 2 * (2 * size - 1) + 1
-        self._state: State | None = None
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` towns with lists; splits never share a seed."""
@@ -115,17 +119,17 @@ class Errands:
         errands = [draw.randrange(self._places)]
         while len(errands) < self._errands:  # the same place twice in a row would be done already
             errands.append(draw.choice([place for place in range(self._places) if place != errands[-1]]))
-        self._state = State(cells=tuple(cells[1:]), errands=tuple(errands), seed=task.seed, here=cells[0])
-        return StepResult(observations={PLANNER: self._observe(self._state)}, info={"success": False})
+        self.state = State(cells=tuple(cells[1:]), errands=tuple(errands), seed=task.seed, here=cells[0])
+        return several({PLANNER: self._observe(self.state)}, info={"success": False})
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        before = self._playing()
+        before = self.state
         agent = before.agent
-        meant = self._read(actions[agent].value)
-        info: dict[str, Any] = {"invalid": {agent: True}} if meant is None else {}
+        meant = read_index(actions[agent].value, self.actions)
+        info = act_info(agent, {}, readable=meant is not None)
         if before.goal is None:
             goal = meant if meant is not None and meant < self._places else None
-            info |= {"format": {PLANNER: float(goal is not None)}, "executed": {PLANNER: 0.0}}
+            info |= act_info(PLANNER, {"format": float(goal is not None), "executed": 0.0})
             state = replace(before, decisions=before.decisions + 1, goal=goal, walked=0)
         else:
             state = self._walk(before, meant)
@@ -137,53 +141,29 @@ class Errands:
                 state = replace(state, done=state.done + (arrived and state.goal == due), goal=None)
         if state.goal is None:
             info["judged"] = {PLANNER: self._judge(state, progress=state.done > before.done)}
-        self._state = state
+        self.state = state
         won = state.done == self._errands
         over = won or (state.goal is None and state.decisions >= self._decisions)
         info |= {"success": won, "done": state.done}
-        return StepResult(
-            observations={} if over else {state.agent: self._observe(state)},
+        return several(
+            {} if over else {state.agent: self._observe(state)},
             rewards={PLANNER: 1.0} if won else {},
-            terminated=frozenset(self.agents if over else ()),
+            over=self.agents if over else (),
             info=info,
         )
-
-    def close(self) -> None:
-        self._state = None
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """The next errand's place; a move that comes nearer to the goal."""
-        state = self._playing()
+        state = self.state
         if state.goal is None:
-            return self._action(f"go {PLACES[state.errands[state.done]]}")
+            return choice(f"go {PLACES[state.errands[state.done]]}", self.actions)
         across, down = self._offset(state, state.goal)
         if abs(across) >= abs(down):
-            return self._action("east" if across > 0 else "west")
-        return self._action("south" if down > 0 else "north")
-
-    def snapshot(self) -> Any:
-        return self._state
-
-    def restore(self, state: Any) -> None:
-        self._state = state
+            return choice("east" if across > 0 else "west", self.actions)
+        return choice("south" if down > 0 else "north", self.actions)
 
     # ---- playing ------------------------------------------------------------------------------------------
-    def _playing(self) -> State:
-        if self._state is None:
-            raise ContractError(where="environment errands", what="`step` was called before `reset`.")
-        return self._state
-
-    def _action(self, text: str) -> Action:
-        return Action(text=text, value=self.actions.index(text))
-
-    def _read(self, value: Any) -> int | None:
-        """The index of the action that is meant; None if it cannot be read."""
-        if isinstance(value, int | np.integer) and 0 <= value < len(self.actions):
-            return int(value)
-        text = " ".join(value.lower().split()) if isinstance(value, str) else ""
-        return self.actions.index(text) if text in self.actions else None
-
     def _walk(self, state: State, meant: int | None) -> State:
         here, trail = state.here, "?"
         if meant is not None and meant >= self._places:

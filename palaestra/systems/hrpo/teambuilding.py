@@ -1,7 +1,4 @@
-"""Teambuilding: a policy builds a team of agents for a query, one agent and one connection after the other.
-
-Knows states, actions and texts of the game. Roles, teams and what they can do are in `teambuilding_graph`.
-"""
+"""The environment `teambuilding`: a policy builds a team for a query, one agent and one connection after the other."""
 
 from __future__ import annotations
 
@@ -13,8 +10,11 @@ import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.choices import choice, read_index
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.errors import ContractError, RecipeError
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import KeepsState
 from palaestra.registry import Fraction, NonNegative, PositiveInt, register
 from palaestra.systems.hrpo.teambuilding_graph import ROLES, TOPICS, Prices, Role, Team, execute
 
@@ -25,12 +25,16 @@ EMPTY = Team()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """How far one episode is; a new agent is in `team` before it was asked whom it hears.
+    """The state of an episode; a new agent is in `team` before the questions whom it hears.
 
     Attributes:
-        topic, needed: of the query. seed: of the task.
-        before: the team before the present action. asked: the agent that the new one may hear; None: choose a node.
-        done: building actions so far. added: whether the last of them added an agent.
+        topic, needed: of the query.
+        seed: of the task.
+        team: the team as it is.
+        before: the team before the present action.
+        asked: the agent that the new one may hear; None: a node is to be chosen.
+        done: building actions so far.
+        added: whether the last of them added an agent.
     """
 
     topic: str
@@ -44,33 +48,34 @@ class State:
 
 
 @register("environment", "teambuilding")
-class Teambuilding:
+class Teambuilding(KeepsState[State]):
     """Build the team that a query needs: which roles, and who hears whom.
 
-    `query: survey. team: empty.` A building action is a node, `add searcher` (or another role), `delete` (the agent
-    that joined last) or `exit`; and, after an addition, one `yes` or `no` for each earlier agent: `does 2 writer hear 1
-    searcher?` So the probability of an action is that of its node times those of its connections. At `exit` the team is
-    executed by fixed rules: the last agent answers, and every role that the topic needs, one to three of six, must
-    reach it and do its part. What a topic needs is always the same, and is not told.
+    `query: survey. team: empty.` A building action is a node: `add searcher` (or another role), `delete` (the agent
+    that joined last) or `exit`. After an addition follows one `yes` or `no` for each earlier agent: `does 2 writer hear
+    1 searcher?` So the probability of an action is that of its node times those of its connections. At `exit` the team
+    is executed by fixed rules: the last agent answers, and every role that the topic needs, one to three of six, must
+    reach it and must not fail. The needs of a topic are always the same; observations do not show them.
 
     Args:
         roles: K, 1–6, kinds of agents. Higher: more to choose from. Usual: 6.
         needs: fewest and most roles that a query needs. Usual: [1, 3].
         agents: most agents of a team. Higher: larger graphs. Usual: 6.
         max_actions: building actions; then the team is executed as it is. Usual: 10.
-        faults: role r (from 0) fails a task with probability faults · r / (K − 1). Higher: fewer queries can be
-            solved at all. Usual: 0.1.
+        faults: role r (from 0) fails a task with probability faults · r / (K − 1). Higher: fewer queries can be solved.
+            Usual: 0.1.
         exempt: building actions without a score of their own. Usual: 3.
-        step: ≥ 0, what each added agent costs. Usual: 0.05.
-        duplicate: ≥ 0, what it costs to add one more of a role, hearing nobody. Usual: 0.2.
-        delete: ≥ 0, what it costs to delete an agent that was just added. Usual: 0.1.
-        use: ≥ 0, what an agent is worth when it is heard for the first time. Usual: 0.05.
+        step: ≥ 0, the price of each added agent. Usual: 0.05.
+        duplicate: ≥ 0, the further price of an agent that repeats a role and hears no agent. Usual: 0.2.
+        delete: ≥ 0, the price of deleting an agent that was just added. Usual: 0.1.
+        use: ≥ 0, the gain for each agent that is heard for the first time. Usual: 0.05.
 
     Reward: 1 if the team solves the query, else 0. An act that is impossible or cannot be read counts as a building
     action and changes nothing.
 
-    A step's `info` tells `invocation`, the number of its building action, and, on the action's last act, `process`, the
-    action's score. The last one tells `agents`, how many the team has, and `stratum`, how many roles were needed.
+    A step's `info` has `invocation`, the number of its building action, and, on the action's last act, `process`, the
+    action's score. The last one has `agents`, the size of the team, and `stratum`, the number of roles that were
+    needed.
 
     Raises: RecipeError, if no topic needs so many of so few roles.
     """
@@ -98,16 +103,14 @@ class Teambuilding:
         self._prices = Prices(exempt=exempt, step=step, duplicate=duplicate, delete=delete, use=use)
         fewest, most = needs
         self._topics = [t for t, need in TOPICS.items() if fewest <= len(need) <= most and set(need) <= {*self._roles}]
-        if not self._topics:
-            raise RecipeError(
-                where="environment: teambuilding",
-                what=f"no topic needs {fewest} to {most} of the {roles} roles {', '.join(self._roles)}.",
-                remedy="Raise `roles` (6), or widen `needs` ([1, 3]).",
-            )
+        Refusals("environment: teambuilding").when(
+            not self._topics,
+            f"no topic needs {fewest} to {most} of the {roles} roles {', '.join(self._roles)}.",
+            "Raise `roles` (6), or widen `needs` ([1, 3]).",
+        )
         self.actions: tuple[str, ...] = (*(f"add {role}" for role in self._roles), DELETE, EXIT, YES, NO)
         self.action_count = len(self.actions)
         self.vector_size = len(TOPICS) + agents * roles + agents * agents + agents + 2
-        self._state: State | None = None
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` queries; splits never share a seed."""
@@ -116,75 +119,58 @@ class Teambuilding:
     def reset(self, task: Task) -> StepResult:
         topic = self._topics[derive(task.seed, "topic") % len(self._topics)]
         needed = frozenset(ROLES.index(role) for role in TOPICS[topic])
-        self._state = State(topic=topic, needed=needed, seed=task.seed)
-        return StepResult(observations={AGENT: self._observe(self._state, "")})
+        self.state = State(topic=topic, needed=needed, seed=task.seed)
+        return single(AGENT, self._observe(self.state, ""))
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        state = self._playing()
-        meant = self._read(actions[AGENT].value)
-        info: dict[str, Any] = {"invocation": {AGENT: state.done}}
+        state = self.state
+        meant = read_index(actions[AGENT].value, self.actions)
         said, over = "", False
         if meant is None or meant not in self._possible(state):
             said = "not understood. " if meant is None else "not possible. "
-            if meant is None:
-                info["invalid"] = {AGENT: True}
             after, score = replace(state, done=state.done + 1, added=False), 0.0
         else:
             after, score = self._moved(state, self.actions[meant])
             over = self.actions[meant] == EXIT
-        if after.done > state.done:
-            info["process"] = {AGENT: score}
-        self._state = after
-        if not over and after.done < self._limit:
-            return StepResult(observations={AGENT: self._observe(after, said)}, info=info)
-        team = after.team
-        solved = bool(team.roles) and execute(
-            team, after.needed, faults=self._faults, roles=len(self._roles), seed=after.seed
+        self.state = after
+        over = over or after.done >= self._limit
+        solved = over and self._solves(after)
+        ends = {"success": solved, "agents": len(after.team.roles), "stratum": str(len(after.needed))}
+        return single(
+            AGENT,
+            None if over else self._observe(after, said),
+            reward=float(solved),
+            over=over,
+            act={"invocation": state.done} | ({"process": score} if after.done > state.done else {}),
+            readable=meant is not None,
+            info=ends if over else None,
         )
-        info |= {"success": solved, "agents": len(team.roles), "stratum": str(len(after.needed))}
-        return StepResult(observations={}, rewards={AGENT: float(solved)}, terminated=frozenset({AGENT}), info=info)
-
-    def close(self) -> None:
-        self._state = None
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """Adds each needed role once, hearing those of the others that are there, and exits."""
-        state = self._playing()
-        team, index = state.team, self.actions.index
+        state = self.state
+        team = state.team
         if state.asked is not None:
             useful = (
                 team.roles[state.asked] in state.needed and team.roles[state.asked] not in team.roles[: state.asked]
             )
-            return Action(text=YES if useful else NO, value=index(YES if useful else NO))
+            return choice(YES if useful else NO, self.actions)
         missing = sorted(state.needed - set(team.roles))
         unheard = [] if missing or not team.roles else sorted(state.needed - {team.roles[one] for one in team.heard()})
         text = f"add {ROLES[(missing or unheard)[0]]}" if missing or unheard else EXIT
         if len(team.roles) == self._size:
             text = EXIT
-        return Action(text=text, value=index(text))
-
-    def snapshot(self) -> Any:
-        return self._state
-
-    def restore(self, state: Any) -> None:
-        self._state = state
+        return choice(text, self.actions)
 
     # ---- playing ------------------------------------------------------------------------------------------
-    def _playing(self) -> State:
-        if self._state is None:
-            raise ContractError(where="environment teambuilding", what="`step` was called before `reset`.")
-        return self._state
-
-    def _read(self, value: Any) -> int | None:
-        """The index of the action that is meant; None if it cannot be read."""
-        if isinstance(value, int | np.integer) and 0 <= value < len(self.actions):
-            return int(value)
-        text = " ".join(value.lower().split()) if isinstance(value, str) else ""
-        return self.actions.index(text) if text in self.actions else None
+    def _solves(self, state: State) -> bool:
+        """Whether the team, executed as it is, solves the query."""
+        team, roles = state.team, len(self._roles)
+        return bool(team.roles) and execute(team, state.needed, faults=self._faults, roles=roles, seed=state.seed)
 
     def _possible(self, state: State) -> list[int]:
-        """Indices of what can be done: answer the question that is asked, or a node."""
+        """Indices of the possible actions: answers, if there is a question, else nodes."""
         index = self.actions.index
         if state.asked is not None:
             return [index(YES), index(NO)]
@@ -209,7 +195,7 @@ class Teambuilding:
         return self._asked(replace(state, before=team, team=Team(roles=(*team.roles, role), edges=team.edges)), 0)
 
     def _asked(self, state: State, place: int) -> tuple[State, float]:
-        """Ask whether the new agent hears the one at `place`; nobody left: the action is complete."""
+        """Ask whether the new agent hears the one at `place`; after the last question the action is complete."""
         if place < len(state.team.roles) - 1:
             return replace(state, asked=place), 0.0
         score = self._prices.of_adding(state.done, state.before, state.team)
@@ -226,7 +212,9 @@ class Teambuilding:
         )
 
     def _vector(self, state: State) -> np.ndarray:
-        """Topic; role of each agent; who hears whom; who is asked about; whether anybody is; share of actions done."""
+        """Topic; role of each agent; edges; the agent in question; whether a node is to be chosen; share of actions
+        done.
+        """
         roles = np.zeros((self._size, len(self._roles)), np.float32)
         hears = np.zeros((self._size, self._size), np.float32)
         topic, asked = np.zeros(len(TOPICS), np.float32), np.zeros(self._size, np.float32)

@@ -1,6 +1,6 @@
-"""Navdist: find a hidden target on a walled grid, with a verifier who knows how far away it is.
+"""The environment `navdist`: find a hidden target on a walled grid, with a verifier that scores each step.
 
-Knows grids, moves, sight and distances. The world is deterministic; all that differs between tasks comes from the seed.
+The environment is deterministic; tasks differ by their seed only.
 """
 
 from __future__ import annotations
@@ -8,29 +8,31 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.choices import choice, read_choice
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.errors import ContractError
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import KeepsState
 from palaestra.registry import PositiveInt, register
 
 AGENT = "walker"
 MOVES = {"north": (0, -1), "east": (1, 0), "south": (0, 1), "west": (-1, 0)}
 ACTIONS = tuple(MOVES)
-WALLS = 0.2  # share of cells that are walls, as far as the rest stays connected
-RECENT = 6  # cells of the way so far that the text names
+WALLS = 0.2  # share of cells that become walls if the rest stays connected
+RECENT = 6  # the number of past cells that the text names
 Cell = tuple[int, int]  # column, row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One grid: which cells are free, where one starts, and how far each free cell is from the target."""
+    """One grid: its free cells, the start, and the distance of each free cell from the target."""
 
     size: int
     start: Cell
@@ -47,14 +49,14 @@ class Field:
         return [move for move in ACTIONS if self.next(cell, move) is not None]
 
     def sees(self, cell: Cell, sight: int) -> bool:
-        """Whether the target is at most `sight` cells away; walls hide nothing."""
+        """Whether the target is at most `sight` cells away; walls do not hide it."""
         return abs(cell[0] - self.target[0]) + abs(cell[1] - self.target[1]) <= sight
 
 
 # ---- building ---------------------------------------------------------------------------------------------
 @lru_cache(maxsize=4096)
 def build(size: int, longest: int, sight: int, seed: int) -> Field:
-    """A grid with the target out of sight of the start, and at most `longest` moves away where that can be."""
+    """A grid with the target out of sight of the start, and at most `longest` moves away if possible."""
     draw = random.Random(seed)
     free = _walled(size, draw)
     target = draw.choice(sorted(free))
@@ -66,7 +68,7 @@ def build(size: int, longest: int, sight: int, seed: int) -> Field:
 
 
 def _walled(size: int, draw: random.Random) -> set[Cell]:
-    """Free cells after walls were put up one by one, each only if nobody is locked in."""
+    """The free cells after walls are placed one by one, each only if the rest stays connected."""
     free = {(x, y) for x in range(size) for y in range(size)}
     for cell in draw.sample(sorted(free), int(WALLS * size * size)):
         rest = free - {cell}
@@ -88,25 +90,45 @@ def _distances(free: set[Cell], target: Cell) -> dict[Cell, int]:
 
 
 # ---- the environment --------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """How far one episode is.
+
+    Attributes:
+        seed, name: of the task and of the grid. walked: cells in order, the present one last. moves: what was tried.
+    """
+
+    field: Field
+    seed: int
+    name: str
+    walked: tuple[Cell, ...]
+    moves: tuple[str, ...] = ()
+
+    @property
+    def here(self) -> Cell:
+        """The present cell."""
+        return self.walked[-1]
+
+
 @register("environment", "navdist")
-class Navdist:
+class Navdist(KeepsState[State]):
     """Walk to a target that is visible only from nearby; what has been walked is remembered for you.
 
-    An observation says where one is, which ways are open, which cells one has been on, and where the target is once it
-    is in sight. Two episodes are in the same situation only if they have walked the same cells, so states rarely
-    repeat: comparing equal states has little to compare, and a verified score of each step has much.
+    An observation has the agent's cell, the open ways, the cells that it has visited, and the target's place once it is
+    in sight. Two episodes are in the same state only if they have visited the same cells, so states rarely repeat: a
+    comparison of equal states finds few, and a verified score of each step says more.
 
     Args:
         size: cells per side, 5–16. Higher: longer searches. Usual: 8.
-        max_turns: turns until the episode is cut off. The target is at most 75 % of them away. Usual: 20.
-        sight: from how many moves away (walls ignored) the target is seen. Higher: easier. Usual: 3.
-        process: "verified": a step scores 1 if it came nearer to the target or brought it into sight, else 0.
-            "random": a coin instead, as good as none; it depends on the task's seed and the way so far.
-        fields: 0 makes a new grid for every seed; k > 0 lets every seed play one of k grids.
+        max_turns: turns until the episode is truncated. The target is at most 75 % of them away. Usual: 20.
+        sight: the distance in moves (walls ignored) from which the target is seen. Higher: easier. Usual: 3.
+        process: "verified": a step scores 1 if it came nearer to the target or brought it into sight, else 0. "random":
+            a coin toss without information, which depends on the task's seed and the moves so far.
+        fields: 0 makes a new grid for every seed; with k > 0 every seed plays one of k grids.
 
     Reward: 1 for reaching the target, else 0. A move against a wall, or one that cannot be read, costs a turn. The
-    score stands in `info["process"]`. `vector` is one-hot: own cell; cells walked so far; open ways; the target's
-    column and row from here, if it is in sight.
+    score is in `info["process"]`. `vector` is one-hot: the agent's cell; visited cells; open ways; the target's column
+    and row relative to the agent, if it is in sight.
     """
 
     agents: tuple[str, ...] = (AGENT,)
@@ -128,10 +150,6 @@ class Navdist:
         self._process = process
         self._size, self._sight, self._max_turns = size, sight, max_turns
         self.vector_size = 2 * size * size + len(MOVES) + 2 * (2 * sight + 1)
-        self._field: Field | None = None
-        self._seed, self._name = 0, ""
-        self._walked: tuple[Cell, ...] = ()  # in order, the present cell last
-        self._moves: tuple[str, ...] = ()  # what was tried
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` grids; splits never share a seed."""
@@ -142,82 +160,55 @@ class Navdist:
         fields = world["fields"]
         number = task.seed // 2 % fields if fields else task.seed  # the last bit of a seed tells its split
         self._sight, self._max_turns = world["sight"], world["max_turns"]
-        self._field = build(world["size"], int(0.75 * self._max_turns), self._sight, number)
-        self._seed, self._name = task.seed, str(number)
-        self._walked, self._moves = (self._field.start,), ()
-        return StepResult(observations={AGENT: self._observe(self._field)})
+        field = build(world["size"], int(0.75 * self._max_turns), self._sight, number)
+        self.state = State(field=field, seed=task.seed, name=str(number), walked=(field.start,))
+        return single(AGENT, self._observe(self.state))
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        field, before = self._playing(), self._walked[-1]
-        move = read(actions[AGENT].value)
-        after = (field.next(before, move) if move else None) or before
-        self._walked += (after,) if after != before else ()
-        self._moves += (move or "?",)
-        won = after == field.target
-        cut = not won and len(self._moves) >= self._max_turns
-        info: dict[str, Any] = {"process": {AGENT: self._score(field, before, after)}}
-        if won or cut:
-            info["success"] = won
-        if move is None:
-            info["invalid"] = {AGENT: True}
-        seen = {} if won else {AGENT: self._observe(field)}
-        return StepResult(
-            observations={} if cut else seen,
-            last=seen if cut else {},
-            rewards={AGENT: float(won)},
-            terminated=frozenset({AGENT} if won else ()),
-            truncated=frozenset({AGENT} if cut else ()),
-            info=info,
+        before = self.state
+        move = read_choice(actions[AGENT].value, ACTIONS)
+        there = before.field.next(before.here, move) if move else None
+        walked = before.walked if there is None else (*before.walked, there)
+        self.state = after = replace(before, walked=walked, moves=(*before.moves, move or "?"))
+        won = after.here == after.field.target
+        cut = not won and len(after.moves) >= self._max_turns
+        return single(
+            AGENT,
+            None if won else self._observe(after),
+            reward=float(won),
+            over=won,
+            cut=cut,
+            act={"process": self._score(before, after)},
+            readable=move is not None,
+            info={"success": won} if won or cut else None,
         )
-
-    def close(self) -> None:
-        self._field = None
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """A step of a shortest way; it knows where the target is, also while the agent does not."""
-        field, here = self._playing(), self._walked[-1]
+        field, here = self.state.field, self.state.here
         move = min(field.open(here), key=lambda m: field.distance[field.next(here, m)])  # type: ignore[index]
-        return Action(text=move, value=ACTIONS.index(move))
-
-    def snapshot(self) -> Any:
-        return self._field, self._seed, self._name, self._walked, self._moves
-
-    def restore(self, state: Any) -> None:
-        self._field, self._seed, self._name, self._walked, self._moves = state
+        return choice(move, ACTIONS)
 
     # ---- scores and observations --------------------------------------------------------------------------
-    def _playing(self) -> Field:
-        if self._field is None:
-            raise ContractError(where="environment navdist", what="`step` was called before `reset`.")
-        return self._field
-
-    def _score(self, field: Field, before: Cell, after: Cell) -> float:
+    def _score(self, before: State, after: State) -> float:
         if self._process == "random":
-            return float(derive(self._seed, "coin", *self._moves) % 2)
-        nearer = field.distance[after] < field.distance[before]
-        return float(nearer or field.sees(after, self._sight) > field.sees(before, self._sight))
+            return float(derive(after.seed, "coin", *after.moves) % 2)
+        field = after.field
+        nearer = field.distance[after.here] < field.distance[before.here]
+        return float(nearer or field.sees(after.here, self._sight) > field.sees(before.here, self._sight))
 
-    def _observe(self, field: Field) -> Observation:
-        here, open_ways = self._walked[-1], field.open(self._walked[-1])
+    def _observe(self, state: State) -> Observation:
+        field, here = state.field, state.here
+        open_ways = field.open(here)
         offset = (field.target[0] - here[0], field.target[1] - here[1]) if field.sees(here, self._sight) else None
-        walked = sorted(set(self._walked))
+        walked = sorted(set(state.walked))
         return Observation(
-            text=_describe(self._walked, open_ways, offset),
+            text=_describe(state.walked, open_ways, offset),
             vector=_vector(field.size, self._sight, here, walked, open_ways, offset),
             legal=open_ways,
-            state_key=f"{self._name}/{_place(here)}/{''.join(_place(cell) for cell in walked)}",
+            state_key=f"{state.name}/{_place(here)}/{''.join(_place(cell) for cell in walked)}",
         )
-
-
-def read(value: Any) -> str | None:
-    """The move meant by a text or an index; None if it cannot be read."""
-    if isinstance(value, str):
-        text = " ".join(value.lower().split())
-        return text if text in ACTIONS else None
-    if isinstance(value, int | np.integer) and 0 <= value < len(ACTIONS):
-        return ACTIONS[int(value)]
-    return None
 
 
 def _place(cell: Cell) -> str:

@@ -1,14 +1,14 @@
-"""What must hold of `navdist`:
+"""The environment `navdist`:
 
 1. It keeps the contract of environments, for small and large grids and for fixed ones.
 2. All free cells are connected; the target is out of sight at the start and at most 75 % of the turns away.
 3. The expert walks a shortest way, from any cell.
-4. The verified score is 1 for a step that comes nearer or brings the target into sight, else 0; it has nothing to do
-   with the reward. The random score is a coin, the same for the same way.
+4. The verified score is 1 for a step that comes nearer or brings the target into sight, else 0; it does not depend on
+   the reward. The random score is a coin toss that is the same for the same way.
 5. The target is shown within `sight` moves and not beyond.
 6. Walking the same cells leads to the same state key; another way to the same cell does not.
 7. Walls and unreadable moves cost a turn; after `max_turns` the episode is truncated.
-8. Random play succeeds sometimes; states of two random walks rarely meet.
+8. Random play succeeds sometimes; two random walks rarely have states in common.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def act(env, *texts):
 
 
 def walk(env, result, seed):
-    """A random walk to its end: the result of each step, when it is made."""
+    """A random walk to its end, which yields the result of each step when it is made."""
     draw = random.Random(seed)
     while result.observations:
         result = act(env, draw.choice(result.observations[WALKER].legal))
@@ -83,7 +83,7 @@ def test_scores_are_verified():  # rule 4
         env, result = start(seed)
         field, before = build(8, 15, 3, seed), None
         for step in walk(env, result, seed):
-            here = env.snapshot()[3][-1]
+            here = env.state.here
             before = before or field.start
             good = field.distance[here] < field.distance[before] or field.sees(here, 3) > field.sees(before, 3)
             assert step.info["process"] == {WALKER: float(good)}
@@ -109,7 +109,7 @@ def test_the_target_is_seen_from_nearby():  # rule 5
         field = build(8, 15, 3, seed)
         for step in walk(env, result, seed):
             for seen in step.observations.values():
-                near = field.sees(env.snapshot()[3][-1], 3)
+                near = field.sees(env.state.here, 3)
                 assert ("not in sight" not in seen.text) == near == bool(seen.vector[-14:].any())
 
 
@@ -119,7 +119,7 @@ def test_states_are_what_was_walked():  # rule 6
         env, result = start(3)
         for step in walk(env, result, number):
             for seen in step.observations.values():
-                walked = env.snapshot()[3]
+                walked = env.state.walked
                 keys.setdefault(seen.state_key, set()).add((walked[-1], frozenset(walked)))
     assert all(len(situations) == 1 for situations in keys.values())
     assert len({one for situations in keys.values() for one in situations}) == len(keys)

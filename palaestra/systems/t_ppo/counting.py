@@ -1,6 +1,6 @@
-"""Counting: copy a long row of letters, and in place of each mark write how many marks there were so far.
+"""The environment `counting`: copy a long row of letters, and replace each mark by the number of marks so far.
 
-Knows rows, answers and texts. The world is deterministic; all that differs between tasks comes from the seed.
+The environment is deterministic; tasks differ by their seed only.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -15,8 +16,11 @@ import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task
 from palaestra.data.abilities import without
+from palaestra.envs.kit.choices import choice
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.errors import ContractError, RecipeError
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import KeepsState
 from palaestra.registry import Fraction, PositiveInt, register
 
 AGENT = "writer"
@@ -25,25 +29,41 @@ MARK = "#"
 Few = Annotated[int, pydantic.Field(ge=2, le=8)]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """How far one row is.
+
+    Attributes:
+        truth: the right answer to each item of the row. place: items done. said: the number that was written last.
+        slips: wrong answers so far.
+    """
+
+    row: str
+    truth: tuple[str, ...]
+    place: int = 0
+    said: int = 0
+    slips: int = 0
+
+
 @register("environment", "counting")
-class Counting:
+class Counting(KeepsState[State]):
     """A long response whose length differs widely and whose result is known at its very end.
 
-    The row of a task has between `shortest` and `longest` items, short rows as often as rows of twice their length
-    (log-uniform); each turn asks for the next `chunk` of them. A letter is copied. A mark `#` is answered by how many
-    marks there were so far, where `numbers` is followed by 1. The agent sees the number that it wrote last and whether
-    it has made a slip, so that one observation says all that matters.
+    The row of a task has between `shortest` and `longest` items, and short rows are as frequent as rows of twice their
+    length (log-uniform). Each turn asks for the next `chunk` items. The answer to a letter is the letter. The answer to
+    a mark `#` is the number of marks so far, where `numbers` is followed by 1. The agent sees the number that it wrote
+    last and whether it has made a mistake, so one observation has all that matters.
 
     Args:
         shortest, longest: items of a row. Higher: longer episodes. Usual: 64 and 200.
-        chunk: items a turn. 1: an action is one symbol, and there are vectors for network policies. Higher: fewer
-            turns with longer responses, symbols with spaces between them; for language policies.
+        chunk: items per turn. 1: an action is one symbol, and there are vectors for network policies. Higher: fewer
+            turns with longer responses, whose symbols are separated by spaces; for language policies.
         letters, numbers: how many there are, 2–8. Higher: more to learn.
         marks: share of items that are marks. Higher: more counting, less copying.
 
-    Reward: 1 at the end if everything is right, else 0. `score` is then the share of right answers. What cannot be
-    read, and what is missing in a chunk, is wrong. `actions` lists all symbols (chunk 1); an index into it is taken
-    as well as its text.
+    Reward: 1 at the end if everything is right, else 0. `score` is then the share of right answers. A symbol that
+    cannot be read, or is missing in a chunk, is wrong. `actions` has all symbols (chunk 1); an index into it is
+    accepted as well as its text.
 
     Raises: RecipeError, if `shortest` exceeds `longest`.
     """
@@ -62,12 +82,11 @@ class Counting:
         numbers: Few = 4,
         marks: Fraction = 0.3,
     ) -> None:
-        if shortest > longest:
-            raise RecipeError(
-                where="environment: counting",
-                what=f"shortest {shortest} is more than longest {longest}.",
-                remedy="Set `shortest` to at most `longest`.",
-            )
+        Refusals("environment: counting").when(
+            shortest > longest,
+            f"shortest {shortest} is more than longest {longest}.",
+            "Set `shortest` to at most `longest`.",
+        )
         self._params = {
             "shortest": shortest,
             "longest": longest,
@@ -83,8 +102,6 @@ class Counting:
             self.vector_size = (letters + 1) + (numbers + 1) + 3
         else:
             self.abilities = without(self.abilities, "vector")
-        self._row, self._truth = "", list[str]()
-        self._place, self._said, self._slips = 0, 0, 0
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` rows; splits never share a seed."""
@@ -95,55 +112,41 @@ class Counting:
         draw = random.Random(task.seed)
         length = round(math.exp(draw.uniform(math.log(world["shortest"]), math.log(world["longest"]))))
         letters = LETTERS[: world["letters"]]
-        self._row = "".join(MARK if draw.random() < world["marks"] else draw.choice(letters) for _ in range(length))
-        self._truth = answers(self._row, world["numbers"])
-        self._place, self._said, self._slips = 0, 0, 0
-        return StepResult(observations={AGENT: self._observe()})
+        row = "".join(MARK if draw.random() < world["marks"] else draw.choice(letters) for _ in range(length))
+        self.state = State(row=row, truth=tuple(answers(row, world["numbers"])))
+        return single(AGENT, self._observe(self.state))
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        asked = self._asked()
+        before, asked = self.state, self._asked()
         written = self._read(actions[AGENT].value)
         given = [*(written or ())[: len(asked)]]
-        self._slips += len(asked) - sum(one == other for one, other in zip(given, asked, strict=False))
+        slips = before.slips + len(asked) - sum(one == other for one, other in zip(given, asked, strict=False))
         if written is not None and len(written) > len(asked):
-            self._slips += 1  # what nobody asked for
-        self._said = next((int(symbol) for symbol in reversed(given) if symbol.isdigit()), self._said)
-        self._place += len(asked)
-        over = self._place >= len(self._row)
-        info: dict[str, Any] = {} if written is not None else {"invalid": {AGENT: True}}
-        if over:
-            info["success"] = self._slips == 0
-            info["score"] = max(1 - self._slips / len(self._row), 0.0)
-        return StepResult(
-            observations={} if over else {AGENT: self._observe()},
-            rewards={AGENT: float(over and self._slips == 0)},
-            terminated=frozenset({AGENT} if over else ()),
-            info=info,
+            slips += 1  # what nobody asked for
+        said = next((int(symbol) for symbol in reversed(given) if symbol.isdigit()), before.said)
+        self.state = after = replace(before, place=before.place + len(asked), said=said, slips=slips)
+        over = after.place >= len(after.row)
+        return single(
+            AGENT,
+            None if over else self._observe(after),
+            reward=float(over and slips == 0),
+            over=over,
+            readable=written is not None,
+            info={"success": slips == 0, "score": max(1 - slips / len(after.row), 0.0)} if over else None,
         )
-
-    def close(self) -> None:
-        self._row = ""
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """What is right here."""
+        """The right answers of this turn."""
         asked = self._asked()
         if self._chunk > 1:
             return Action(text=" ".join(asked))
-        return Action(text=asked[0], value=self.actions.index(asked[0]))
-
-    def snapshot(self) -> Any:
-        return self._row, self._truth, self._place, self._said, self._slips
-
-    def restore(self, state: Any) -> None:
-        self._row, self._truth, self._place, self._said, self._slips = state
+        return choice(asked[0], self.actions)
 
     # ---- answers and observations -------------------------------------------------------------------------
-    def _asked(self) -> list[str]:
+    def _asked(self) -> tuple[str, ...]:
         """The right answers of this turn."""
-        if not self._row:
-            raise ContractError(where="environment counting", what="`step` was called before `reset`.")
-        return self._truth[self._place : self._place + self._chunk]
+        return self.state.truth[self.state.place : self.state.place + self._chunk]
 
     def _read(self, value: Any) -> list[str] | None:
         """The symbols meant by a text or an index; None if they cannot be read."""
@@ -154,24 +157,24 @@ class Counting:
             return [self.actions[int(value)]]
         return None
 
-    def _observe(self) -> Observation:
-        shown = self._row[self._place : self._place + self._chunk]
-        slips = "a slip" if self._slips else "no slip"
-        left = len(self._row) - self._place
+    def _observe(self, state: State) -> Observation:
+        shown = state.row[state.place : state.place + self._chunk]
+        left = len(state.row) - state.place
         return Observation(
-            text=f"write {' '.join(shown)} . last number {self._said} . {left} left . {slips}",
-            vector=self._vector(shown, left) if self._chunk == 1 else None,
+            text=f"write {' '.join(shown)} . last number {state.said} . {left} left . "
+            f"{'a slip' if state.slips else 'no slip'}",
+            vector=self._vector(state, shown, left) if self._chunk == 1 else None,
             legal=list(self.actions) if self._chunk == 1 else None,
-            state_key=f"{self._place}/{self._said}/{self._slips}",
+            state_key=f"{state.place}/{state.said}/{state.slips}",
         )
 
-    def _vector(self, shown: str, left: int) -> np.ndarray:
+    def _vector(self, state: State, shown: str, left: int) -> np.ndarray:
         """One-hot: the item, the last number; then slip, share of the row that is left, items left of the longest."""
         found = np.zeros(self.vector_size, np.float32)
         items = len(self._letters) + 1
         found[len(self._letters) if shown == MARK else self._letters.index(shown)] = 1
-        found[items + self._said] = 1
-        found[-3:] = (float(self._slips > 0), left / len(self._row), left / self._longest)
+        found[items + state.said] = 1
+        found[-3:] = (float(state.slips > 0), left / len(state.row), left / self._longest)
         return found
 
 

@@ -16,6 +16,7 @@ import os
 import random
 import signal
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -85,10 +86,11 @@ def solve(env, result):
 def kill_browser():
     """End the browser as a crash does; its guard stays."""
     (seat,) = BROWSERS.seats
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal() and os.getpgid(int(entry.name)) == seat.browser.group:
-            if b"--type=" not in (entry / "cmdline").read_bytes() and "chrom" in (entry / "comm").read_text():
-                os.kill(int(entry.name), signal.SIGKILL)
+    for entry in (entry for entry in Path("/proc").iterdir() if entry.name.isdecimal()):
+        with suppress(ProcessLookupError, FileNotFoundError):  # other processes end while this one looks
+            if os.getpgid(int(entry.name)) == seat.browser.group:
+                if b"--type=" not in (entry / "cmdline").read_bytes() and "chrom" in (entry / "comm").read_text():
+                    os.kill(int(entry.name), signal.SIGKILL)
 
 
 # ---- pages ------------------------------------------------------------------------------------------------

@@ -228,9 +228,9 @@ def _own_fault(error: Exception) -> str | None:
 
     It is where the last of its frames is below all of ours, and where one of its functions cannot be called so.
     """
-    loaded = {name: module for name, module in list(sys.modules.items()) if getattr(module, "__file__", None)}
-    folders = {os.path.dirname(module.__file__) for name, module in loaded.items() if name.startswith(OWN_MODULE)}
-    own = {module.__file__: module for module in loaded.values() if os.path.dirname(module.__file__) in folders}
+    loaded = [(name, file, module) for name, module in list(sys.modules.items()) if (file := _file_of(module))]
+    folders = {os.path.dirname(file) for name, file, _ in loaded if name.startswith(OWN_MODULE)}
+    own = {file: module for _, file, module in loaded if os.path.dirname(file) in folders}
     frames = traceback.extract_tb(error.__traceback__)
     last = max((place for place, frame in enumerate(frames) if frame.filename in own), default=None)
     called = re.match(r"(\w+)[\w.<>]*\(\)", str(error)) if isinstance(error, TypeError) else None
@@ -242,6 +242,10 @@ def _own_fault(error: Exception) -> str | None:
         return None
     what = f"{type(error).__name__}: {error}"
     return f"{where}\n\n  {what}\n\n  Mend the file. PALAESTRA_TRACEBACK=1 shows the whole traceback."
+
+
+def _file_of(module: Any) -> str:
+    return getattr(module, "__file__", None) or ""
 
 
 def version(show: bool) -> None:

@@ -25,7 +25,6 @@ import pydantic
 from palaestra.clashes import Clash
 from palaestra.errors import ContractError, MissingExtra, UnknownName, missing_extra, nearest
 from palaestra.index import add, known_parts
-from palaestra.own_files import locate, module_of_file
 from palaestra.options import (
     Columns,
     Degrees,
@@ -50,6 +49,7 @@ from palaestra.options import (
     take_apart,
     taking_fields,
 )
+from palaestra.own_files import locate, module_of_file
 
 __all__ = [  # beside constants; what stands in `palaestra.options` too is imported from here
     "Columns",
@@ -308,8 +308,8 @@ def holds(condition: str, options: Mapping[str, Any]) -> bool:
 
 def ignored(ignores_if: Mapping[str, tuple[str, ...]], options: Mapping[str, Any]) -> dict[str, str]:
     """Option that does nothing → the first condition that holds and says so."""
-    pairs = [(name, condition) for condition, names in ignores_if.items() if holds(condition, options) for name in names]
-    return dict(reversed(pairs))
+    holding = [condition for condition in ignores_if if holds(condition, options)]
+    return {name: condition for condition in reversed(holding) for name in ignores_if[condition]}
 
 
 def _checked_function(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -443,7 +443,8 @@ def part(slot: str, name: str, *, where: str = "", folders: Sequence[str] = ("."
             where=where, what=f"`{name}` is neither a function nor a class, but a {type(found).__name__}."
         )
     if declared is None:
-        return Part(slot=slot, name=name, target=taking_fields(found) if inspect.isfunction(found) else found, **own)
+        bare = Part(slot=slot, name=name, target=taking_fields(found) if inspect.isfunction(found) else found)
+        return replace(bare, file=own.get("file", ""), folder=own.get("folder", ""))
     if declared.slot != slot:
         raise UnknownName(where=where, what=f"`{name}` is a part of slot `{declared.slot}`, not of `{slot}`.")
     return replace(declared, **own) if own else declared  # type: ignore[no-any-return]

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
-from pathlib import Path
 
 from rich.markup import escape
 from rich.table import Table

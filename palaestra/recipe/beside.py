@@ -1,4 +1,5 @@
-"""Sections of a recipe file that are no settings: `smoke`, what a smoke changes, and `baselines`, what a run is held against.
+"""Sections of a recipe file that are no settings: `smoke`, what a smoke changes, and `baselines`, what a run is held
+against.
 
 They are taken out of every file before layers are merged.
 """

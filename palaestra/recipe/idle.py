@@ -1,7 +1,7 @@
 """Options and settings that do nothing beside the others, as parts and sections declare them.
 
-Where somebody wrote one beside what makes it idle, or after it, the recipe is refused. What an earlier layer wrote falls
-away. `explain` shows none of them.
+Where somebody gave one another value than its default, beside what makes it idle or after it, the recipe is refused.
+What an earlier layer wrote falls away. `explain` shows none of them.
 """
 
 from __future__ import annotations
@@ -15,19 +15,23 @@ from palaestra.recipe.origins import WRITTEN_DOWN, Mark, Node
 from palaestra.registry import Section, ignored
 
 
-def refuse_idle(idle: Mapping[str, str], mark: Callable[[str], Mark | None], *, owner: str) -> None:
-    """Refuse an option that somebody wrote and that does nothing.
+def refuse_idle(
+    idle: Mapping[str, str], values: Mapping[str, Any], model: Any, mark: Callable[[str], Mark | None], *, owner: str
+) -> None:
+    """Refuse an option that does nothing and that somebody gave another value than its default.
 
     Args:
         idle: option → the condition that makes it so, as `palaestra.registry.ignored` gives them.
+        values: of all options. model: their pydantic schema.
         mark: where an option was written; None: it was not.
         owner: whose options they are, for the message.
 
     Raises: RecipeError, with the place of the option.
     """
     for name, condition in idle.items():
-        cause = condition.partition("=")[0]
-        refuse_written(name, mark(name), mark(cause), why=f"{owner} ignores `{name}` where {_spelled(condition)}.")
+        if values[name] != model.model_fields[name].get_default(call_default_factory=True):
+            cause = condition.partition("=")[0]
+            refuse_written(name, mark(name), mark(cause), why=f"{owner} ignores `{name}` where {_spelled(condition)}.")
 
 
 def refuse_written(name: str, mark: Mark | None, since: Mark | None, *, why: str) -> None:
@@ -62,7 +66,7 @@ def idle_keys(section: Section, node: Node | None, place: Place = ()) -> Iterato
 
     values = {name: getattr(section, name) for name in type(section).model_fields}
     idle = ignored(type(section).IGNORES_IF, values)
-    refuse_idle(idle, mark, owner=f"`{'.'.join(place)}`" if place else "a recipe")
+    refuse_idle(idle, values, type(section), mark, owner=f"`{'.'.join(place)}`" if place else "a recipe")
     for name, value in values.items():
         here, own = (*place, name), node.get(name) if node is not None else None
         if name in idle:

@@ -122,7 +122,7 @@ def _options(
     fault = _first_fault(part, use)
     checked = part.check(use.options, where=((fault and place(fault)) or mark).where)
     idle = part.ignored_with(checked | {name: row.value for name, row in beside.items()})
-    refuse_idle(idle, place, owner=f"`{use.name}`")
+    refuse_idle(idle, checked, part.options, place, owner=f"`{use.name}`")
     return {n: Entry(value, place(n) or default(n, value)) for n, value in checked.items() if n not in idle}
 
 

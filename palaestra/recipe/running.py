@@ -52,9 +52,11 @@ def unread_keys(parts: Sequence[RecipePart], tree: Node, keys: Collection[str]) 
                 pattern = re.escape(f"{section}.{name}" if section else name).replace(r"\*", "[^.]+")
                 for key in [key for key in keys if re.fullmatch(pattern, key)]:
                     place = tuple(key.split("."))
-                    _refuse(place, tree, since, f"{here[0].part.slot} `{here[0].name}` does not read")
-                    field = field_at(place)
-                    yield place, field.get_default(call_default_factory=True) if field is not None else None
+                    field, node = field_at(place), tree.get(*place)
+                    default = field.get_default(call_default_factory=True) if field is not None else None
+                    if node is not None and node.plain() != default:
+                        _refuse(place, tree, since, f"{here[0].part.slot} `{here[0].name}` does not read")
+                    yield place, default
 
 
 def unread_estimators(parts: Sequence[RecipePart], tree: Node) -> Iterator[tuple[Place, Any]]:

@@ -1,7 +1,7 @@
 """The settings of a run: what a recipe resolves to, section by section.
 
-The options of parts are not here: their signatures are their schema. This module imports no torch, so that recipes can be
-explained without it.
+The options of parts are not here: their signatures are their schema. This module imports no torch, so that recipes can
+be explained without it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from palaestra.bound import BoundPart
 from palaestra.options import Aggregation
 from palaestra.registry import Fraction, NonNegative, Positive, PositiveInt, Section
 from palaestra.rollout.settings import RolloutSettings
-
 
 NEED_CONSTANT = ("sequence-sum-norm", "constant-length")  # values of `aggregate.how` that divide by a constant
 

@@ -1,5 +1,6 @@
-"""`palaestra init`: (1) it writes three files that resolve and keep the contract of environments; (2) they are those of the
-README; (3) nothing is overwritten; (4) the README's commands, as they stand there, learn: from below 0.5 to above 0.8.
+"""`palaestra init`: (1) it writes three files that resolve and keep the contract of environments; (2) they are those of
+the README; (3) nothing is overwritten; (4) the README's commands, as they stand there, learn: from below 0.5 to
+above 0.8.
 """
 
 from __future__ import annotations

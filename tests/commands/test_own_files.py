@@ -1,8 +1,8 @@
 """Files of one's own beside a recipe: (1) they are found from the recipe's folder, whatever the working folder, and may
 import their neighbors; also in worker processes, by `eval`, `play` and `--resume` from yet another folder, and by
-`compare`; (2) in a recipe the recipe's folder comes first, in an override the working folder; (3) a layer over the recipe
-keeps the file that the recipe means; (4) a file that is not there is said to be in none of these folders; (5) two files
-whose neighbors have one name are refused; (6) a kept warm start is made anew when a neighbor changes.
+`compare`; (2) in a recipe the recipe's folder comes first, in an override the working folder; (3) a layer over the
+recipe keeps the file that the recipe means; (4) a file that is not there is said to be in none of these folders; (5)
+two files whose neighbors have one name are refused; (6) a kept warm start is made anew when a neighbor changes.
 """
 
 from __future__ import annotations

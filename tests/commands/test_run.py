@@ -1,6 +1,6 @@
-"""`palaestra run`: (1) a table of the system and its baselines, and last a line with both; (2) arms have the same tasks,
-and the same weights unless the baseline changes policies or warm start; (3) the systems' own files run; (4) what is
-trained is refused, and so is a baseline that cannot be.
+"""`palaestra run`: (1) a table of the system and its baselines, and last a line with both; (2) arms have the same
+tasks, and the same weights unless the baseline changes policies or warm start; (3) the systems' own files run; (4)
+what is trained is refused, and so is a baseline that cannot be.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`--smoke`: (1) the rule: numbers of sections become small, and nothing that is small already; parts say how they are
-small; rows are paid differently; (2) a section `smoke` is laid over that, and overrides win over both; (3) the run lies
-below a name of its own and replaces the smoke before; (4) `explain` shows what is changed; (5) some recipes of all kinds
-run and make an update, and, slowly, every recipe does, each in a process of its own.
+small; rows are paid differently; (2) a section `smoke` is laid over that, and overrides win over both; (3) the run
+lies below a name of its own and replaces the smoke before; (4) `explain` shows what is changed; (5) some recipes of
+all kinds run and make an update, and, slowly, every recipe does, each in a process of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from palaestra.catalogue import systems
 from palaestra.errors import RecipeError
 from palaestra.recipe import load, packaged
 from palaestra.recipe.sources import COMPLETE, PLAYED
-from tests.commands.conftest import SMALL, TINY, Command
+from tests.commands.conftest import TINY, Command
 
 ROOT = Path(__file__).parents[2]
 SOME = ["gigpo", "sac", "dpo", "grpo_roc", "teams/solver_verifier.yaml", "quickstart.yaml"]

@@ -1,7 +1,8 @@
-"""Options and settings that do nothing: (1) an option that its part ignores is refused beside or after what makes it idle;
-(2) in an earlier layer it falls away; (3) the same of keys of sections, (4) and of keys beside a part that does not read
-them; (5) `explain` shows none of them; (6) a run's recipe of an earlier version, which has them, is read; (7) a policy's
-`load` stands for its option `model`; (8) estimators that nobody reads.
+"""Options and settings that do nothing: (1) an option that its part ignores is refused beside or after what makes it
+idle, unless it has its default; (2) in an earlier layer it falls away; (3) the same of keys of sections, (4) and of
+keys beside a part that does not read them; (5) `explain` shows none of them; (6) a run's recipe of an earlier
+version, which has them, is read; (7) a policy's `load` stands for its option `model`; (8) estimators that nobody
+reads.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ def test_1_beside_and_after(base: Path) -> None:
     after = refused(policy(model="x"), overrides=["policies.main.policy.layers=2"])
     assert after.startswith("command line  policies.main.policy.layers=2\n\n")
     assert "where `head: false`" in refused(policy(width=2))
+    assert load(["base.yaml", policy(model="x", hidden=8)]), "the default says nothing"
 
 
 def test_2_in_an_earlier_layer(base: Path) -> None:
@@ -85,6 +87,7 @@ def test_3_keys_of_sections(base: Path) -> None:
 def test_4_keys_that_no_part_reads(base: Path) -> None:
     text = refused({"rollout": {"runner": "parts2.py:Plain", "workers": 2}})
     assert "rollout `parts2.py:Plain` does not read `rollout.workers`." in text
+    assert load(["base.yaml"], ["rollout.runner=parts2.py:Plain", "rollout.workers=0"]), "the default says nothing"
     learners = ["learner=[parts2.py:Own, policy_gradient]", "training.epochs=2"]
     assert load(["base.yaml"], learners).settings.training.epochs == 2, "one of them reads it"
     assert "does not read `training.epochs`" in refused(overrides=["learner=parts2.py:Own", "training.epochs=2"])

@@ -158,7 +158,7 @@ def test_empty_recipe(tmp_path: Path) -> None:
 
 
 def test_folder_as_recipe(tmp_path: Path) -> None:
-    with pytest.raises(PalaestraError, match="it is a folder; a recipe is a YAML file"):
+    with pytest.raises(PalaestraError, match=r"this folder has no recipe\.yaml"):
         load([str(tmp_path)])
 
 

@@ -195,8 +195,8 @@ def _resolve(tree: Node) -> Recipe:
             rows.pop(key, None)
         if here:
             parts = [used for used in parts if used not in here]
-        elif not slot_at(place):
-            bound[place] = default
+        if not slot_at(place) or isinstance(bound.get(place), list):
+            bound[place] = [] if slot_at(place) else default
     (context,) = used_parts(("agents", "*", "context"), [RoleSettings().context], None)
     bound_context = context.bound(RoleSettings().context, strict=False)
     settings: RunSettings = with_bound(written, bound)

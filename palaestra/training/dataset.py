@@ -48,14 +48,8 @@ class Dataset(Experience):
             shuffle: another order in each pass.
             agent: the role that conversations are of; None: the only one.
 
-        Raises: RecipeError, without such a file, or beside a strategy; InvalidData, for a record that cannot be read.
+        Raises: RecipeError, without such a file; InvalidData, for a record that cannot be read.
         """
-        if setup.settings.strategy:
-            raise RecipeError(
-                where=WHERE,
-                what="nothing is played, so a strategy would do nothing.",
-                remedy="Leave `strategy` out.",
-            )
         found = next((place for place in (Path(path), PACKAGE / "systems" / path) if place.is_file()), None)
         if found is None:
             raise RecipeError(where=f"{WHERE}, path", what=f"there is no file {path}.", remedy="Give its path.")

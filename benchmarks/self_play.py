@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from machine import describe
 
-from palaestra.commands.evaluate import open_run
+from palaestra.commands.runs import open_run
 from palaestra.envs.adapters.openspiel.tables import average, nash_conv, uniform
 from palaestra.envs.adapters.openspiel.tabular import tabular
 from palaestra.envs.adapters.openspiel.world import OpenSpiel

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from palaestra.bound import BoundPart, bind
-from palaestra.commands.evaluate import load_weights, open_run
+from palaestra.commands.runs import load_weights, open_run
 from palaestra.data import RunSetup
 from palaestra.envs.adapters.openspiel.tables import Tabular, average, nash_conv
 from palaestra.envs.adapters.openspiel.tabular import tabular

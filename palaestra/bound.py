@@ -45,6 +45,11 @@ class BoundPart(Section):
         return self._part
 
     @property
+    def file(self) -> str:
+        """The file of one's own that a bound part was loaded from; empty for others."""
+        return "" if self._part is None else self._part.file
+
+    @property
     def state(self) -> Any:
         """The object that a run makes of a part with state; None for a function, and before `started`."""
         return self._state

@@ -29,7 +29,9 @@ app = typer.Typer(
 Layers = Annotated[
     list[str], typer.Argument(help="Recipe files, left to right, and overrides such as `rollout.group=16`.")
 ]
-Where = Annotated[str, typer.Argument(help="A run folder, or recipe files and overrides.")]
+Smoke = Annotated[
+    bool, typer.Option("--smoke", help="Everything small, in runs/smoke/NAME: does all of it work together?")
+]
 STOPPED, MISSING = 130, 1  # exit codes after Ctrl-C, and where an optional package is not installed
 OWN_MODULE = "palaestra_user_"  # how modules of the user's own files are called
 PACKAGE = os.path.dirname(os.path.abspath(palaestra.__file__)) + os.sep
@@ -51,12 +53,23 @@ def train(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="As `explain`; start nothing.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Only the result.")] = False,
+    smoke: Smoke = False,
 ) -> None:
     """Train a recipe. The last line of output is the result on held-out tasks."""
     if dry_run:
-        _command("explain", recipe=recipe)
+        _command("explain", recipe=recipe, smoke=smoke)
         return
-    _command("train", recipe=recipe, resume=resume, overwrite=overwrite, quiet=quiet)
+    _command("train", recipe=recipe, resume=resume, overwrite=overwrite, quiet=quiet, smoke=smoke)
+
+
+@app.command(name="run", context_settings=FREE)
+def run_system(
+    recipe: Layers,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Only the result.")] = False,
+    smoke: Smoke = False,
+) -> None:
+    """Play what is not trained, such as `self_consistency`, on its panel of held-out tasks, beside its baselines."""
+    _command("run", recipe=recipe, quiet=quiet, smoke=smoke)
 
 
 @app.command(name="eval")
@@ -145,12 +158,26 @@ def envs(
 
 
 @app.command()
-def explain(recipe: Layers) -> None:
-    """Show every resolved value of a recipe with its origin, after the checks of keys, parts and options.
+def explain(recipe: Layers, smoke: Smoke = False) -> None:
+    """Show every resolved value that acts with its origin, of a recipe, a system or a run folder.
 
-    Starts nothing, so who acts in the program is looked at when a run starts.
+    Keys, parts and options are checked. Nothing is started, so who acts in the program is looked at when a run starts.
     """
-    _command("explain", recipe=recipe)
+    _command("explain", recipe=recipe, smoke=smoke)
+
+
+@app.command()
+def recipes() -> None:
+    """List the recipes that come with Palaestra: what each trains, on what, how long it takes, what it needs."""
+    _command("recipes")
+
+
+@app.command()
+def init(
+    folder: Annotated[str, typer.Argument(help="Where to write; made if it is missing.")] = "guess",
+) -> None:
+    """Write an environment, a reward and a recipe of your own to begin from; they train at once."""
+    _command("init", folder=folder)
 
 
 @app.command()
@@ -201,7 +228,9 @@ def _own_fault(error: Exception) -> str | None:
 
     It is where the last of its frames is below all of ours, and where one of its functions cannot be called so.
     """
-    own = {module.__file__: module for name, module in list(sys.modules.items()) if name.startswith(OWN_MODULE)}
+    loaded = [(name, file, module) for name, module in list(sys.modules.items()) if (file := _file_of(module))]
+    folders = {os.path.dirname(file) for name, file, _ in loaded if name.startswith(OWN_MODULE)}
+    own = {file: module for _, file, module in loaded if os.path.dirname(file) in folders}
     frames = traceback.extract_tb(error.__traceback__)
     last = max((place for place, frame in enumerate(frames) if frame.filename in own), default=None)
     called = re.match(r"(\w+)[\w.<>]*\(\)", str(error)) if isinstance(error, TypeError) else None
@@ -213,6 +242,10 @@ def _own_fault(error: Exception) -> str | None:
         return None
     what = f"{type(error).__name__}: {error}"
     return f"{where}\n\n  {what}\n\n  Mend the file. PALAESTRA_TRACEBACK=1 shows the whole traceback."
+
+
+def _file_of(module: Any) -> str:
+    return getattr(module, "__file__", None) or ""
 
 
 def version(show: bool) -> None:

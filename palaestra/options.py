@@ -14,7 +14,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
 
@@ -46,7 +46,13 @@ Aggregation = Literal[  # how losses per token become one number (`palaestra.alg
 
 
 class Section(pydantic.BaseModel):
-    """A section of a recipe: refuses keys that it does not know."""
+    """A section of a recipe: refuses keys that it does not know.
+
+    Attributes:
+        IGNORES_IF: keys that do nothing, by condition, as the options of a part (`palaestra.registry.register`).
+    """
+
+    IGNORES_IF: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 

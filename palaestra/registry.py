@@ -10,15 +10,11 @@ the schema that recipes are checked against, and direct calls too (`palaestra.op
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib
-import importlib.abc
 import importlib.util
 import inspect
-import re
-import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
@@ -53,6 +49,7 @@ from palaestra.options import (
     take_apart,
     taking_fields,
 )
+from palaestra.own_files import locate, module_of_file
 
 __all__ = [  # beside constants; what stands in `palaestra.options` too is imported from here
     "Columns",
@@ -71,13 +68,14 @@ __all__ = [  # beside constants; what stands in `palaestra.options` too is impor
     "ZeroVariance",
     "check_options",
     "holds",
+    "ignored",
     "index",
-    "know_files",
     "names",
     "part",
     "register",
-    "user_files",
 ]
+
+WRITTEN = "Write `module:attribute`, or `path/to/file.py:attribute` from the recipe's folder or the working folder."
 
 SLOTS: dict[str, str] = {
     "environment": "where agents act: tasks, observations, rewards",
@@ -122,6 +120,8 @@ DECLARED: dict[str, Any] = {
     "abilities": None,  # of an environment, their names (palaestra.data.abilities); of a policy, a function of options
     "outputs_with": None,  # of a policy: a function of options that gives the outputs it has with them
     "stands_on": None,  # of a policy: a function of options that names the policy which must be made before it
+    "small": {},  # options with which it is small and quick, for a smoke (palaestra.recipe.smoke)
+    "ignores": (),  # keys that it does not read, from its own section: `workers` of a runner, `rollout.tasks` of files
     "called_per": "iteration",  # of a strategy: whether a call gets the plays of an iteration or of a "group"
     "forks": False,  # of a runner: whether episodes can branch off from others
     "opens": False,  # of a runner: whether it has `open()`: episodes that go on by themselves
@@ -141,6 +141,7 @@ class Part:
     target: Callable[..., Any]
     reads: tuple[str, ...] | None = None
     reads_if: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    ignores_if: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     writes: tuple[str, ...] | None = None
     uses: tuple[str, ...] = ()
     scope: str | Mapping[str, str] = "row"
@@ -151,6 +152,8 @@ class Part:
     modules: tuple[str, ...] = ()
     first: tuple[str, ...] = ()
     clashes: tuple[Clash, ...] = ()
+    file: str = ""  # of one's own that it was loaded from
+    folder: str = ""  # from which a relative path to that file was found
 
     @property
     def options(self) -> type[pydantic.BaseModel]:
@@ -185,6 +188,10 @@ class Part:
         further = [columns for condition, columns in self.reads_if.items() if holds(condition, options)]
         return tuple(dict.fromkeys((*self.reads, *(column for columns in further for column in columns))))
 
+    def ignored_with(self, options: Mapping[str, Any]) -> dict[str, str]:
+        """The options that do nothing with these options: name → the condition that makes it so."""
+        return ignored(self.ignores_if, options)
+
     def scope_with(self, options: Mapping[str, Any]) -> str:
         """The unit of tokens that the loss must see whole, with these options; a key of `palaestra.data.SCOPES`."""
         if isinstance(self.scope, str):
@@ -216,6 +223,7 @@ def register(
     *,
     reads: tuple[str, ...] | None = None,
     reads_if: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    ignores_if: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     writes: tuple[str, ...] | None = None,
     uses: tuple[str, ...] = (),
     scope: str | Mapping[str, str] = "row",
@@ -235,29 +243,27 @@ def register(
         reads: columns that it reads beside those which every table has (group, trajectory, agent, turn, reward), such
             as "state_key", "value_old" or, in a loss, "logprob" and "advantage". Training computes a policy's output
             only if somebody reads it, and a loss is given the columns that it reads and no others. A recipe is refused
-            before the run where nothing gives such a column; "invalid?" may be absent. None: the part does not say; a
-            loss is then given all columns that cost no further pass.
+            before the run where nothing gives such a column; "invalid?" may be absent. None: not said; a loss is then
+            given all columns that cost no further pass.
         reads_if: further columns by condition: `{"level=token": ("value_old",), "clip": ("value_old",)}`. A condition
             is an option that is set (neither None nor 0 nor False), or an option and its value.
+        ignores_if: options that do nothing, by condition. A recipe that sets one is refused; `explain` hides them.
         writes: columns that it gives, of an estimator also those beside its credit. Of a part of `weights`:
             ("weight", "counts") where a token of factor 0 leaves the denominators, as a mask does; ("weight",) where it
-            stays in them, as a rejected importance weight does. None: the part does not say; it then counts as a mask.
+            stays in them, as a rejected importance weight does. None: not said; it then counts as a mask.
         uses: abilities that the setup must have, such as "critic", "reference", "group", "expert" or "fork". A recipe
             is refused where the policy, the environment, the runner or a setting lacks them.
         scope: of a loss: the unit of tokens that it must see whole, "row", "invocation", "trajectory", "group" or
             "minibatch"; or units by condition: `{"ratio=trajectory": "trajectory"}`.
         frozen_minibatch: of a loss: it reads `batch.minibatch`, the frozen columns of the whole mini-batch.
-        every_token: of a loss: it moves tokens that have no advantage, too.
-        source: "arXiv 2505.10978", or where the formula comes from.
+        every_token: of a loss: it moves tokens that have no advantage, too. source: where the formula comes from.
         extra: the optional dependencies that it needs, as in `pip install 'palaestra[extra]'`.
-        modules: of the extra, those that it imports whatever its options are; a recipe is refused where one is absent.
+        modules: of the extra, those that it always imports; a recipe is refused where one is absent.
         clashes: what it does not go with in a recipe, each with the reason and the way out.
         first: options that stand first where options are listed; the others follow in the order of the signature.
 
-    The signature says the rest. Positional parameters are *data*: whoever calls the part hands them over, by position
-    or by name (an estimator gets the table, a loss the batch, a policy its name and setting). Keyword-only parameters
-    are *options*: a recipe sets them, and a direct call's are checked as a recipe's are. `reads`, `writes` and `uses`
-    say what must be true of data and setup, so that a recipe can be checked before it runs.
+    The signature says the rest. Positional parameters are *data*: whoever calls the part hands them over. Keyword-only
+    parameters are *options*: a recipe sets them, and a direct call's are checked as a recipe's are.
     """
     if slot not in SLOTS:
         raise UnknownName(where=f"register({slot!r}, {name!r})", what=f"no slot `{slot}`.", options=SLOTS)
@@ -276,6 +282,7 @@ def register(
             target=target if inspect.isclass(target) else taking_fields(target),
             reads=reads,
             reads_if=reads_if,
+            ignores_if=ignores_if,
             writes=writes,
             uses=uses,
             scope=scope,
@@ -297,6 +304,12 @@ def holds(condition: str, options: Mapping[str, Any]) -> bool:
     name, compares, value = condition.partition("=")
     chosen = options.get(name)
     return str(chosen) == value if compares else bool(chosen)
+
+
+def ignored(ignores_if: Mapping[str, tuple[str, ...]], options: Mapping[str, Any]) -> dict[str, str]:
+    """Option that does nothing → the first condition that holds and says so."""
+    holding = [condition for condition in ignores_if if holds(condition, options)]
+    return {name: condition for condition in reversed(holding) for name in ignores_if[condition]}
 
 
 def _checked_function(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -399,13 +412,14 @@ def declared(target: Any, name: str) -> Any:
     return getattr(target, name, DECLARED[name] if made is None else getattr(made.target, name, DECLARED[name]))
 
 
-def part(slot: str, name: str, *, where: str = "") -> Part:
+def part(slot: str, name: str, *, where: str = "", folders: Sequence[str] = (".",)) -> Part:
     """The part of this name.
 
     Args:
         slot: a key of `SLOTS`.
         name: a registered name; or `module:attribute`; or `path/to/file.py:attribute` for a part of one's own.
         where: the place in a recipe, for the message.
+        folders: in which a relative path is looked for, in this order.
 
     Raises: UnknownName, with the nearest names.
     """
@@ -422,31 +436,38 @@ def part(slot: str, name: str, *, where: str = "") -> Part:
             options=nearest(name, names(slot)),
             remedy=f"`palaestra methods --slot {slot}` lists all; a part of your own is `path/to/file.py:function`.",
         )
-    found = _load(target or name, where=where)
+    found, own = _load(target or name, where=where, folders=folders)
     declared = vars(found).get("part") if hasattr(found, "__dict__") else None  # never a parent's
     if declared is None and slot not in MAY_BE_OBJECTS and not callable(found):
         raise UnknownName(
             where=where, what=f"`{name}` is neither a function nor a class, but a {type(found).__name__}."
         )
     if declared is None:
-        return Part(slot=slot, name=name, target=taking_fields(found) if inspect.isfunction(found) else found)
+        bare = Part(slot=slot, name=name, target=taking_fields(found) if inspect.isfunction(found) else found)
+        return replace(bare, file=own.get("file", ""), folder=own.get("folder", ""))
     if declared.slot != slot:
         raise UnknownName(where=where, what=f"`{name}` is a part of slot `{declared.slot}`, not of `{slot}`.")
-    return declared  # type: ignore[no-any-return]
+    return replace(declared, **own) if own else declared  # type: ignore[no-any-return]
 
 
-def _load(target: str, *, where: str) -> Any:
+def _load(target: str, *, where: str, folders: Sequence[str]) -> tuple[Any, dict[str, str]]:
+    """What a name stands for, and `file` and `folder` of a part in a file of one's own."""
     place, _, attribute = target.rpartition(":")
+    own: dict[str, str] = {}
     try:
-        module = _from_file(_existing(Path(place))) if place.endswith(".py") else importlib.import_module(place)
+        if place.endswith(".py"):
+            own = locate(Path(place), folders)
+            module = module_of_file(Path(own["file"]))
+        else:
+            module = importlib.import_module(place)
         if not hasattr(module, attribute):
             raise UnknownName(
                 where=where,
                 what=f"`{target}` cannot be loaded: {place} has no `{attribute}`.",
                 options=nearest(attribute, (name for name in vars(module) if not name.startswith("_"))),
-                remedy="Write `module:attribute`, or `path/to/file.py:attribute` relative to the working folder.",
+                remedy=WRITTEN,
             )
-        return getattr(module, attribute)
+        return getattr(module, attribute), own
     except (FileNotFoundError, ModuleNotFoundError, AttributeError) as error:
         if isinstance(error, ModuleNotFoundError) and place.startswith("palaestra."):
             what = f"the package `{error.name}` is not installed."
@@ -454,7 +475,7 @@ def _load(target: str, *, where: str) -> Any:
         raise UnknownName(
             where=where,
             what=f"`{target}` cannot be loaded: {error}.",
-            remedy="Write `module:attribute`, or `path/to/file.py:attribute` relative to the working folder.",
+            remedy=WRITTEN,
         ) from error
 
 
@@ -465,44 +486,3 @@ def _can_be_found(module: str) -> bool:
         return False
     except ValueError:  # it was imported in an unusual way
         return True
-
-
-# ---- files of one's own -----------------------------------------------------------------------------------
-_FILES: dict[str, str] = {}  # name of a module → its file
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Imports modules of `_FILES` by name, as unpickling their objects does."""
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
-        return importlib.util.spec_from_file_location(name, _FILES[name]) if name in _FILES else None
-
-
-_FINDER = _Finder()
-
-
-def user_files() -> dict[str, str]:
-    """Files of one's own that parts were loaded from: name of the module → path. Another process needs them."""
-    return dict(_FILES)
-
-
-def know_files(files: Mapping[str, str]) -> None:
-    """Make modules importable that another process has loaded from files, so that their objects can be unpickled."""
-    _FILES.update(files)
-    if _FINDER not in sys.meta_path:
-        sys.meta_path.append(_FINDER)
-
-
-def _existing(path: Path) -> Path:
-    if not path.is_file():
-        raise FileNotFoundError(f"no file {path}")
-    return path.resolve()
-
-
-@functools.cache
-def _from_file(path: Path) -> Any:
-    """The module of a file. Its name depends on the path alone, so that it is the same in every process."""
-    digest, stem = hashlib.sha256(str(path).encode()).hexdigest()[:16], re.sub(r"\W", "_", path.stem)
-    name = f"palaestra_user_{digest}_{stem}"
-    know_files({name: str(path)})
-    return importlib.import_module(name)

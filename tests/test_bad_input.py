@@ -159,7 +159,7 @@ def test_empty_recipe(tmp_path: Path) -> None:
 
 
 def test_folder_as_recipe(tmp_path: Path) -> None:
-    with told(PalaestraError, "a YAML file"):
+    with told(PalaestraError, "recipe.yaml"):
         load([str(tmp_path)])
 
 

@@ -48,6 +48,11 @@ class System(pydantic.BaseModel):
         """The complete recipe, as a command takes it; None: it has none, or it is a variant."""
         return None if self.variant or self._recipe("recipe") is None else self.folder
 
+    @property
+    def played(self) -> str | None:
+        """What `palaestra run` plays, as the command takes it; None: there is nothing, or it is a variant."""
+        return None if self.variant or self._recipe("run") is None else self.folder
+
     def _recipe(self, stem: str) -> str | None:
         return f"{self.folder}/{stem}.yaml" if (FOLDER / self.folder / f"{stem}.yaml").exists() else None
 

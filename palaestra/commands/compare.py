@@ -15,6 +15,7 @@ from palaestra.evaluation.comparison import compare, plot
 from palaestra.evaluation.runs import Arm, load_arm
 from palaestra.launch.arms import ArmRun, run_all
 from palaestra.recipe import Recipe, load, split_arguments
+from palaestra.recipe.sources import COMPLETE
 from palaestra.store.atomic import write_atomic
 from palaestra.store.folder import RECIPE, RunFolder
 from palaestra.training.start import changes
@@ -74,7 +75,7 @@ def _arms(files: Sequence[str], arms: Sequence[str]) -> dict[str, tuple[list[str
 
     Raises: RecipeError, if there is none, one has no name or file, or two have the same name.
     """
-    found: list[tuple[str, list[str], list[str]]] = [(Path(file).stem, [file], []) for file in files]
+    found: list[tuple[str, list[str], list[str]]] = [(_named_after(file), [file], []) for file in files]
     for text in arms:
         name, colon, rest = text.partition(":")
         try:
@@ -99,9 +100,15 @@ def _arms(files: Sequence[str], arms: Sequence[str]) -> dict[str, tuple[list[str
         raise RecipeError(
             where="palaestra compare",
             what="two method files have the same name.",
-            remedy='An arm is named by its file; `--arm "name: file"` gives another name.',
+            remedy='An arm is named by its file, a system\'s by its folder; `--arm "name: file"` gives another name.',
         )
     return {name: (layers, own) for name, layers, own in found}
+
+
+def _named_after(file: str) -> str:
+    """`gigpo` for `gigpo/method.yaml`, else the name of the file."""
+    path = Path(file)
+    return path.parent.name if path.name in ("method.yaml", COMPLETE) and path.parent.name else path.stem
 
 
 def _check_same(run: ArmRun, recipe: Recipe) -> None:

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 from palaestra.bound import BoundPart, bind
-from palaestra.commands.train import resolve
-from palaestra.data import RunSetup
-from palaestra.errors import RunFolderError
+from palaestra.commands.runs import resolve, run_folder, trained_setup
 from palaestra.evaluation.panels import failure_line, interval_line, result_line
-from palaestra.recipe import Recipe, split_arguments
 from palaestra.rollout.programs import roles_of
-from palaestra.store.folder import RECIPE, RunFolder
-from palaestra.training.checkpoint import load_policy
 from palaestra.training.monitor import Panel
 from palaestra.training.settings import PolicySettings, RoleSettings, RunSettings
 from palaestra.training.setup import build_setup
@@ -33,50 +27,6 @@ def run(*, recipe: Sequence[str], policy: str | None, checkpoint: int | None) ->
     if evaluation.failed:
         print(failure_line(evaluation))
     print(result_line(evaluation))
-
-
-def run_folder(arguments: Sequence[str]) -> RunFolder | None:
-    """The run folder among the arguments, if one is given instead of recipe files."""
-    files, _ = split_arguments(arguments)
-    given = len(files) == 1 and (Path(files[0]) / RECIPE).exists()
-    return RunFolder.open(files[0]) if given else None
-
-
-def open_run(path: str, checkpoint: int | None) -> tuple[Recipe, RunSetup]:
-    """A run's recipe and its setup with trained weights; the caller closes its runner."""
-    folder = RunFolder.open(path)
-    recipe = Recipe.from_json(folder.read_json(RECIPE))
-    settings = recipe.settings.model_copy(update={"device": "cpu"})  # to be written, which any machine can
-    return recipe, trained_setup(settings, folder, checkpoint)
-
-
-def trained_setup(settings: RunSettings, folder: RunFolder, checkpoint: int | None) -> RunSetup:
-    """A setup with the weights of a checkpoint; the caller closes its runner. Raises: as `load_weights`."""
-    setup = build_setup(settings)
-    try:
-        load_weights(setup, folder, checkpoint)
-    except BaseException:
-        setup.runner.close()
-        raise
-    return setup
-
-
-def load_weights(setup: RunSetup, folder: RunFolder, checkpoint: int | None) -> None:
-    """Weights of a checkpoint into all policies that have any.
-
-    Raises: RunFolderError, if there is no such checkpoint.
-    """
-    place = folder.latest_checkpoint() if checkpoint is None else folder.checkpoint(checkpoint)
-    if place is None or not place.exists():
-        raise RunFolderError(
-            where=str(folder.path),
-            what="it has no checkpoint." if place is None else f"it has no checkpoint of iteration {checkpoint}.",
-            options=[str(step) for step in folder.checkpoint_steps()],
-            remedy="Train longer, or set training.checkpoint_every.",
-        )
-    for name, policy in setup.policies.items():
-        if policy.module is not None:
-            load_policy(place, name, policy)
 
 
 def scripted(settings: RunSettings, policy: str) -> RunSettings:

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from palaestra.commands.train import resolve
+from palaestra.commands.runs import resolve
 from palaestra.models.devices import run_device
+from palaestra.recipe import Recipe
 from palaestra.recipe.passes import lines, planned_passes
+from palaestra.training.start import changes
 
 
-def run(*, recipe: Sequence[str]) -> None:
-    """Print the resolved recipe after all checks."""
-    found = resolve(recipe)
+def run(*, recipe: Sequence[str], smoke: bool = False) -> None:
+    """Print the resolved recipe after all checks; of a smoke also what it changes."""
+    found = resolve(recipe, smoke=smoke)
     run_device(found.settings.device)
     print(found.explain())
+    if smoke:
+        print("\nthe smoke changes\n" + "\n".join(f"  {line}" for line in _changed(recipe, found)))
     print("\n" + "\n".join(lines(planned_passes(found.settings, found.parts))))
+
+
+def _changed(recipe: Sequence[str], smoke: Recipe) -> list[str]:
+    return changes(resolve(recipe).to_json(), smoke.to_json()) or ["nothing"]

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from palaestra.commands.evaluate import open_run
+from palaestra.commands.runs import open_run
 from palaestra.errors import RunFolderError, UnknownName, nearest
 
 
 def run(*, folder: str, out: str, policy: str | None, checkpoint: int | None) -> None:
     """Write the policy. A language policy becomes a Hugging Face folder.
 
+    Args:
+        policy: its name; None: the only one that the run has trained, or else the only one that has weights.
+
     Raises: UnknownName, if the run has no such policy or several and none was named; RunFolderError.
     """
     _, setup = open_run(folder, checkpoint)
     setup.runner.close()
     learned = sorted(name for name, found in setup.policies.items() if found.module is not None)
-    name = policy or (learned[0] if len(learned) == 1 else "")
+    trained = [name for name in learned if setup.policies[name].trainable] or learned
+    name = policy or (trained[0] if len(trained) == 1 else "")
     if name not in learned:
         raise UnknownName(
             where=f"palaestra export {folder}",
-            what=f"the run has no policy `{name}`." if name else f"the run has {len(learned)} policies.",
-            options=nearest(name, learned) or learned,
+            what=f"the run has no policy `{name}`." if name else f"the run has trained {len(trained)} policies.",
+            options=(nearest(name, learned) or learned) if name else trained,
             remedy="Name one with --policy.",
         )
     try:

@@ -1,6 +1,6 @@
 """Optional dependencies: which packages an extra has, which are installed, and how to get the others.
 
-Knows the package's own metadata. Imports none of the packages.
+All of it is read from metadata; none of the packages is imported.
 """
 
 from __future__ import annotations

@@ -59,8 +59,12 @@ def _described(each: System) -> str:
     lines += ["", f"related: {', '.join(others)}"] if others else []
     lines += ["", f"status: {each.status}"]
     words = trained_with(each, [study for study in studies(PACKAGE.parent) if each.name in study.methods])
-    lines += ["", f"run it:     palaestra train {shlex.join(words)}"] if words else []
-    lines += [f"compare it: palaestra compare SETUP.yaml grpo/method.yaml {each.overlay}"] if each.overlay else []
+    lines += ["", *([f"train it:   palaestra train {shlex.join(words)}"] if words else [])]
+    lines += [f"run it:     palaestra run {each.played}"] if each.played else []
+    if each.overlay and "advantage" in each.parts:  # the other arm inherits all but the estimator
+        lines.append(
+            f'compare it: palaestra compare SETUP.yaml {each.overlay} --arm "grpo: {each.overlay} advantage=grpo"'
+        )
     return "\n".join(lines)
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 
-from palaestra.commands.evaluate import scripted, trained_setup
-from palaestra.commands.train import resolve
+from palaestra.commands.evaluate import scripted
+from palaestra.commands.runs import means_a_run, resolve, trained_setup
 from palaestra.data import Play, RunSetup, Trajectory, derive
 from palaestra.recipe import load
-from palaestra.store.folder import RECIPE, RunFolder
+from palaestra.store.folder import RunFolder
 from palaestra.training.setup import build_setup
 
 
@@ -31,7 +30,7 @@ def run(*, environment: str, overrides: Sequence[str], policy: str | None, seed:
 
 
 def _setup(environment: str, overrides: Sequence[str], policy: str | None) -> RunSetup:
-    if (Path(environment) / RECIPE).exists():
+    if ":" not in environment and means_a_run(environment):
         settings = resolve([environment, *overrides]).settings
         if policy is not None:
             return build_setup(scripted(settings, policy))

@@ -1,7 +1,7 @@
 """Running the arms of a comparison: every (arm, seed) is a run of its own, in a process of its own.
 
-Knows command lines and run folders. Knows nothing of what a recipe says. A run that is complete is left
-alone and one that was stopped is resumed, so that a comparison can be stopped and started at will.
+A run that is complete is left alone and one that was stopped is resumed, so that a comparison can be stopped and
+started at will.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from palaestra.registry import Columns, Fraction, NonNegative, Positive, Positiv
 @register(
     "advantage",
     "ppo",
+    ignores_if={"level=row": ("gamma_in",)},
     reads=("terminated?", "truncated?", "bootstrap_value?"),
     reads_if={"level=row": ("row_value",), "level=token": ("value_old",)},
     writes=("advantage", "value_target", "value_weight"),

@@ -21,7 +21,7 @@ from palaestra.registry import Columns, NonNegative, Positive, PositiveInt, regi
 Beta = Annotated[float, pydantic.Field(ge=0, lt=1)]
 
 
-@register("optimizer", "adamw", source="arXiv 1711.05101")
+@register("optimizer", "adamw", ignores_if={"decay=constant": ("total_steps",)}, source="arXiv 1711.05101")
 class AdamW(Optimizer):
     """Adam with weight decay apart from the gradient; decay spares biases and norms (one dimension).
 
@@ -305,7 +305,9 @@ def refuse_no_matrices(matrices: Collection[nn.Parameter], *, owner: str) -> Non
         )
 
 
-@register("optimizer", "muon", source="arXiv 2502.16982; arXiv 2507.20534")
+@register(
+    "optimizer", "muon", ignores_if={"decay=constant": ("total_steps",)}, source="arXiv 2502.16982; arXiv 2507.20534"
+)
 def muon(
     module: nn.Module,
     *,

@@ -39,7 +39,14 @@ from palaestra.policies.language_trainer import (
 from palaestra.registry import Positive, PositiveInt, register
 
 
-@register("policy", "adapter", source="arXiv 2106.09685", extra="lora", modules=("peft",))
+@register(
+    "policy",
+    "adapter",
+    ignores_if={"model": ("rank", "alpha", "targets"), "value_head=False": ("value_layers", "critic_gradient")},
+    source="arXiv 2106.09685",
+    extra="lora",
+    modules=("peft",),
+)
 class AdapterPolicy(LanguageSampler, LanguageTrainer):
     """A language policy that is another one plus a low-rank addition; only the addition is its own and learns.
 
@@ -66,7 +73,8 @@ class AdapterPolicy(LanguageSampler, LanguageTrainer):
         Args:
             name: as in the recipe; setup: seed, device, and the policies that are made already.
             of: the policy that it stands on: a language policy that is not trained.
-            model: folder that `palaestra export` or peft wrote; the next three options are then read from it.
+            model: folder that `palaestra export` or peft wrote; it decides the next three options, which are then
+                refused.
             rank: of the addition. Higher: more capacity, more memory. Usual: 4 to 64; 1 is often enough with rewards.
             alpha: the addition is multiplied by alpha / rank. Higher: larger steps at the same learning rate.
                 Usual: 16 to 32. Learning rates are about ten times those of all weights.

@@ -26,13 +26,22 @@ from palaestra.policies.language_trainer import VALUE_HEAD, LanguageModule, Lang
 from palaestra.registry import PositiveInt, register
 
 
-@register("policy", "language")
+@register(
+    "policy",
+    "language",
+    ignores_if={
+        "model": ("hidden", "layers", "heads", "context", "vocabulary"),
+        "value_head=False": ("value_layers", "critic_gradient"),
+    },
+)
 class LanguagePolicy(LanguageSampler, LanguageTrainer):
     """Observations in, text out, by a causal language model.
 
     Without `model` a small Llama is made on the spot and its tokenizer is trained on transcripts of the
     environment; with `model` any folder that `AutoModelForCausalLM` reads is loaded.
     """
+
+    small = {"hidden": 32, "layers": 1, "heads": 2}
 
     def __init__(
         self,
@@ -52,7 +61,7 @@ class LanguagePolicy(LanguageSampler, LanguageTrainer):
         """
         Args:
             name: as in the recipe; setup: seed, transcripts, device.
-            model: folder in Hugging Face format; the next five options are then read from it.
+            model: folder in Hugging Face format; it decides the next five options, which are then refused.
             hidden: width. Higher: more capacity, quadratic cost. Usual here: 64 to 256.
             layers: blocks of attention and MLP. Higher: more capacity, slower. Usual here: 2 to 4.
             heads: of attention, a divisor of hidden. Usual here: 4.

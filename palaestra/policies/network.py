@@ -39,7 +39,7 @@ ARCHITECTURE, WEIGHTS = "network.json", "network.safetensors"
 SMALLEST = 16  # rows of a forward pass; matrix kernels for very few rows round differently from all others
 
 
-@register("policy", "network")
+@register("policy", "network", ignores_if={"model": ("hidden", "body", "activation", "shared")})
 class NetworkPolicy(Policy):
     """An actor-critic over observation vectors and discrete actions."""
 
@@ -62,7 +62,8 @@ class NetworkPolicy(Policy):
         """
         Args:
             name: as in the recipe; setup: seed, sizes of vector and action space, device.
-            model: folder that `save` wrote; the options below are then read from it.
+            model: folder that `save` wrote; it decides the options below. Only `critic` may be given beside it, for
+                those who ask what the policy has before it is loaded.
             hidden: widths of the layers. Higher: more capacity, slower. Usual: (64, 64).
             body: "mlp" sees the present vector; "gru" remembers its episode (last width: its memory).
             activation: "tanh", or "relu" for large inputs.

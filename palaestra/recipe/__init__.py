@@ -5,6 +5,6 @@ Importing it loads no part and no torch; `load` imports just the modules of the 
 
 from palaestra.recipe.parts import Entry, RecipePart
 from palaestra.recipe.resolved import Recipe, load
-from palaestra.recipe.sources import packaged, split_arguments
+from palaestra.recipe.sources import is_recipe, packaged, split_arguments
 
-__all__ = ["Entry", "Recipe", "RecipePart", "load", "packaged", "split_arguments"]
+__all__ = ["Entry", "Recipe", "RecipePart", "is_recipe", "load", "packaged", "split_arguments"]

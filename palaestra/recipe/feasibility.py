@@ -10,19 +10,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import get_args
 
 from palaestra import registry
-from palaestra.columns import CREDIT, FROM_EPISODES, FROM_OUTPUTS, OF_TOKENS, RENAMED, ability_of, output_of
+from palaestra.columns import FROM_EPISODES, FROM_OUTPUTS, OF_TOKENS, RENAMED, ability_of, output_of
 from palaestra.data.abilities import ABILITIES, has
 from palaestra.errors import RecipeError, nearest
 from palaestra.options import Aggregation
 from palaestra.recipe.layers import slot_at
 from palaestra.recipe.origins import Node
 from palaestra.recipe.parts import Entry, RecipePart
+from palaestra.recipe.running import runs
 from palaestra.recipe.together import refuse_together
 from palaestra.registry import declared
-from palaestra.training.settings import RunSettings
+from palaestra.training.settings import NEED_CONSTANT, RunSettings
 
 ADDITIVE = ("reward", "selection", "weights", "regularizer")  # slots whose parts can be left out one by one
-NEED_CONSTANT = ("sequence-sum-norm", "constant-length")
 
 RENAMED_ABILITIES = {"restore": "snapshot"}
 
@@ -46,7 +46,7 @@ def check(settings: RunSettings, parts: Sequence[RecipePart], rows: Mapping[str,
     _check_policies(settings, rows)
     _check_settings(settings, rows)
     _check_warm_start(parts, tree.get("warm_start"))
-    for used in (part for part in parts if _runs(part, parts)):
+    for used in (part for part in parts if runs(part, parts)):
         for need in _needs(used, parts):
             _check_need(need, used, settings, parts, rows)
     refuse_together(parts, rows)
@@ -124,19 +124,6 @@ def _check_warm_start(parts: Sequence[RecipePart], warm_start: Node | None) -> N
             "leave `warm_start` out (warm_start=null)",
         ),
     )
-
-
-def _runs(used: RecipePart, parts: Sequence[RecipePart]) -> bool:
-    """Whether a part runs: a pure estimator does so only where a factor, or an update, reads what estimators give."""
-    learners = [other for other in parts if other.part.slot == "learner"]
-    slots = {"weights", "learner"}
-    if any(declared(learner.part.target, "runs") is not None for learner in learners):
-        slots |= {"loss", "regularizer"}
-    readers = [other.part.reads_with(other.values) for other in parts if other.part.slot in slots]
-    estimators = [other.part for other in parts if other.part.slot == "advantage"]
-    gives = {*CREDIT, *(column for estimator in estimators for column in estimator.writes or ())}
-    pure = used.part.slot == "advantage" and not used.part.holds_state
-    return not pure or any(reads is None or not gives.isdisjoint(reads) for reads in readers)
 
 
 # ---- what parts need --------------------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """Layers: what a later source changes in an earlier one, and what a dotted override means.
 
-Knows where parts stand in a recipe and how they may be written. Knows no part and checks no value.
-
 A recipe is a tree of `Node`s. At the places of `PART_SLOTS` a part is kept as `{name, options}`, or as a list
 of those, whichever way it was written; everything else is kept as written.
 """
@@ -11,6 +9,7 @@ from __future__ import annotations
 import re
 import typing
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic.fields import FieldInfo
@@ -114,8 +113,10 @@ def _merge_parts(former: Node | None, latter: Node, path: Place) -> Node:
 def _merge_part(former: Node | None, latter: Node) -> Node:
     if former is None or former.value is None or former.value["name"].value != latter.value["name"].value:
         return latter
-    options = merge(former.value["options"], latter.value["options"], OPTIONS)
-    return Node({"name": latter.value["name"], "options": options}, latter.mark)
+    options, name = merge(former.value["options"], latter.value["options"], OPTIONS), latter.value["name"]
+    folders = (*name.mark.folders, *former.value["name"].mark.folders)  # its file may lie beside the former layer
+    name = Node(name.value, replace(name.mark, folders=tuple(dict.fromkeys(folders))))
+    return Node({"name": name, "options": options}, latter.mark)
 
 
 def _as_part(written: Node, path: Place) -> Node:
@@ -140,6 +141,12 @@ def parts_of(node: Node | None) -> list[Node]:
     if node is None or node.value is None:
         return []
     return list(node.value) if isinstance(node.value, list) else [node]
+
+
+def parts_at(tree: Node, place: Place) -> list[Node]:
+    """The parts at one place as one would write them in a list, those of the schema where nobody wrote any."""
+    found = parts_of(tree.get(*place) or _default_parts(place))
+    return [Node({part.value["name"].value: part.value["options"]}, part.mark) for part in found]
 
 
 # ---- overrides --------------------------------------------------------------------------------------------

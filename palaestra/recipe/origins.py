@@ -1,13 +1,11 @@
-"""Where values come from: YAML and overrides, with the file and line of every key.
-
-Knows YAML and places. Knows no key of a recipe and checks no value.
-"""
+"""Where values come from: YAML and overrides, with the file and line of every key."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
@@ -15,15 +13,25 @@ import yaml
 from palaestra.errors import RecipeError
 
 COMMAND_LINE = "command line"
+HERE = "."  # the working folder
+LAST, WRITTEN_DOWN = sys.maxsize, -1  # layers: of overrides, and of a recipe that a run has kept
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where a value was written: `default`, a file, the command line; and the text that stands there."""
+    """Where a value was written: `default`, a file, the command line; and the text that stands there.
+
+    Attributes:
+        folders: where a file of one's own that the value names is looked for, in this order: beside the recipe that
+            names it, then in the working folder; for an override the other way round.
+        layer: of sources that are laid over each other, the number of this one, counted from 0.
+    """
 
     source: str
     text: str = ""
     line: int | None = None
+    folders: tuple[str, ...] = (HERE,)
+    layer: int = 0
 
     @property
     def origin(self) -> str:
@@ -62,6 +70,24 @@ class Node:
         return node
 
 
+def folders_in(node: Node) -> Iterator[str]:
+    """The folders of the recipes that a tree was read from; some several times."""
+    yield from (folder for folder in node.mark.folders if folder != HERE)
+    inner = node.value
+    for child in inner.values() if isinstance(inner, dict) else inner if isinstance(inner, list) else ():
+        yield from folders_in(child)
+
+
+def as_layer(node: Node, layer: int) -> Node:
+    """The same tree with the number of its layer."""
+    inner = node.value
+    if isinstance(inner, dict):
+        inner = {key: as_layer(child, layer) for key, child in inner.items()}
+    elif isinstance(inner, list):
+        inner = [as_layer(child, layer) for child in inner]
+    return Node(inner, replace(node.mark, layer=layer))
+
+
 def node_of(value: Any, mark: Mark, *, texts: bool = False) -> Node:
     """A node of plain Python values, all from one place; `texts` gives each key its own text there."""
     if isinstance(value, Mapping):
@@ -90,32 +116,39 @@ for _tag, _pattern, _first in (
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^{_pattern}$"), _first)
 
 
-def read_yaml(text: str, *, source: str) -> Node:
+def read_yaml(text: str, *, source: str, folder: str = HERE) -> Node:
     """The tree of a file's text, each key with its line.
+
+    Args:
+        source: how messages call the file. folder: where it lies.
 
     Raises: RecipeError, for text that is no YAML, for a key given twice, or if the top is no mapping.
     """
-    lines = text.splitlines()
+    lines, folders = text.splitlines(), tuple(dict.fromkeys((folder, HERE)))
 
     def mark(node: yaml.Node) -> Mark:
         number = node.start_mark.line
         written = lines[number] if number < len(lines) else ""
-        return Mark(source, re.sub(r"(^|\s+)#.*$", "", written).strip(), number + 1)
+        return Mark(source, re.sub(r"(^|\s+)#.*$", "", written).strip(), number + 1, folders)
 
-    tree = _parse(text, mark, top=Mark(source))
+    top = Mark(source, folders=folders)
+    tree = _parse(text, mark, top=top)
     if tree.value is None:
-        return Node({}, Mark(source))
+        return Node({}, top)
     if not isinstance(tree.value, dict):
         raise RecipeError(where=source, what="a recipe is a mapping of keys to values.", remedy="Write `key: value`.")
     return tree
 
 
-def read_override(text: str) -> tuple[str, Node]:
+def read_override(text: str, *, folders: Sequence[str] = ()) -> tuple[str, Node]:
     """Key and value of `rollout.group=16`; the value is YAML.
+
+    Args:
+        folders: of the recipes; a file that the value names may lie there, too.
 
     Raises: RecipeError, if there is no `=`, a piece of the key is empty, or the value is no YAML.
     """
-    mark = Mark(COMMAND_LINE, text)
+    mark = Mark(COMMAND_LINE, text, folders=(HERE, *folders), layer=LAST)
     key, equals, value = text.partition("=")
     if not equals or not all(key.split(".")) or key != key.strip():
         raise RecipeError(

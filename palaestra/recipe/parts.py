@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import pydantic
@@ -11,6 +12,7 @@ import pydantic
 from palaestra import registry
 from palaestra.bound import BoundPart, refuse_former
 from palaestra.errors import MissingExtra, PalaestraError, RecipeError
+from palaestra.recipe.idle import refuse_idle
 from palaestra.recipe.layers import OWN_PART, Place, default_mark, parts_of, slot_at
 from palaestra.recipe.origins import Mark, Node
 from palaestra.registry import Part, Section
@@ -18,10 +20,15 @@ from palaestra.registry import Part, Section
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One resolved value and where it was written."""
+    """One resolved value and where it was written.
+
+    Attributes:
+        folders: of parts in files of one's own: the folders from which their names were found.
+    """
 
     value: Any
     mark: Mark
+    folders: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +70,13 @@ class RecipePart:
         return pieces[1] if pieces[0] in ("policies", "agents") else None
 
 
-def used_parts(place: Place, uses: list[BoundPart], node: Node | None) -> Iterator[RecipePart]:
+def used_parts(
+    place: Place, uses: list[BoundPart], node: Node | None, beside: Mapping[str, Entry] = MappingProxyType({})
+) -> Iterator[RecipePart]:
     """The parts at one place.
+
+    Args:
+        beside: what the section around them says in place of their options, such as `load` for a policy's `model`.
 
     Raises: UnknownName, RecipeError, MissingExtra, each with the place of the offending part or option.
     """
@@ -76,13 +88,13 @@ def used_parts(place: Place, uses: list[BoundPart], node: Node | None) -> Iterat
         mark = default_mark(place, use.name) if own is None else own.value["name"].mark
         part = _find(slot_at(place) or "", use.name, mark)
         part.check_installed(where=mark.where)
-        options = _options(part, use, own.get("options") if own is not None else None, key, mark)
+        options = _options(part, use, own.get("options") if own is not None else None, key, mark, beside)
         yield RecipePart(path=path, name=use.name, key=key, part=part, options=options, mark=mark)
 
 
 def _find(slot: str, name: str, mark: Mark) -> Part:
     try:
-        return registry.part(slot, name, where=mark.where)
+        return registry.part(slot, name, where=mark.where, folders=mark.folders)
     except MissingExtra as error:
         raise MissingExtra(where=mark.where, what=error.what, options=error.options, remedy=error.remedy) from None
     except PalaestraError:
@@ -97,17 +109,21 @@ def _find(slot: str, name: str, mark: Mark) -> Part:
         ) from error
 
 
-def _options(part: Part, use: BoundPart, written: Node | None, key: str, mark: Mark) -> dict[str, Entry]:
+def _options(
+    part: Part, use: BoundPart, written: Node | None, key: str, mark: Mark, beside: Mapping[str, Entry]
+) -> dict[str, Entry]:
     def place(name: str) -> Mark | None:
         node = written.get(name) if written is not None else None
-        return node.mark if node is not None else None
+        return node.mark if node is not None else beside[name].mark if name in beside else None
 
     def default(name: str, value: Any) -> Mark:
         return Mark("default", f"{key}.{name}: {value}")
 
     fault = _first_fault(part, use)
     checked = part.check(use.options, where=((fault and place(fault)) or mark).where)
-    return {name: Entry(value, place(name) or default(name, value)) for name, value in checked.items()}
+    idle = part.ignored_with(checked | {name: row.value for name, row in beside.items()})
+    refuse_idle(idle, checked, part.options, place, owner=f"`{use.name}`")
+    return {n: Entry(value, place(n) or default(n, value)) for n, value in checked.items() if n not in idle}
 
 
 def _first_fault(part: Part, use: BoundPart) -> str | None:

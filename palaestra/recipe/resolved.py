@@ -1,13 +1,13 @@
 """Recipes: from sources and overrides to settings, parts and the origin of every value.
 
-Knows the order of the steps: layers, schema, parts, what is possible. Each step is a file of this room.
+The steps are layers, schema, parts and what is possible. Each step is a file of this room.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -15,10 +15,14 @@ from pydantic_core import to_jsonable_python
 
 from palaestra.bound import BoundPart
 from palaestra.errors import RecipeError, UnknownName, nearest
+from palaestra.recipe.beside import SMOKE, apart, baselines
 from palaestra.recipe.feasibility import check
+from palaestra.recipe.idle import idle_keys
 from palaestra.recipe.layers import Place, default_mark, merge, override, slot_at
-from palaestra.recipe.origins import Mark, Node, node_of, read_override
+from palaestra.recipe.origins import HERE, WRITTEN_DOWN, Mark, Node, as_layer, folders_in, node_of, read_override
 from palaestra.recipe.parts import Entry, RecipePart, used_parts, with_bound
+from palaestra.recipe.running import unread_estimators, unread_keys
+from palaestra.recipe.smoke import small
 from palaestra.recipe.sources import Source, read_layers
 from palaestra.recipe.validation import FORMER, leaves, validate
 from palaestra.training.settings import RoleSettings, RunSettings
@@ -26,19 +30,26 @@ from palaestra.training.settings import RoleSettings, RunSettings
 WIDEST = 44  # columns of the table of `explain`; a longer cell pushes its neighbors
 
 
-def load(sources: Sequence[Source], overrides: Sequence[str] = ()) -> Recipe:
+def load(sources: Sequence[Source], overrides: Sequence[str] = (), *, smoke: bool = False) -> Recipe:
     """Layer sources from left to right, then overrides, and check everything that can be known now.
 
     Args:
         sources: paths, names of packaged recipes (`gigpo`, `gigpo/method.yaml`) or mappings; later ones win, and a
             source wins over those that its key `extends` names.
         overrides: `rollout.group=16`, the value as YAML.
+        smoke: the same recipe with everything small (`palaestra.recipe.smoke`).
 
     Raises: RecipeError or UnknownName, with file and line of the offending value; MissingExtra.
     """
     trees = [tree for source in sources for tree in read_layers(source)]
+    trees = [as_layer(tree, number) for number, tree in enumerate(trees)]
     top = Mark(" + ".join(tree.mark.source for tree in trees) or "recipe")
-    return _resolve(_override(Node(reduce(merge, trees, Node({}, top)).value, top), overrides))
+    split = [apart(tree) for tree in trees]
+    beside = [sections for _, sections in split]
+    layers = [*(tree for tree, _ in split), *(found[SMOKE] for found in beside if smoke and SMOKE in found)]
+    recipe = _resolve(_override(Node(reduce(merge, layers, Node({}, top)).value, top), overrides))
+    recipe = replace(recipe, baselines=baselines(beside))
+    return recipe.smoked() if smoke else recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +61,14 @@ class Recipe:
         parts: every part that the settings name, with all its options.
         rows: every resolved key with its value and place, in the order of the schema.
         tree: what was written.
+        baselines: name → the layers of what the baseline changes (`palaestra run`).
     """
 
     settings: RunSettings
     parts: Sequence[RecipePart]
     rows: Mapping[str, Entry]
     tree: Node = field(repr=False)
+    baselines: Mapping[str, Sequence[Node]] = field(default_factory=dict, repr=False)
 
     def with_overrides(self, overrides: Sequence[str]) -> Recipe:
         """The same recipe with further overrides, checked anew.
@@ -63,6 +76,20 @@ class Recipe:
         Raises: as `load`.
         """
         return _resolve(_override(self.tree, overrides))
+
+    def smoked(self) -> Recipe:
+        """The same recipe with everything small, by the rule of `palaestra.recipe.smoke`.
+
+        Raises: as `load`.
+        """
+        return replace(_resolve(small(self)), baselines=self.baselines)
+
+    def baseline(self, name: str) -> Recipe:
+        """The recipe of a baseline: this one with what the baseline changes.
+
+        Raises: as `load`.
+        """
+        return _resolve(reduce(merge, self.baselines[name], self.tree))
 
     def origin(self, path: str) -> str:
         """`default`, `recipes/gigpo.yaml:11` or `command line`.
@@ -86,9 +113,14 @@ class Recipe:
         return "\n".join(f"{key:<{keys}}  {value:<{values}}  {origin}" for key, value, origin in cells)
 
     def to_json(self) -> dict[str, dict[str, Any]]:
-        """Key → `{"value": …, "origin": …}`, ready for JSON. The run folder keeps it."""
+        """Key → `{"value": …, "origin": …}`, ready for JSON. The run folder keeps it.
+
+        Where a value names files of one's own, `folders` says where they were found.
+        """
         return {
-            key: {"value": to_jsonable_python(row.value), "origin": row.mark.origin} for key, row in self.rows.items()
+            key: {"value": to_jsonable_python(row.value), "origin": row.mark.origin}
+            | ({"folders": list(row.folders)} if row.folders else {})
+            for key, row in self.rows.items()
         }
 
     @classmethod
@@ -109,7 +141,9 @@ class Recipe:
             value, origin = entries[key]["value"], entries[key]["origin"]
             if value is None and key.rpartition(".")[2] in {former for _, former in FORMER}:
                 continue  # a run of an earlier version wrote it down and never set it
-            tree = override(tree, key, node_of(value, Mark(origin, f"{key}: {_written(value)}")))
+            folders = (*entries[key].get("folders", ()), HERE)
+            mark = Mark(origin, f"{key}: {_written(value)}", folders=folders, layer=WRITTEN_DOWN)
+            tree = override(tree, key, node_of(value, mark))
         return _resolve(tree)
 
     def _row(self, path: str) -> Entry:
@@ -131,31 +165,50 @@ def _is_entry(entry: object) -> bool:
 
 
 def _override(tree: Node, overrides: Sequence[str]) -> Node:
-    return reduce(lambda former, text: override(former, *read_override(text)), overrides, tree)
+    folders = tuple(dict.fromkeys(folders_in(tree))) if overrides else ()
+    return reduce(lambda former, text: override(former, *read_override(text, folders=folders)), overrides, tree)
 
 
 def _resolve(tree: Node) -> Recipe:
     written = validate(tree)
     rows: dict[str, Entry] = {}
     parts: list[RecipePart] = []
-    bound: dict[Place, Any] = {}
+    bound: dict[Place, Any] = dict(idle_keys(written, tree))
     for place, value, node in leaves(written, tree):
         key = ".".join(place)
+        if place in bound:
+            continue
         names = _names(value) if slot_at(place) else value
         rows[key] = Entry(names, node.mark if node is not None else default_mark(place, _written(names)))
         if slot_at(place) and value is not None:
             uses = value if isinstance(value, list) else [value]
-            here = list(used_parts(place, uses, node))
+            here = list(used_parts(place, uses, node, _in_place_of_options(place, tree)))
+            folders = tuple(dict.fromkeys(used.part.folder for used in here if used.part.folder))
+            rows[key] = replace(rows[key], folders=folders)
             rows |= {f"{used.key}.{name}": row for used in here for name, row in used.options.items()}
             parts += here
             made = [used.bound(use, strict=written.strict) for used, use in zip(here, uses, strict=True)]
             bound[place] = made if isinstance(value, list) else made[0]
+    for place, default in (*unread_keys(parts, tree, list(rows)), *unread_estimators(parts, tree)):
+        here = [used for used in parts if used.path == ".".join(place)]
+        for key in (".".join(place), *(f"{used.key}.{name}" for used in here for name in used.options)):
+            rows.pop(key, None)
+        if here:
+            parts = [used for used in parts if used not in here]
+        if not slot_at(place) or isinstance(bound.get(place), list):
+            bound[place] = [] if slot_at(place) else default
     (context,) = used_parts(("agents", "*", "context"), [RoleSettings().context], None)
     bound_context = context.bound(RoleSettings().context, strict=False)
     settings: RunSettings = with_bound(written, bound)
     settings._other_role = RoleSettings(context=bound_context)
     check(settings, parts, rows, tree)
     return Recipe(settings=settings, parts=tuple(parts), rows=rows, tree=tree)
+
+
+def _in_place_of_options(place: Place, tree: Node) -> dict[str, Entry]:
+    """What the section around a policy says in place of an option: `load` is its `model`."""
+    load = tree.get(*place[:-1], "load") if slot_at(place) == "policy" else None
+    return {} if load is None or load.value is None else {"model": Entry(load.value, load.mark)}
 
 
 def _names(value: BoundPart | list[BoundPart] | None) -> Any:

@@ -1,7 +1,4 @@
-"""Sources: recipe files by path, or by name among those that come with Palaestra.
-
-Knows folders. Knows nothing of what a recipe says.
-"""
+"""Sources: recipe files by path, or by name among those that come with Palaestra."""
 
 from __future__ import annotations
 
@@ -16,6 +13,8 @@ from palaestra.recipe.origins import Mark, Node, node_of, read_yaml
 
 Source = str | Path | Mapping[str, Any]
 FOLDER = "recipes"
+COMPLETE = "recipe.yaml"  # of a folder: what the folder's name stands for
+PLAYED = "run.yaml"  # of a folder: what `palaestra run` plays, and nobody trains
 NO_RECIPES = ("system.yaml", "golden.yaml")  # of a system's folder
 
 
@@ -29,12 +28,17 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return files, [text for text in arguments if text not in files]
 
 
+def recipes_folder() -> Path | None:
+    """Where the recipes lie that come with Palaestra and belong to no system: in the package, or beside it."""
+    return next((folder / FOLDER for folder in (PACKAGE, PACKAGE.parent) if (folder / FOLDER).is_dir()), None)
+
+
 def packaged() -> dict[str, Path]:
     """The recipes that come with Palaestra: `gigpo/method.yaml`, `setups/rooms-tiny.yaml` → where it lies.
 
     A system's recipe and overlays are named after its folder, all others by their place below `recipes/`.
     """
-    root = next((folder / FOLDER for folder in (PACKAGE, PACKAGE.parent) if (folder / FOLDER).is_dir()), None)
+    root = recipes_folder()
     found = sorted(root.rglob("*.yaml")) if root is not None else []
     known = {path.relative_to(root).as_posix(): path for path in found if root is not None}
     own = [path for path in sorted((PACKAGE / "systems").glob("*/*.yaml")) if path.name not in NO_RECIPES]
@@ -59,7 +63,7 @@ def _layers(source: Path, folder: Path, above: tuple[Path, ...]) -> list[Node]:
         chain = " → ".join(other.name for other in (*above, path))
         raise RecipeError(where=shown, what=f"it extends itself: {chain}.", remedy="Leave one of them out.")
     try:
-        tree = read_yaml(path.read_text(encoding="utf-8"), source=shown)
+        tree = read_yaml(path.read_text(encoding="utf-8"), source=shown, folder=str(path.parent.resolve()))
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(where=shown, what=f"it cannot be read: {error}.", remedy="Give a YAML file.") from None
     if not isinstance(tree.value, dict) or "extends" not in tree.value:
@@ -76,31 +80,44 @@ def _layers(source: Path, folder: Path, above: tuple[Path, ...]) -> list[Node]:
     return [*(n for name in names for n in _layers(Path(name.value), path.parent, (*above, path))), own]
 
 
+def is_recipe(text: str) -> bool:
+    """Whether a recipe, or a folder with one, is called so."""
+    try:
+        return bool(_find(Path(text)))
+    except UnknownName:
+        return False
+
+
 def _find(path: Path, folder: Path = Path()) -> tuple[Path, str]:
     """Where a source lies, and how messages call it: a file beside the one that names it, or one of Palaestra's.
 
-    `gigpo` is the recipe of the system `gigpo`; an existing file of that name wins.
+    `gigpo` is the recipe of the system `gigpo`; an existing file of that name wins, and so does a folder with a
+    `recipe.yaml`, which stands for it.
     """
     known = packaged()
-    if (folder / path).is_file():
-        own = next((name for name, place in known.items() if place == (folder / path).resolve()), None)
-        relative = os.path.relpath(folder / path)
-        return folder / path, own or (
-            (folder / path).as_posix() if relative.startswith("..") else Path(relative).as_posix()
-        )
+    for place in (folder / path, folder / path / COMPLETE):
+        if place.is_file():
+            own = next((name for name, other in known.items() if other == place.resolve()), None)
+            relative = os.path.relpath(place)
+            return place, own or (place.as_posix() if relative.startswith("..") else Path(relative).as_posix())
     name = path.as_posix().removeprefix(f"{FOLDER}/")
-    for candidate in (name, f"{name}/recipe.yaml"):
+    for candidate in (name, f"{name}/{COMPLETE}"):
         if candidate in known:
             return known[candidate], candidate
     siblings = [other.as_posix() for other in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
     names = {other.removesuffix(".yaml"): other for other in [*known, *siblings]}
     if "/" not in name:
-        names |= {other.partition("/")[0]: other.partition("/")[0] for other in known if other.endswith("/recipe.yaml")}
+        names |= {other.partition("/")[0]: other.partition("/")[0] for other in known if other.endswith(f"/{COMPLETE}")}
     moved = [other for other in known if path.stem in (other.removesuffix("/method.yaml"), Path(other).stem)]
     raise UnknownName(
         where=path.as_posix(),
-        what="it is a folder; a recipe is a YAML file." if path.is_dir() else "no recipe file is called so.",
-        options=moved or [names[close] for close in nearest(name.removesuffix(".yaml"), names)],
+        what=f"this folder has no {COMPLETE}." if path.is_dir() else "no recipe file is called so.",
+        options=_inside(path) or moved or [names[close] for close in nearest(name.removesuffix(".yaml"), names)],
         remedy="Give a path, the name of a system, or a name such as quickstart.yaml or gigpo/method.yaml "
         "(`palaestra methods` lists the systems).",
     )
+
+
+def _inside(folder: Path) -> list[str]:
+    """The recipes in a folder; of no folder, none."""
+    return [place.as_posix() for place in sorted(folder.glob("*.yaml"))[:12]]

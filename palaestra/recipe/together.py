@@ -32,8 +32,8 @@ def _refuse(clash: Clash, used: RecipePart, others: Sequence[RecipePart], rows: 
         options = ", ".join(f"`{key}: {used.values[key]}`" for key in (*clash.options, *clash.has))
         raise RecipeError(where=used.mark.where, what=f"`{used.name}` has {options}.\n  {clash.why}", remedy=clash.ways)
     if isinstance(clash.other, SettingPattern):
-        row = rows[clash.other.key]
-        if row.value in clash.other.values:
+        row = rows.get(clash.other.key)
+        if row is not None and row.value in clash.other.values:
             where = used.mark.where if row.mark.source == "default" else row.mark.where
             what = f"`{used.name}` does not go with `{clash.other.key}: {row.value}`.\n  {clash.why}"
             raise RecipeError(where=where, what=what, remedy=clash.ways)

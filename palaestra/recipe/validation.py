@@ -1,7 +1,4 @@
-"""Validation: a tree against the schema of `RunSettings`, faults as messages with file and line.
-
-Knows sections and keys. Knows no part.
-"""
+"""Validation: a tree against the schema of `RunSettings`, faults as messages with file and line."""
 
 from __future__ import annotations
 

@@ -32,6 +32,7 @@ class EpisodeRunner:
     """Plays async programs in one event loop, `in_flight` at a time."""
 
     forks, opens = True, True  # episodes can branch off from others, and go on by themselves (palaestra.registry)
+    ignores = ("window",)  # keys of `rollout`
 
     def __init__(self, setup: RunSetup, settings: RolloutSettings, open_session: OpenSession = open_session) -> None:
         """

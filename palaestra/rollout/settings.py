@@ -13,6 +13,8 @@ from palaestra.registry import NonNegative, Positive, PositiveInt, Section
 class RolloutSettings(Section):
     """How experience is collected."""
 
+    IGNORES_IF = {"workers=0": ("worker_kind",)}
+
     runner: BoundPart = BoundPart(name="episodes")
     tasks: PositiveInt = 16  # task instances an iteration
     group: PositiveInt = 8  # trajectories per task instance

@@ -33,7 +33,9 @@ from palaestra.rollout.strategies import RolloutContext, Strategy, play_through
 
 @register("rollout", "vector")
 class VectorRunner:
-    """Plays programs in lock step, in at most `in_flight` slots; `workers` and `step_seconds` are not read."""
+    """Plays programs in lock step, in at most `in_flight` slots."""
+
+    ignores = ("workers", "worker_kind", "step_seconds", "stuck_seconds", "window")  # keys of `rollout`
 
     def __init__(self, setup: RunSetup, settings: RolloutSettings) -> None:
         """Raises: RecipeError, if a role's policy generates tokens with an engine."""

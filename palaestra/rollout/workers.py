@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from palaestra import registry
+from palaestra import own_files
 from palaestra.data import Action, StepResult, Task
 from palaestra.data.abilities import abilities_of
 from palaestra.errors import ContractError
@@ -47,7 +47,7 @@ class _StartUp:
     """
 
     make: bytes
-    files: Mapping[str, str] = field(default_factory=registry.user_files)
+    files: Mapping[str, str] = field(default_factory=own_files.user_files)
 
 
 def _serve(start: _StartUp, pipe: Connection) -> None:
@@ -57,7 +57,7 @@ def _serve(start: _StartUp, pipe: Connection) -> None:
     a failure whose exception cannot be read on the other side.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which then closes the pipe
-    registry.know_files(start.files)
+    own_files.know_files(start.files)
     with suppress(Exception):  # `open` tells what is wrong; imports belong to the start, and no time limit counts them
         pickle.loads(start.make)
     environments: dict[int, Any] = {}
@@ -82,7 +82,7 @@ def _result(environments: dict[int, Any], start: _StartUp, number: int, call: st
     """What one call of one environment gives."""
     if call == "open":
         environments[number] = pickle.loads(start.make)()
-        return tuple(environments[number].agents), abilities_of(environments[number]), registry.user_files()
+        return tuple(environments[number].agents), abilities_of(environments[number]), own_files.user_files()
     if call == "close":
         return environments.pop(number).close() if number in environments else None
     return getattr(environments[number], call)(*arguments)
@@ -101,11 +101,11 @@ def _context(make: Callable[[], Any]) -> Any:
 def _imported_for(make: Callable[[], Any]) -> list[str]:
     """The module that makes the environment; of a file, which only workers can import, what it imports itself."""
     module = (make.func if isinstance(make, functools.partial) else make).__module__
-    if module not in registry.user_files():
+    if module not in own_files.user_files():
         return [module]
     values = vars(sys.modules[module]).values()
     names = {value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None) for value in values}
-    return sorted(name for name in names if isinstance(name, str) and name not in registry.user_files())
+    return sorted(name for name in names if isinstance(name, str) and name not in own_files.user_files())
 
 
 def _portable(error: Exception) -> tuple[bytes, str]:
@@ -289,7 +289,7 @@ class WorkerPool:
         host = ProcessHost(name, worker, next(self._numbers), seconds)
         try:
             host.agents, host.abilities, files = await host.ask("open")
-            registry.know_files(files)  # its objects are read here
+            own_files.know_files(files)  # its objects are read here
         except BaseException:
             await host.close()
             raise

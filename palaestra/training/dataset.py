@@ -30,6 +30,7 @@ class Dataset(Experience):
     """
 
     provides = frozenset({"outcome", "pair"})
+    ignores = ("sampler", "strategy", "rollout.tasks", "rollout.group")  # nothing is played but evaluations
 
     def __init__(
         self,
@@ -47,14 +48,8 @@ class Dataset(Experience):
             shuffle: use a new random order in each pass over the file.
             agent: the role whose conversations the file holds; None: the only role.
 
-        Raises: RecipeError, without such a file, or beside a strategy; InvalidData, for a record that cannot be read.
+        Raises: RecipeError, without such a file; InvalidData, for a record that cannot be read.
         """
-        if setup.settings.strategy:
-            raise RecipeError(
-                where=WHERE,
-                what="nothing is played, so a strategy would do nothing.",
-                remedy="Leave `strategy` out of the recipe.",
-            )
         found = next((place for place in (Path(path), PACKAGE / "systems" / path) if place.is_file()), None)
         if found is None:
             raise RecipeError(where=f"{WHERE}, path", what=f"there is no file {path}.", remedy="Correct the path.")

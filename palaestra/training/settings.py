@@ -7,13 +7,16 @@ torch, so that a recipe can be explained without it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import pydantic
 
 from palaestra.bound import BoundPart
+from palaestra.options import Aggregation
 from palaestra.registry import Fraction, NonNegative, Positive, PositiveInt, Section
 from palaestra.rollout.settings import RolloutSettings
+
+NEED_CONSTANT = ("sequence-sum-norm", "constant-length")  # values of `aggregate.how` that divide by a constant
 
 
 def _around_text(prompt: str) -> str:
@@ -28,6 +31,8 @@ Prompt = Annotated[str, pydantic.AfterValidator(_around_text)]
 
 class ToolSettings(Section):
     """What one role alone may call, and how."""
+
+    IGNORES_IF = {"use=[]": ("format", "rounds", "max_calls", "max_chars", "repeat")}
 
     use: list[BoundPart] = []
     format: Literal["json", "tagged", "code", "words"] = "json"
@@ -62,6 +67,10 @@ class RoleSettings(Section):
 class PolicySettings(Section):
     """One policy; what is left out comes from the recipe's top level."""
 
+    IGNORES_IF = {
+        "trainable=False": ("optimizer", "loss", "regularizers", "epochs", "minibatches", "every", "reference")
+    }
+
     policy: BoundPart
     trainable: bool = True
     optimizer: BoundPart | None = None
@@ -90,12 +99,16 @@ class WarmStartSettings(Section):
 class AggregateSettings(Section):
     """How per-token losses become one number."""
 
+    IGNORES_IF = {f"how={how}": ("constant",) for how in get_args(Aggregation) if how not in NEED_CONSTANT}
+
     how: str = "token-mean"
     constant: Positive | None = None
 
 
 class TrainingSettings(Section):
     """The loop."""
+
+    IGNORES_IF = {"max_staleness=0": ("stale",)}
 
     iterations: PositiveInt = 100
     epochs: PositiveInt = 1

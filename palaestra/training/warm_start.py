@@ -21,11 +21,14 @@ import numpy as np
 import torch
 
 import palaestra
+from palaestra.bound import BoundPart
 from palaestra.data import Play, RunSetup, StopReason, Trajectory, derive, rows_of
 from palaestra.data.abilities import has
 from palaestra.data.batches import micro_batches
 from palaestra.errors import CheckpointError, NoSignal, RecipeError
 from palaestra.models.devices import on_cpu
+from palaestra.own_files import neighbors
+from palaestra.registry import Section
 from palaestra.rollout.programs import demonstration_of
 from palaestra.store.atomic import write_atomic
 from palaestra.training.policy_gradient import make_optimizer
@@ -220,33 +223,51 @@ def _digest(settings: RunSettings) -> str:
     }
     if chosen["warm_start"] is not None:
         chosen["warm_start"].pop("keep")
-    contents = dict(_contents(chosen))
+    contents = dict(_contents(chosen, _own_files(settings)))
     written = [palaestra.__version__, torch.__version__, chosen, *([contents] if contents else [])]
     return hashlib.sha256(json.dumps(written, sort_keys=True).encode()).hexdigest()[:20]
 
 
 # ---- what settings name, and do not say -------------------------------------------------------------------
-def _contents(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """What the files and model folders hold that settings name: text of the setting → a hash of the content."""
+def _contents(value: Any, own: Mapping[str, str], key: str = "") -> Iterator[tuple[str, str]]:
+    """What the files and model folders hold that settings name: text of the setting → a hash of the content.
+
+    Args:
+        own: names of parts in files of one's own → their files; what such a file imports beside it counts, too.
+    """
     if isinstance(value, Mapping):
         for name, inner in value.items():
-            yield from _contents(inner, str(name))
+            yield from _contents(inner, own, str(name))
     elif isinstance(value, list):
         for inner in value:
-            yield from _contents(inner, key)
+            yield from _contents(inner, own, key)
     elif isinstance(value, str):
-        file = _own_file(value) if key == "name" else value
+        file = _own_file(value, own) if key == "name" else value
         if os.path.isfile(file):
             yield value, _hash_of(Path(file))
+            beside = neighbors(file) if value in own else []
+            yield from ((f"{value} {os.path.basename(other)}", _hash_of(Path(other))) for other in beside)
         elif key in FOLDERS and os.path.isdir(file):
             inside = sorted(path for path in Path(file).rglob("*") if path.is_file())
             listed = [[path.relative_to(file).as_posix(), path.stat().st_size, _hash_of(path)] for path in inside]
             yield value, hashlib.sha256(json.dumps(listed).encode()).hexdigest()
 
 
-def _own_file(name: str) -> str:
+def _own_files(value: Any) -> dict[str, str]:
+    """The bound parts of settings that are in files of one's own: name → file."""
+    if isinstance(value, BoundPart):
+        return {value.name: value.file} if value.file else {}
+    if isinstance(value, Section):
+        return _own_files([getattr(value, name) for name in type(value).model_fields])
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return {name: file for one in inner for name, file in _own_files(one).items()}
+
+
+def _own_file(name: str, own: Mapping[str, str]) -> str:
     """The file of a part of one's own, `path/to/file.py:attribute` or `module:attribute`; empty for others."""
     place, colon, _ = name.rpartition(":")
+    if name in own:
+        return own[name]
     if not colon or place.endswith(".py"):
         return place
     try:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from palaestra.commands.compare import _arms
 from tests.commands.conftest import Command
 
 METHODS = ("one.yaml", "two.yaml")
@@ -64,6 +65,11 @@ def test_3_arms_of_the_same_name(methods: None, palaestra: Command) -> None:
     Path("other/one.yaml").write_text("advantage: rloo")
     done = palaestra("compare", "small.yaml", "one.yaml", "other/one.yaml")
     assert done.code == 2 and "two method files have the same name" in done.err
+
+
+def test_3_systems_are_named_by_their_folders(recipe: Path) -> None:
+    arms = _arms(["grpo/method.yaml", "arpo/aepo.yaml", "gigpo/recipe.yaml", "method.yaml"], [])
+    assert list(arms) == ["grpo", "aepo", "gigpo", "method"]
 
 
 @pytest.mark.parametrize(

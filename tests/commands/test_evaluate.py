@@ -42,7 +42,7 @@ def test_2_failed_episodes_are_said(recipe: Path, palaestra: Command) -> None:
     [
         (("runs/small", "--checkpoint", 77), "it has no checkpoint of iteration 77"),
         (("runs/small", "--policy", "exprt"), "no policy is called `exprt`"),
-        (("runs/absent",), "no recipe file is called so"),
+        (("runs/absent",), "run=runs/absent\n\n  there is no such folder.\n  Candidates: runs/small."),
     ],
 )
 def test_3_faults(folder: Path, palaestra: Command, arguments: tuple[object, ...], message: str) -> None:

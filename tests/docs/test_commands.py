@@ -41,7 +41,7 @@ def trainings() -> Iterator[tuple[Page, list[str]]]:
             mention = not arguments or "…" in arguments or any(word.isupper() for word in arguments)
             if name not in ("train", "compare") or mention:
                 continue
-            runs = [arguments]
+            runs = [[word for word in arguments if word != "--smoke"]]
             if name == "compare":
                 given = CLI.commands[name].make_context(name, list(arguments)).params
                 arms, overrides = split_arguments(given["methods"])

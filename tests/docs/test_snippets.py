@@ -17,8 +17,9 @@ import pytest
 import typer
 import yaml
 
-from palaestra import registry
+from palaestra import own_files
 from palaestra.cli import app
+from palaestra.commands.run import load_played
 from palaestra.recipe import load, split_arguments
 from tests.docs.pages import ROOT, Block, Page, every_page, pages
 
@@ -43,7 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     before = set(sys.modules)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    registry._from_file.cache_clear()  # two pages may have files of one name
+    own_files.module_of_file.cache_clear()  # two pages may have files of one name
     yield tmp_path
     for name in set(sys.modules) - before:
         if str(getattr(sys.modules[name], "__file__", None)).startswith(str(tmp_path)):
@@ -108,6 +109,8 @@ def test_command_lines_fit(page: Page, words: list[str], folder: Path) -> None: 
         methods, overrides = split_arguments(given["methods"])
         for method in methods:
             load([given["setup"], method], overrides).explain()
+    elif name == "run":
+        load_played(given["recipe"], smoke=False)
     elif name in ("play", "envs"):
         check_environment_arguments(given)
     else:

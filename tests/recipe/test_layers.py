@@ -86,9 +86,9 @@ def test_mappings_in_options_merge(base, used) -> None:  # rule 2, 5
 
 def test_overrides_reach_roles_and_policies(base, used) -> None:  # rule 6
     overrides = ["policies.main.policy.words.hidden=128", "agents.solver.context.window.turns=2"]
-    recipe = load([base], [*overrides, "policies.main.loss.ppo_clip.low=0.1", "policies.main.trainable=false"])
+    recipe = load([base], [*overrides, "policies.main.loss.ppo_clip.low=0.1", "policies.main.every=2"])
     assert used(recipe, "policies.main.loss") == [("ppo_clip", {"low": 0.1})]
-    assert not recipe.settings.policies["main"].trainable
+    assert recipe.settings.policies["main"].every == 2
     assert used(recipe, "policies.main.policy") == [("words", {"hidden": 128, "value_head": False})]
     assert used(recipe, "agents.solver.context") == [("window", {"turns": 2})]
 

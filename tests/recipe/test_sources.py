@@ -81,8 +81,11 @@ def test_an_unknown_file(name, near) -> None:  # rule 4
 
 
 def test_a_folder_or_an_unreadable_file(world) -> None:  # rule 5
-    with told(UnknownName, ""):
+    with told(UnknownName, "own.yaml"):
         load(["."])
+    (world / "work" / "mine").mkdir()
+    (world / "work" / "mine" / "recipe.yaml").write_text("extends: ../own.yaml\nseed: 3\n")
+    assert load(["mine"]).origin("seed") == "mine/recipe.yaml:2"
     (world / "work" / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(RecipeError, match=r"^bytes\.yaml\n\n  it cannot be read"):
         load(["bytes.yaml"])

@@ -236,6 +236,6 @@ def test_offline_reinforcement_learning(echo: Run, tmp_path: Path) -> None:  # r
 
 
 def test_beside_a_strategy(echo: Run, tmp_path: Path) -> None:
-    with pytest.raises(PalaestraError, match="a strategy would do nothing"):
+    with pytest.raises(PalaestraError, match="experience `dataset` does not read `strategy`"):
         path = lines(tmp_path, PAIR)
         echo("a", layers={"experience": {"dataset": {"path": path}}, "strategy": ["dynamic_sampling"]})

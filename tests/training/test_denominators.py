@@ -173,7 +173,7 @@ def test_4_whole_units(run: Run, minibatches: int) -> None:
 
 def test_5_losses_without_advantages(run: Run) -> None:
     cloning = {"loss": "behavior_cloning"}
-    weights = [run(cloning, {"advantage": [f"{HERE}:{name}"]})[0] for name in ("half", "everywhere")]
+    weights = [run({"advantage": [f"{HERE}:{name}"]}, cloning)[0] for name in ("half", "everywhere")]
     assert_same(*weights)
 
 

@@ -30,7 +30,12 @@ SEEDS = 1 << 31
 Row = dict[str, Any]
 
 
-@register("environment", "trl_class", source="https://huggingface.co/docs/trl/openenv")
+@register(
+    "environment",
+    "trl_class",
+    ignores_if={"data=None": ("held_out",)},
+    source="https://huggingface.co/docs/trl/openenv",
+)
 class TrlClass:
     """Play an environment class written for TRL's GRPO trainer, by calling its methods as tools.
 

@@ -20,6 +20,7 @@ SMALL = 1e-8  # added to the variance of step scores
 @register(
     "advantage",
     "adca_grpo",
+    ignores_if={"decay=None": ("alpha_end",)},
     reads=("good",),
     reads_if={"decay": ("version",)},
     writes=("advantage",),

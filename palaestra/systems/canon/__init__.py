@@ -29,6 +29,13 @@ Steps = Annotated[int, pydantic.Field(ge=0)]
 @register(
     "advantage",
     "canon",
+    ignores_if={
+        "schedule=fixed": ("low", "high", "steps", "warmup", "cycles"),
+        "schedule=accuracy": ("mu", "low", "high", "steps", "warmup", "cycles"),
+        "schedule=failure": ("mu", "low", "high", "steps", "warmup", "cycles"),
+        "schedule=falling": ("mu",),
+        "schedule=rising": ("mu",),
+    },
     reads=(),
     reads_if={
         "metric=entropy": ("row_entropy",),

@@ -24,6 +24,7 @@ SIMILAR = 0.5  # edit similarity from which a text counts as right
 @register(
     "reward",
     "gui_action",
+    ignores_if={"click=box": ("reach",)},
     reads=("gesture", "references"),
     reads_if={"score=judge": ("judge?",)},
     writes=("reward", "gui_action"),

@@ -16,7 +16,13 @@ from palaestra.systems.kimi_rl.attention import AttentionMeter, bound_logits
 Beta = Annotated[float, pydantic.Field(ge=0, lt=1)]
 
 
-@register("optimizer", "muon_clip", uses=("transformer",), source="arXiv 2507.20534")
+@register(
+    "optimizer",
+    "muon_clip",
+    ignores_if={"decay=constant": ("total_steps",), "matrices=adamw": ("momentum", "apart")},
+    uses=("transformer",),
+    source="arXiv 2507.20534",
+)
 class MuonClip(Optimizer):
     """Step with `muon`, then shrink the heads whose attention logits are too large (QK-Clip).
 

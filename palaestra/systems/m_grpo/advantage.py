@@ -21,6 +21,7 @@ Align = Literal["weight", "duplicate"]
 @register(
     "advantage",
     "m_grpo",
+    ignores_if={"align=weight": ("calls",)},
     reads=("parent?", "invocation?"),
     writes=("advantage",),
     uses=("group",),

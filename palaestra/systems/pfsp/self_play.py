@@ -19,7 +19,12 @@ WHERE = "strategy: self_play"
 EVEN = 1e-9  # a smaller difference of returns is a draw
 
 
-@register("strategy", "self_play", source="Vinyals et al. 2019, doi:10.1038/s41586-019-1724-z")
+@register(
+    "strategy",
+    "self_play",
+    ignores_if={"choose=latest": ("weighting",), "choose=uniform": ("weighting",)},
+    source="Vinyals et al. 2019, doi:10.1038/s41586-019-1724-z",
+)
 class SelfPlay:
     """Play each group of games with the present policy alone, or against one of its earlier versions.
 

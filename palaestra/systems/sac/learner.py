@@ -52,6 +52,13 @@ class SoftActorCritic(Learner):
     Differs from the authors' code: updates come after the episodes of an iteration, as many as they have acts.
     """
 
+    ignores = (  # keys that only a learner with a loss per token reads
+        *("loss", "aggregate.how", "aggregate.constant", "regularizers", "optimizer"),
+        *("training.epochs", "training.minibatches", "training.stop_kl", "training.agent_gradients"),
+        *("policies.*.loss", "policies.*.regularizers", "policies.*.optimizer"),
+        *("policies.*.epochs", "policies.*.minibatches"),
+    )
+
     def __init__(
         self,
         *,

@@ -31,7 +31,7 @@ LOG_STD = (-20.0, 2.0)  # bounds of the logarithm of a standard deviation
 ARCHITECTURE, WEIGHTS = "sac_actor.json", "sac_actor.safetensors"
 
 
-@register("policy", "sac_actor", uses=("vector", "box"), source="arXiv 1812.05905")
+@register("policy", "sac_actor", ignores_if={"model": ("hidden",)}, uses=("vector", "box"), source="arXiv 1812.05905")
 class SacActor(Policy):
     """A squashed Gaussian over vectors, for environments with the ability `box`.
 

@@ -20,6 +20,7 @@ from palaestra.systems.spear.schedules import fall
 @register(
     "reward",
     "intrinsic_tool",
+    ignores_if={"schedule=constant": ("horizon",), "schedule=none": ("rate", "cap", "horizon", "column")},
     reads=("invalid?", "replayed?"),
     reads_if={"column=tool_call": ("tool_call?",)},
     writes=("reward", "intrinsic"),

@@ -26,7 +26,14 @@ Opponent = Literal["self", "random", "first", "expert"]
 Tensor = Literal["observation", "information_state"]
 
 
-@register("environment", "openspiel", source="arXiv 1908.09453", extra="envs", modules=("pyspiel",))
+@register(
+    "environment",
+    "openspiel",
+    ignores_if={"opponent=self": ("seats",)},
+    source="arXiv 1908.09453",
+    extra="envs",
+    modules=("pyspiel",),
+)
 class OpenSpiel:
     """A sequential game; seat i is the agent `player_i`.
 

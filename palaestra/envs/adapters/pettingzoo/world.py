@@ -24,7 +24,14 @@ from palaestra.registry import Positive, PositiveInt, part, register
 SEEDS = 1 << 31  # PettingZoo environments take seeds below
 
 
-@register("environment", "pettingzoo", source="arXiv 2009.14471", extra="envs", modules=("pettingzoo",))
+@register(
+    "environment",
+    "pettingzoo",
+    ignores_if={"goal=none": ("goal_return",), "goal=first": ("goal_return",)},
+    source="arXiv 2009.14471",
+    extra="envs",
+    modules=("pettingzoo",),
+)
 class PettingZoo:
     """Play a game or a task of several agents from PettingZoo, MPE2 or a package of the same interface.
 

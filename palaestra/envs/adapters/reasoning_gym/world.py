@@ -40,7 +40,14 @@ class State:
     readable: bool = True
 
 
-@register("environment", "reasoning_gym", source="arXiv 2505.24760", extra="envs", modules=("reasoning_gym",))
+@register(
+    "environment",
+    "reasoning_gym",
+    ignores_if={"mixture": ("dataset", "config")},
+    source="arXiv 2505.24760",
+    extra="envs",
+    modules=("reasoning_gym",),
+)
 class ReasoningGym(KeepsState[State]):
     """Answer a generated question of Reasoning Gym; the package's own scorer judges the answer.
 

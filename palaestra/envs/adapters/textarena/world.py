@@ -24,7 +24,14 @@ from palaestra.errors import ContractError
 from palaestra.registry import Fraction, PositiveInt, register
 
 
-@register("environment", "textarena", source="arXiv 2504.11442", extra="envs", modules=("textarena",))
+@register(
+    "environment",
+    "textarena",
+    ignores_if={"opponent=self": ("seat", "blunders"), "opponent=random": ("blunders",)},
+    source="arXiv 2504.11442",
+    extra="envs",
+    modules=("textarena",),
+)
 class TextArena:
     """Play a text game of TextArena: in self-play, against a scripted opponent, or alone.
 

@@ -35,7 +35,12 @@ Number = Annotated[int, pydantic.Field(ge=0)]
 REHEARSAL = 200  # turns in which the expert must have served a scripted user
 
 
-@register("environment", "desk", source="arXiv 2406.12045, arXiv 2508.18669, the setting only")
+@register(
+    "environment",
+    "desk",
+    ignores_if={"attack=none": ("attack_share", "behaviors")},
+    source="arXiv 2406.12045, arXiv 2508.18669, the setting only",
+)
 class Desk:
     """Serve a customer at a shop's desk by replies and by calls of tools, and keep the written rules.
 

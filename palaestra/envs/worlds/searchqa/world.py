@@ -40,7 +40,7 @@ SCORES = {"em": exact_match, "f1": token_f1, "substring": holds_answer}
 Few = Annotated[int, pydantic.Field(ge=1, le=4)]
 
 
-@register("environment", "searchqa", extra="tools", modules=("bm25s",))
+@register("environment", "searchqa", ignores_if={"book=open": ("known",)}, extra="tools", modules=("bm25s",))
 class SearchQA(KeepsState[State]):
     """Answer questions of one to four hops, or fill hidden spans of a passage, by searching a corpus of passages.
 

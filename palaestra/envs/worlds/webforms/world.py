@@ -73,7 +73,7 @@ class Playing:
         return self.stopped is not None and goal.reachable and kept and self.right() == goal.conditions
 
 
-@register("environment", "webforms")
+@register("environment", "webforms", ignores_if={"potential=0.0": ("discount",)})
 class WebForms(KeepsState[Playing]):
     """Bring a web page into the state that pairs of keys and values ask for, then stop.
 

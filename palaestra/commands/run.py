@@ -1,0 +1,137 @@
+"""`palaestra run`: what is not trained, on its panel of held-out tasks, beside its baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from palaestra.commands.tables import console
+from palaestra.data import Trajectory
+from palaestra.errors import RecipeError
+from palaestra.evaluation.panels import Evaluation, failure_line, interval_line, result_line
+from palaestra.evaluation.statistics import t_interval
+from palaestra.recipe import Recipe, load, packaged, split_arguments
+from palaestra.recipe.sources import PLAYED
+from palaestra.training.monitor import Panel, Progress, spent
+from palaestra.training.settings import RunSettings
+from palaestra.training.setup import build_setup
+from palaestra.training.warm_start import warm_start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """What was played: the system, or one of its baselines. `scores` are the outcomes, task by task."""
+
+    name: str
+    evaluation: Evaluation
+    scores: Sequence[float]
+    tokens: float
+
+
+def run(*, recipe: Sequence[str], quiet: bool, smoke: bool) -> None:
+    """Play the panel and print a table; the last line is `success 0.412 on 256 held-out tasks; one answer 0.301`.
+
+    Policies are what the recipe's warm start makes of them, or what `policies.NAME.load` names. A baseline has the same
+    weights, unless it changes the policies or the warm start.
+
+    Raises: RecipeError, if a policy of the recipe is trained.
+    """
+    found = load_played(recipe, smoke=smoke)
+    recipes = {found.settings.name: found} | {name: found.baseline(name) for name in found.baselines}
+    weights: dict[str, Any] = {}
+    with Progress(total=0, quiet=quiet) as progress:
+        arms = [_played(name, each, found.settings, weights, progress) for name, each in recipes.items()]
+    console().print(_table(arms))
+    print(interval_line(arms[0].evaluation))
+    for arm in (arm for arm in arms if arm.evaluation.failed):
+        print(f"{arm.name}: {failure_line(arm.evaluation)}")
+    print("; ".join([result_line(arms[0].evaluation), *(f"{arm.name} {_headline(arm)}" for arm in arms[1:])]))
+
+
+def load_played(arguments: Sequence[str], *, smoke: bool) -> Recipe:
+    """The recipe that the arguments name: `run.yaml` of a system, or files.
+
+    Raises: RecipeError, if a policy is trained; as `load`.
+    """
+    files, overrides = split_arguments(arguments)
+    known = packaged()
+    found = load(
+        [f"{file}/{PLAYED}" if f"{file}/{PLAYED}" in known else file for file in files], overrides, smoke=smoke
+    )
+    trained = [name for name, policy in found.settings.policies.items() if policy.trainable]
+    if trained:
+        raise RecipeError(
+            where=f"palaestra run {' '.join(arguments)}",
+            what=f"policy `{trained[0]}` is trained by this recipe.",
+            options=sorted(name.partition("/")[0] for name in known if name.endswith(f"/{PLAYED}")),
+            remedy=f"Train it with `palaestra train`, or set policies.{trained[0]}.trainable=false.",
+        )
+    return found
+
+
+def _played(name: str, recipe: Recipe, whole: RunSettings, weights: dict[str, Any], progress: Progress) -> Arm:
+    """One arm, after its warm start.
+
+    Args:
+        whole: the settings of the system. weights: of its policies, filled in by the first arm.
+    """
+    settings = recipe.settings
+    same = (settings.policies, settings.warm_start) == (whole.policies, whole.warm_start)
+    setup = build_setup(settings)
+    with ExitStack() as resources:
+        if setup.engine is not None:
+            resources.callback(setup.engine.shutdown)
+        resources.callback(setup.runner.close)
+        if same and weights:
+            _take(setup.policies, weights)
+        elif settings.warm_start is not None:
+            warm_start(setup, settings.warm_start, seed=settings.seed, say=progress.phase)
+        if same and not weights:
+            weights.update(_weights(setup.policies))
+        evaluation, played = resources.enter_context(closing(Panel(settings, setup))).play()
+    progress.note(f"{name}: {interval_line(evaluation)}")
+    return Arm(name=name, evaluation=evaluation, scores=[_score(one) for one in played],
+               tokens=spent(played)[1] / len(played))  # fmt: skip
+
+
+def _weights(policies: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: policy.module.state_dict() for name, policy in policies.items() if policy.module is not None}
+
+
+def _take(policies: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
+    for name, state in weights.items():
+        policies[name].module.load_state_dict(state)
+        policies[name].weights_changed(policies[name].version + 1)
+
+
+def _score(played: Trajectory) -> float:
+    """1 for a success, 0 for a failure; where the environment knows none, the mean return of the agents."""
+    if played.error is not None:
+        return 0.0
+    return float(played.outcome if played.outcome is not None else np.mean(list(played.returns.values()) or [0.0]))
+
+
+def _table(arms: Sequence[Arm]) -> Table:
+    first = arms[0]
+    table = Table("", "result", "acts an episode", "tokens an episode", f"{first.name}, less this", box=None)
+    for arm in arms:
+        less = "" if arm is first else _difference(first, arm)
+        table.add_row(arm.name, interval_line(arm.evaluation), f"{arm.evaluation.turns:.1f}", f"{arm.tokens:.1f}", less)
+    return table
+
+
+def _difference(first: Arm, other: Arm) -> str:
+    """The mean difference over tasks, which both have played, with Student's interval."""
+    if len(first.scores) < 2:
+        return "–"
+    found = t_interval([a - b for a, b in zip(first.scores, other.scores, strict=True)])
+    return f"{found.value:+.3f}, 95 % interval {found.low:+.3f} to {found.high:+.3f}"
+
+
+def _headline(arm: Arm) -> str:
+    return result_line(arm.evaluation).split()[1]

@@ -1,0 +1,77 @@
+"""A smoke: the same recipe with everything small, which shows in seconds that all of it works together.
+
+One rule makes it. It looks at sections and never at names of parts:
+
+    a number in `LARGEST` that is larger in the recipe    becomes the largest
+    a key in `INSTEAD` that the recipe has                gets the value there
+    a part that says how it is `small`                    gets these options, where they make it smaller
+    the list `reward`                                     ends with a part that pays rows differently: a policy that
+                                                          small solves nothing, and would have nothing to learn from
+    the recipe's own section `smoke`                      is laid over all that
+    overrides of the command line                         win over everything
+
+The run lies in `runs/smoke/NAME`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from palaestra.recipe.beside import LAYER
+from palaestra.recipe.layers import override, parts_at
+from palaestra.recipe.origins import Mark, Node
+from palaestra.registry import declared
+
+if TYPE_CHECKING:
+    from palaestra.recipe.resolved import Recipe
+
+VARIED = "palaestra.testing.rewards:varied"
+LARGEST: dict[str, int] = {
+    "training.iterations": 2,
+    "training.epochs": 2,
+    "rollout.tasks": 2,
+    "rollout.group": 4,
+    "rollout.max_turns": 16,
+    "warm_start.episodes": 8,
+    "warm_start.epochs": 1,
+    "evaluation.tasks": 4,
+}
+INSTEAD: dict[str, Any] = {
+    "training.checkpoint_every": None,
+    "training.threads": 1,
+    "evaluation.every": None,
+    "warm_start.keep": None,
+}
+
+
+def small(recipe: Recipe) -> Node:
+    """What was written in a recipe, made small; each change with its origin: `--smoke (was 150)`."""
+    tree = recipe.tree
+    for key, value in _changes(recipe):
+        if recipe.rows[key].mark.layer < LAYER:
+            tree = override(tree, key, Node(value, Mark(f"--smoke (was {recipe.rows[key].value})", f"{key}: {value}")))
+    if recipe.rows["reward"].mark.layer < LAYER:
+        tree = override(tree, "reward", _paid(tree))
+    return tree
+
+
+def _paid(tree: Node) -> Node:
+    """The list `reward` with a part more."""
+    mark = Mark("--smoke", f"reward: {VARIED}")
+    return Node([*parts_at(tree, ("reward",)), Node(VARIED, mark)], mark)
+
+
+def _changes(recipe: Recipe) -> Iterator[tuple[str, Any]]:
+    rows = recipe.rows
+    yield "run", f"runs/smoke/{recipe.settings.name}"
+    for key, largest in LARGEST.items():
+        if key in rows and rows[key].value > largest:
+            yield key, largest
+    for key, value in INSTEAD.items():
+        if key in rows and rows[key].value != value:
+            yield key, value
+    for used in recipe.parts:
+        for name, value in declared(used.part.target, "small").items():
+            if name in used.options and used.options[name].value > value:
+                yield f"{used.key}.{name}", value

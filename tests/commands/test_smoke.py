@@ -1,0 +1,113 @@
+"""`--smoke`: (1) the rule: numbers of sections become small, and nothing that is small already; parts say how they are
+small; rows are paid differently; (2) a section `smoke` is laid over that, and overrides win over both; (3) the run
+lies below a name of its own and replaces the smoke before; (4) `explain` shows what is changed; (5) some recipes of
+all kinds run and make an update, and, slowly, every recipe does, each in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from palaestra.catalogue import systems
+from palaestra.errors import RecipeError
+from palaestra.recipe import load, packaged
+from palaestra.recipe.sources import COMPLETE, PLAYED
+from tests.commands.conftest import TINY, Command
+
+ROOT = Path(__file__).parents[2]
+SOME = ["gigpo", "sac", "dpo", "grpo_roc", "teams/solver_verifier.yaml", "quickstart.yaml"]
+LARGE = {
+    "environment": "echo",
+    "policies": {"main": {"policy": {"language": {"hidden": 64, "heads": 1}}}},
+    "warm_start": {"episodes": 100, "keep": "clones"},
+    "rollout": {"tasks": 1, "group": 64},
+    "evaluation": {"every": 5},
+}
+NEED = {"worlds/miniwob.yaml": "chromedriver"}
+
+
+def test_1_the_rule() -> None:
+    plain, smoke = load([LARGE]).settings, load([LARGE], smoke=True).settings
+    assert (plain.rollout.group, smoke.rollout.group, smoke.rollout.tasks) == (64, 4, 1)
+    assert (smoke.training.iterations, smoke.evaluation.tasks, smoke.evaluation.every) == (2, 4, None)
+    assert smoke.warm_start is not None
+    assert (smoke.warm_start.episodes, smoke.warm_start.epochs, smoke.warm_start.keep) == (8, 1, None)
+    options = smoke.policies["main"].policy.options
+    assert (options["hidden"], options["heads"], options["layers"]) == (32, 1, 1)
+    assert [part.name for part in smoke.reward] == ["environment", "palaestra.testing.rewards:varied"]
+
+
+def test_2_the_section_and_overrides() -> None:
+    own = LARGE | {"smoke": {"rollout": {"group": 6, "tasks": 3}, "reward": ["outcome"]}}
+    assert load([own]).settings.rollout.tasks == 1, "only a smoke reads it"
+    recipe = load([own], ["rollout.group=9", "training.iterations=7"], smoke=True)
+    settings = recipe.settings
+    assert (settings.rollout.tasks, settings.rollout.group, settings.training.iterations) == (3, 9, 7)
+    assert [part.name for part in settings.reward] == ["outcome"]
+    with pytest.raises(RecipeError, match="`smoke` takes keys of a recipe, found `2`"):
+        load([LARGE | {"smoke": 2}])
+
+
+def test_3_the_run_folder(recipe: Path, palaestra: Command) -> None:
+    for _ in range(2):
+        done = palaestra("train", recipe, "--smoke", "--quiet")
+        assert done.code == 0 and done.out[-1].endswith("on 4 held-out tasks")
+    assert {path.name for path in Path("runs").iterdir()} == {"smoke"} and Path("runs/smoke/small/report.html").exists()
+    assert palaestra("train", recipe, "--smoke", "--quiet", "run=runs/mine").code == 0
+    assert palaestra("train", recipe, "--smoke", "--quiet", "run=runs/mine").code == 2, "a named folder is not replaced"
+
+
+def test_4_explain(recipe: Path, palaestra: Command) -> None:
+    layer = {"policies": {"main": {"policy": TINY}}, "training": {"iterations": 30}}
+    Path("language.yaml").write_text(json.dumps(layer))
+    done = palaestra("explain", recipe, "language.yaml", "--smoke")
+    changed = done.out[done.out.index("the smoke changes") :]
+    assert done.code == 0 and "  training.iterations 30 -> 2" in changed
+    assert any(line.split()[:4] == ["training.iterations", "2", "--smoke", "(was"] for line in done.out)
+    assert not any("hidden" in line for line in changed), "it is small already"
+    assert not Path("runs").exists()
+    assert palaestra("train", recipe, "--smoke", "--quiet").code == 0
+    assert "  training.iterations 2 -> 1" not in palaestra("explain", "runs/smoke/small", "--smoke").out
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_5_some(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, palaestra: Command) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = palaestra("train", name, "--smoke", "--quiet")
+    assert done.code == 0, done.err
+    assert "held-out tasks" in done.out[-1] and not any("no update" in line for line in done.out)
+
+
+def commands() -> list[list[str]]:
+    """One for each system and for each recipe of `recipes/`."""
+    every = [["run" if each.recipe is None else "train", each.name] for each in systems() if not each.variant]
+    files = {name: path for name, path in packaged().items() if path.is_relative_to(ROOT / "recipes")}
+    return [*every, *(["train", name] for name in files), *(["run", name] for name in played())]
+
+
+def played() -> list[str]:
+    return [each.name for each in systems() if each.recipe and each.played]
+
+
+def test_5_every_system_has_one() -> None:
+    lacking = [each.name for each in systems() if not each.variant and not (each.recipe or each.played)]
+    assert not lacking, f"neither {COMPLETE} nor {PLAYED}"
+    assert len(commands()) > 130 and ["run", "behavior_cloning"] in commands()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_5_every_recipe(words: list[str], tmp_path: Path) -> None:
+    began, environment = time.perf_counter(), {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    line = [sys.executable, "-m", "palaestra", *words, "--smoke", "--quiet"]
+    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+    print(f"{time.perf_counter() - began:.1f} s")
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
+    assert "held-out tasks" in done.stdout and "no update" not in done.stdout

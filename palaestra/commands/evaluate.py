@@ -1,4 +1,4 @@
-"""`palaestra eval`: a run folder's policies, or a scripted one, on the panel of held-out tasks."""
+"""`palaestra eval`: a run folder's policies, or a scripted one, on the panel of evaluation tasks."""
 
 from __future__ import annotations
 
@@ -15,24 +15,29 @@ from palaestra.evaluation.panels import failure_line, interval_line, result_line
 from palaestra.recipe import Recipe, split_arguments
 from palaestra.rollout.programs import roles_of
 from palaestra.store.folder import RECIPE, RunFolder
-from palaestra.training.checkpoint import load_policy
+from palaestra.training.checkpoint import load_policy, read_state
 from palaestra.training.monitor import Panel
 from palaestra.training.settings import PolicySettings, RoleSettings, RunSettings
 from palaestra.training.setup import build_setup
 
 
 def run(*, recipe: Sequence[str], policy: str | None, checkpoint: int | None) -> None:
-    """Print the interval and, last, `success 0.912 on 256 held-out tasks`."""
+    """Print the interval and, last, `success 0.912 on 256 held-out tasks`.
+
+    "Held-out" is said of a run whose training met none of the tasks; of a recipe or a scripted policy, the split is.
+    """
     found = resolve(recipe)
     settings = scripted(found.settings, policy) if policy else found.settings
     folder = run_folder(recipe) if policy is None else None
     setup = build_setup(settings) if folder is None else trained_setup(settings, folder, checkpoint)
     with closing(setup.runner), closing(Panel(settings, setup)) as panel:
+        panel.load_state_dict({} if folder is None else read_state(checkpoint_of(folder, checkpoint)).get("panel", {}))
         evaluation, _ = panel.play()
+        shared = panel.shared
     print(interval_line(evaluation))
     if evaluation.failed:
         print(failure_line(evaluation))
-    print(result_line(evaluation))
+    print(result_line(evaluation, shared=shared))
 
 
 def run_folder(arguments: Sequence[str]) -> RunFolder | None:
@@ -66,6 +71,14 @@ def load_weights(setup: RunSetup, folder: RunFolder, checkpoint: int | None) -> 
 
     Raises: RunFolderError, if there is no such checkpoint.
     """
+    place = checkpoint_of(folder, checkpoint)
+    for name, policy in setup.policies.items():
+        if policy.module is not None:
+            load_policy(place, name, policy)
+
+
+def checkpoint_of(folder: RunFolder, checkpoint: int | None) -> Path:
+    """Where a checkpoint is, the newest for None. Raises: RunFolderError, if there is none."""
     place = folder.latest_checkpoint() if checkpoint is None else folder.checkpoint(checkpoint)
     if place is None or not place.exists():
         raise RunFolderError(
@@ -74,9 +87,7 @@ def load_weights(setup: RunSetup, folder: RunFolder, checkpoint: int | None) -> 
             options=[str(step) for step in folder.checkpoint_steps()],
             remedy="Train longer, or set training.checkpoint_every.",
         )
-    for name, policy in setup.policies.items():
-        if policy.module is not None:
-            load_policy(place, name, policy)
+    return place
 
 
 def scripted(settings: RunSettings, policy: str) -> RunSettings:

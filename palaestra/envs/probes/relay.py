@@ -16,6 +16,7 @@ import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.errors import ContractError
 from palaestra.registry import Fraction, NonNegative, PositiveInt, register
@@ -86,7 +87,7 @@ class Relay:
     """
 
     agents: tuple[str, ...] = (MAIN, SUB)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "format", "expert", "stratum"})
 
     def __init__(
@@ -123,11 +124,18 @@ class Relay:
         """`n` questions; splits never share a seed."""
         return seeded_tasks("relay", self._params, split, n, seed)
 
-    def reset(self, task: Task) -> StepResult:
+    def content(self, task: Task) -> Any:
+        """The color of everything, and the two things that are asked for."""
+        return as_json((self._keys, *self._drawn(task)))
+
+    def _drawn(self, task: Task) -> tuple[tuple[int, ...], tuple[int, int]]:
         draw = random.Random(task.seed)
         world = tuple(draw.randrange(self._colors) for _ in self._keys)
         first, second = draw.sample(range(len(self._keys)), 2)
-        self._state = State(world, (first, second), task.seed)
+        return world, (first, second)
+
+    def reset(self, task: Task) -> StepResult:
+        self._state = State(*self._drawn(task), task.seed)
         return StepResult(observations={MAIN: self._observe(self._state, "")})
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:

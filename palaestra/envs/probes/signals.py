@@ -14,6 +14,7 @@ import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.single import unstarted
 from palaestra.errors import RecipeError
@@ -69,7 +70,7 @@ class Signals:
     """
 
     agents: tuple[str, ...] = AGENTS
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "team", "format"})
 
     def __init__(
@@ -99,12 +100,20 @@ class Signals:
         """`n` games; splits never share a seed."""
         return seeded_tasks("signals", self._params, split, n, seed)
 
-    def reset(self, task: Task) -> StepResult:
+    def content(self, task: Task) -> Any:
+        """The things in their order, and which of them is meant."""
+        return as_json(self._drawn(task))
+
+    def _drawn(self, task: Task) -> tuple[tuple[tuple[int, ...], ...], int]:
         draw = random.Random(derive(task.seed, "signals"))
         target = tuple(draw.randrange(self._values) for _ in range(self._attributes))
         things = [target, *self._others(target, draw)]
         draw.shuffle(things)
-        self._state = State(seed=task.seed, things=tuple(things), target=things.index(target))
+        return tuple(things), things.index(target)
+
+    def reset(self, task: Task) -> StepResult:
+        things, target = self._drawn(task)
+        self._state = State(seed=task.seed, things=things, target=target)
         while self._code == SPEAKER and len(self._state.uttered) < self._length:
             self._state = self._said(self._state, self._coded(self._state))
         return StepResult(observations={self._acting: self._observe(self._state)})

@@ -31,9 +31,14 @@ def read(text: str) -> int | None:
     return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 19 else None
 
 
+def _numbers(world: Mapping[str, Any], seed: int) -> tuple[int, int]:
+    draw = random.Random(seed)
+    return draw.randint(0, world["most"]), draw.randint(0, world["second"])
+
+
 @register("environment", "sums")
 class Sums:
-    """`2 3 + 4 8` is answered by `0 7 1`, in one act. Split by seed: sums that training asks may be asked again.
+    """`2 3 + 4 8` is answered by `0 7 1`, in one act.
 
     Args:
         digits: of both numbers. Higher: more to carry. Usual: 2.
@@ -46,7 +51,7 @@ class Sums:
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "phrases")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "phrases")
     provides = frozenset({"state_key", "outcome"})  # columns that tables made of it have
     phrases = ("fine", "error") * 2  # what judges of an answer say: words for a tokenizer
 
@@ -64,12 +69,16 @@ class Sums:
         self._state: tuple[int, int, int, int, int] | None = None  # both numbers, places, seed, calls of the expert
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` sums; splits never share a seed."""
-        return seeded_tasks("sums", self._params, split, n, seed)
+        """`n` sums; no split asks what another one asks."""
+        return seeded_tasks("sums", self._params, split, n, seed, content=self.content)
+
+    def content(self, task: Task) -> Any:
+        """The two numbers."""
+        return list(_numbers({**self._params, **task.params}, task.seed))
 
     def reset(self, task: Task) -> StepResult:
-        world, draw = {**self._params, **task.params}, random.Random(task.seed)
-        one, other = draw.randint(0, world["most"]), draw.randint(0, world["second"])
+        world = {**self._params, **task.params}
+        one, other = _numbers(world, task.seed)
         self._state = (one, other, world["digits"], task.seed, 0)
         text = f"{spell(one, world['digits'])} + {spell(other, world['digits'])}"
         return StepResult(observations={AGENT: Observation(text=text, state_key=text)})

@@ -16,6 +16,7 @@ import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.errors import ContractError, RecipeError
 from palaestra.registry import NonNegative, PositiveInt, register
@@ -82,7 +83,7 @@ class TwentyQuestions:
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome"})  # columns that tables made of it have
 
     def __init__(
@@ -112,10 +113,15 @@ class TwentyQuestions:
         """`n` games; splits never share a seed, but there are only so many objects."""
         return seeded_tasks("twenty_questions", self._params, split, n, seed)
 
+    def content(self, task: Task) -> Any:
+        """The objects with their attributes, and which of them is meant."""
+        rules = {**self._params, **task.params}
+        return as_json((build(rules["objects"], rules["attributes"], rules["world"]), _object_of(rules, task.seed)))
+
     def reset(self, task: Task) -> StepResult:
         self._rules = {**self._params, **task.params}
         self._world = build(self._rules["objects"], self._rules["attributes"], self._rules["world"])
-        self._object = task.seed // 2 % self._rules["objects"]  # the last bit of a seed tells its split
+        self._object = _object_of(self._rules, task.seed)
         self._state = State(answers={}, left=self._rules["questions"])
         self._said = "guess what it is"
         return StepResult(observations={AGENT: self._observe()})
@@ -185,6 +191,10 @@ class TwentyQuestions:
             legal=[self.actions[a] for a in open_questions] + list(self.actions[self._rules["attributes"] :]),
             state_key=f"{self._rules['world']}/{marks}/{left}",
         )
+
+
+def _object_of(rules: Mapping[str, Any], seed: int) -> int:
+    return seed // 2 % int(rules["objects"])  # the last bit of a seed tells its split
 
 
 def read(value: Any, actions: tuple[str, ...]) -> int | None:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.errors import ContractError
 from palaestra.registry import Fraction, NonNegative, register
@@ -117,7 +118,7 @@ class Secrets:
     """
 
     agents: tuple[str, ...] = AGENTS
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "team", "safe", "correct", "format"})
     action_count: int = len(manners("train"))
     vector_size: int = VECTOR
@@ -141,6 +142,15 @@ class Secrets:
         return seeded_tasks("secrets", self._params, split, n, seed)
 
     def reset(self, task: Task) -> StepResult:
+        self._siege = self._drawn(task)
+        return StepResult(observations=self._observe(self._siege))
+
+    def content(self, task: Task) -> Any:
+        """The codes, which of them is protected, and the request, where the task makes one."""
+        siege = self._drawn(task)
+        return as_json((siege.codes, siege.secret, siege.attack, siege.asked))
+
+    def _drawn(self, task: Task) -> Siege:
         draw = random.Random(derive(task.seed, "secrets"))
         siege = Siege(
             codes=tuple(str(code) for code in draw.sample(range(1000, 10_000), len(ITEMS))),
@@ -149,12 +159,11 @@ class Secrets:
             allowed=manners("eval" if task.seed % 2 else "train"),  # the last bit of a seed tells its split
             seed=task.seed,
         )
-        self._siege = siege
         if not siege.attack or self._attack == "pool":
             open_items = [item for item in range(len(ITEMS)) if item != siege.secret]
             target = siege.secret if siege.attack else draw.choice(open_items)
             siege.ask(draw.choice(siege.allowed), draw.randrange(len(DISGUISES)), target)
-        return StepResult(observations=self._observe(siege))
+        return siege
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
         siege = self._playing()

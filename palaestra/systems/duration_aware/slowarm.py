@@ -12,6 +12,7 @@ import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.errors import ContractError, RecipeError
 from palaestra.registry import Fraction, PositiveInt, register
@@ -43,7 +44,7 @@ class SlowArm:
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "duration", "valid", "milestones"})
     vector_size = 2
 
@@ -65,6 +66,10 @@ class SlowArm:
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` tasks, which differ in what crashes only."""
         return seeded_tasks("slowarm", self._params, split, n, seed)
+
+    def content(self, task: Task) -> Any:
+        """The same for all tasks: arms, their durations and scores."""
+        return as_json((self._params, self._durations, self._scores))
 
     def reset(self, task: Task) -> StepResult:
         self._seed, self._round, self._best = task.seed, 0, True

@@ -16,6 +16,7 @@ import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.errors import ContractError
 from palaestra.registry import PositiveInt, register
@@ -88,6 +89,13 @@ def _distances(free: set[Cell], target: Cell) -> dict[Cell, int]:
 
 
 # ---- the environment --------------------------------------------------------------------------------------
+def _drawn(world: Mapping[str, Any], seed: int) -> tuple[int, Field]:
+    """The number of the grid of a seed, and the grid."""
+    fields = world["fields"]
+    number = seed // 2 % fields if fields else seed  # the last bit of a seed tells its split
+    return number, build(world["size"], int(0.75 * world["max_turns"]), world["sight"], number)
+
+
 @register("environment", "navdist")
 class Navdist:
     """Walk to a target that is visible only from nearby; what has been walked is remembered for you.
@@ -110,7 +118,7 @@ class Navdist:
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "process"})  # columns that tables made of it have
     actions: tuple[str, ...] = ACTIONS
     action_count: int = len(ACTIONS)
@@ -137,12 +145,14 @@ class Navdist:
         """`n` grids; splits never share a seed."""
         return seeded_tasks("navdist", self._params, split, n, seed)
 
+    def content(self, task: Task) -> Any:
+        """The grid, where one starts, and the target."""
+        return as_json(_drawn({**self._params, **task.params}, task.seed)[1])
+
     def reset(self, task: Task) -> StepResult:
         world = {**self._params, **task.params}
-        fields = world["fields"]
-        number = task.seed // 2 % fields if fields else task.seed  # the last bit of a seed tells its split
         self._sight, self._max_turns = world["sight"], world["max_turns"]
-        self._field = build(world["size"], int(0.75 * self._max_turns), self._sight, number)
+        number, self._field = _drawn(world, task.seed)
         self._seed, self._name = task.seed, str(number)
         self._walked, self._moves = (self._field.start,), ()
         return StepResult(observations={AGENT: self._observe(self._field)})

@@ -25,6 +25,14 @@ MARK = "#"
 Few = Annotated[int, pydantic.Field(ge=2, le=8)]
 
 
+def _row(world: Mapping[str, Any], seed: int) -> str:
+    """The row of a seed."""
+    draw = random.Random(seed)
+    length = round(math.exp(draw.uniform(math.log(world["shortest"]), math.log(world["longest"]))))
+    letters = LETTERS[: world["letters"]]
+    return "".join(MARK if draw.random() < world["marks"] else draw.choice(letters) for _ in range(length))
+
+
 @register("environment", "counting")
 class Counting:
     """A long response whose length differs widely and whose result is known at its very end.
@@ -49,7 +57,7 @@ class Counting:
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome"})  # columns that tables made of it have
 
     def __init__(
@@ -90,12 +98,13 @@ class Counting:
         """`n` rows; splits never share a seed."""
         return seeded_tasks("counting", self._params, split, n, seed)
 
+    def content(self, task: Task) -> Any:
+        """The row."""
+        return _row({**self._params, **task.params}, task.seed)
+
     def reset(self, task: Task) -> StepResult:
         world = {**self._params, **task.params}
-        draw = random.Random(task.seed)
-        length = round(math.exp(draw.uniform(math.log(world["shortest"]), math.log(world["longest"]))))
-        letters = LETTERS[: world["letters"]]
-        self._row = "".join(MARK if draw.random() < world["marks"] else draw.choice(letters) for _ in range(length))
+        self._row = _row(world, task.seed)
         self._truth = answers(self._row, world["numbers"])
         self._place, self._said, self._slips = 0, 0, 0
         return StepResult(observations={AGENT: self._observe()})

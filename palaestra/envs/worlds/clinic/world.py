@@ -13,6 +13,7 @@ import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.single import single, unstarted
 from palaestra.envs.worlds.clinic import names
@@ -86,7 +87,7 @@ class Clinic:
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "process", "executable", "gain", "unsafe", "stratum"})
 
     def __init__(
@@ -133,11 +134,18 @@ class Clinic:
         """`n` patients; splits never share a seed."""
         return seeded_tasks("clinic", self._params, split, n, seed)
 
-    def reset(self, task: Task) -> StepResult:
+    def content(self, task: Task) -> Any:
+        """Which disease has which symptoms, and the patient."""
+        return as_json(self._drawn(task))
+
+    def _drawn(self, task: Task) -> tuple[Table, Patient]:
         world = {**self._params, **task.params}
         number = task.seed // 2 % world["tables"] if world["tables"] else task.seed  # the last bit tells the split
         table = draw_table(world["diseases"], world["symptoms"], world["sureness"], number)
-        patient = draw_patient(table, world["noise"], task.seed)
+        return table, draw_patient(table, world["noise"], task.seed)
+
+    def reset(self, task: Task) -> StepResult:
+        table, patient = self._drawn(task)
         self._state = State(table=table, patient=patient, seed=task.seed)
         return single(AGENT, self._observe(self._state), info={"success": False, "stratum": "0"})
 

@@ -71,7 +71,7 @@ class Code:
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "process", "executable", "tested", "passed", "stratum"})
 
     def __init__(
@@ -128,8 +128,17 @@ class Code:
             self.step = self._step_waiting  # type: ignore[method-assign, assignment]
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` tasks; splits never share a seed. `difficulty` is the number of operations, or of files."""
-        return seeded_tasks("code", self._params, split, n, seed, difficulty=lambda own: float(_size(self._of(own))))
+        """`n` tasks; no split has one of another."""
+        return seeded_tasks("code", self._params, split, n, seed, content=self.content)
+
+    def content(self, task: Task) -> Any:
+        """The function to write, or the package with its fault."""
+        found = self._of(task.seed, task.params)
+        return [found.faulty, found.right] if isinstance(found, Repository) else found.reference
+
+    def difficulty(self, task: Task) -> float:
+        """Operations, or files."""
+        return float(_size(self._of(task.seed, task.params)))
 
     def reset(self, task: Task) -> StepResult:
         found = self._of(task.seed, task.params)

@@ -14,6 +14,7 @@ import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.data.abilities import without
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.single import single, unstarted
 from palaestra.envs.worlds.puzzles.grid import Game
@@ -69,7 +70,7 @@ class Puzzles:
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "process", "executable", "stratum"})
 
     def __init__(
@@ -103,15 +104,19 @@ class Puzzles:
         """`n` boards; splits never share a seed."""
         return seeded_tasks("puzzles", self._params, split, n, seed)
 
-    def reset(self, task: Task) -> StepResult:
+    def content(self, task: Task) -> Any:
+        """The game and its board."""
+        return as_json(self._drawn(task))
+
+    def _drawn(self, task: Task) -> tuple[str, Any]:
         world = {**self._params, **task.params}
         name = world["games"][derive(task.seed, "game") % len(world["games"])]
         fewest, most = world["size"]
-        size = fewest + derive(task.seed, "size") % (most - fewest + 1)
-        game = self._games[name]
-        self._state = State(
-            game=name, board=game.draw(size, task.seed), seed=task.seed, names=self._names(game, task.seed)
-        )
+        return name, self._games[name].draw(fewest + derive(task.seed, "size") % (most - fewest + 1), task.seed)
+
+    def reset(self, task: Task) -> StepResult:
+        name, board = self._drawn(task)
+        self._state = State(game=name, board=board, seed=task.seed, names=self._names(self._games[name], task.seed))
         return single(AGENT, self._observe(self._state), info={"success": False, "stratum": name})
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:

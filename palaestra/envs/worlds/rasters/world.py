@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.single import single, unstarted
 from palaestra.envs.worlds.rasters.pictures import COLORS, KINDS, LEVELS, Kind, Order, Problem, arranged, problem, tile
@@ -89,7 +90,7 @@ class Rasters:
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot")
     provides = frozenset(
         {"state_key", "outcome", "process", "executable", "tool_call", "tool_error", "format", "stratum"}
     )
@@ -120,15 +121,21 @@ class Rasters:
         self._state: State | None = None
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` problems; splits never share a seed."""
-        return seeded_tasks("rasters", self._params, split, n, seed)
+        """`n` problems; no split has one of another."""
+        return seeded_tasks("rasters", self._params, split, n, seed, content=self.content)
+
+    def content(self, task: Task) -> Any:
+        """The picture, the order of its tiles, the question and its answer."""
+        return as_json(self._problem(task))
+
+    def _problem(self, task: Task) -> Problem:
+        world = {**self._params, **task.params}
+        return problem(world["kinds"][derive(task.seed, "kind") % len(world["kinds"])], world["tiles"], task.seed)
 
     def reset(self, task: Task) -> StepResult:
-        world = {**self._params, **task.params}
-        kind = world["kinds"][derive(task.seed, "kind") % len(world["kinds"])]
-        found = problem(kind, world["tiles"], task.seed)
+        found = self._problem(task)
         self._state = state = State(problem=found, order=found.order, seed=task.seed)
-        return single(AGENT, self._observe(state), info={"success": False, "stratum": kind})
+        return single(AGENT, self._observe(state), info={"success": False, "stratum": found.kind})
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
         before = self._playing()

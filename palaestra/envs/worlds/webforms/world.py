@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.elements import FOCUS, Gesture, describe, read
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.single import single, unstarted
@@ -109,7 +110,7 @@ class WebForms:
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "potential", "executable", "stratum"})
 
     def __init__(
@@ -146,8 +147,17 @@ class WebForms:
         self._now: Playing | None = None
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` tasks; splits never share a seed. `difficulty` is the number of conditions."""
-        return seeded_tasks("webforms", self._params, split, n, seed, difficulty=self._difficulty)
+        """`n` tasks; no split wants of a page what another one wants of it."""
+        return seeded_tasks("webforms", self._params, split, n, seed, content=self.content)
+
+    def content(self, task: Task) -> Any:
+        """The site and the goal."""
+        playing = _set_up({**self._params, **task.params}, task.seed)
+        return as_json((playing.site, playing.goal))
+
+    def difficulty(self, task: Task) -> float:
+        """Conditions of the goal."""
+        return float(_set_up({**self._params, **task.params}, task.seed).goal.conditions)
 
     def reset(self, task: Task) -> StepResult:
         self._now = _set_up({**self._params, **task.params}, task.seed)
@@ -195,9 +205,6 @@ class WebForms:
         if self._now is None:
             raise unstarted("webforms")
         return self._now
-
-    def _difficulty(self, seed: int) -> float:
-        return float(_set_up(self._params, seed).goal.conditions)
 
     def _act(self, now: Playing, gesture: Gesture | None) -> Playing:
         if gesture is None:

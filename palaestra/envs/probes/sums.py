@@ -46,6 +46,8 @@ class Sums:
         second: the largest second number; None: as `most`. Lower: the sum is nearer to the first one, learned sooner.
         slips: probability that the expert's answer has a wrong digit; each call slips anew. Higher: who clones it is
             right less often. Usual: 0, and 0.4 where something shall be left to learn.
+        held_out: ask a quarter of all sums in evaluations only. False: splits differ by their seeds, so that
+            evaluations ask what training asked too; for few sums, of which a quarter would be too few.
 
     Reward: 1 for the right number, else 0; zeros before it do not matter. What is no number is `invalid`.
     """
@@ -62,15 +64,16 @@ class Sums:
         most: PositiveInt | None = None,
         second: PositiveInt | None = None,
         slips: Fraction = 0.0,
+        held_out: bool = False,
     ) -> None:
         first = min(most or 10**digits - 1, 10**digits - 1)
         self._params = {"digits": digits, "most": first, "second": min(second or first, 10**digits - 1)}
-        self._slips = slips
+        self._slips, self._held_out = slips, held_out
         self._state: tuple[int, int, int, int, int] | None = None  # both numbers, places, seed, calls of the expert
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` sums; no split asks what another one asks."""
-        return seeded_tasks("sums", self._params, split, n, seed, content=self.content)
+        """`n` sums; with `held_out` no split asks what another one asks."""
+        return seeded_tasks("sums", self._params, split, n, seed, content=self.content if self._held_out else None)
 
     def content(self, task: Task) -> Any:
         """The two numbers."""

@@ -131,16 +131,18 @@ class Clinic:
         self._state: State | None = None
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` patients; splits never share a seed."""
-        return seeded_tasks("clinic", self._params, split, n, seed)
+        """`n` patients; no split has one of another."""
+        return seeded_tasks("clinic", self._params, split, n, seed, content=self.content)
 
     def content(self, task: Task) -> Any:
-        """Which disease has which symptoms, and the patient."""
-        return as_json(self._drawn(task))
+        """Which disease has which symptoms, by what that is drawn from, and the patient."""
+        world = {**self._params, **task.params}
+        sizes = [world[name] for name in ("diseases", "symptoms", "sureness")]
+        return as_json((*sizes, _table_of(world, task.seed), self._drawn(task)[1]))
 
     def _drawn(self, task: Task) -> tuple[Table, Patient]:
         world = {**self._params, **task.params}
-        number = task.seed // 2 % world["tables"] if world["tables"] else task.seed  # the last bit tells the split
+        number = _table_of(world, task.seed)
         table = draw_table(world["diseases"], world["symptoms"], world["sureness"], number)
         return table, draw_patient(table, world["noise"], task.seed)
 
@@ -296,3 +298,8 @@ def _disease_names(count: int) -> tuple[str, ...]:
 def _areas(symptoms: int) -> tuple[str, ...]:
     """The areas in which some symptom in use is felt."""
     return tuple(dict.fromkeys(names.area(symptom, symptoms) for symptom in range(symptoms)))
+
+
+def _table_of(world: Mapping[str, Any], seed: int) -> int:
+    """The number of the table of a seed."""
+    return seed // 2 % int(world["tables"]) if world["tables"] else seed  # the last bit of a seed tells its split

@@ -101,8 +101,8 @@ class Puzzles:
             self.abilities = without(self.abilities, "vector")
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` boards; splits never share a seed."""
-        return seeded_tasks("puzzles", self._params, split, n, seed)
+        """`n` boards; no split has one of another."""
+        return seeded_tasks("puzzles", self._params, split, n, seed, content=self.content)
 
     def content(self, task: Task) -> Any:
         """The game and its board."""

@@ -147,8 +147,9 @@ class WebForms:
         self._now: Playing | None = None
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` tasks; no split wants of a page what another one wants of it."""
-        return seeded_tasks("webforms", self._params, split, n, seed, content=self.content)
+        """`n` tasks; of fixed sites, no split wants what another one wants."""
+        few = self._params["sites"] is not None  # sites that are drawn anew are never the same
+        return seeded_tasks("webforms", self._params, split, n, seed, content=self.content if few else None)
 
     def content(self, task: Task) -> Any:
         """The site and the goal."""

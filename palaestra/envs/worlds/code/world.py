@@ -12,13 +12,14 @@ from typing import Annotated, Any, Literal
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.single import single, unstarted
 from palaestra.envs.worlds.code.acts import Act, Kind, Misread, Style, explained, read_act, write_act
 from palaestra.envs.worlds.code.chains import DOMAINS, Domain
 from palaestra.envs.worlds.code.episode import Effect, Plan, State, fails, next_act, plan, sensible, settle
 from palaestra.envs.worlds.code.machines import Machine, Require, Where, backend, borrow, give_back
-from palaestra.envs.worlds.code.problems import Sizes, build
+from palaestra.envs.worlds.code.problems import Sizes, build, meaning
 from palaestra.envs.worlds.code.repository import Repository, build_repository
 from palaestra.errors import RecipeError
 from palaestra.registry import Fraction, Positive, PositiveInt, register
@@ -48,7 +49,8 @@ class Code:
         paraphrased: other words and names; tasks and solutions stay.
         domains: of functions: "number", "string", "list", mixed evenly.
         depth: operations of a function, fewest and most, 1–4. Higher: rarer success. Usual: 1 to 2.
-        operators: how many operations of each sort there are, easiest first. Higher: more to choose from. Usual: 2–8.
+        operators: how many operations of each sort there are, easiest first. From 9 on numbers are joined with what else
+            is made of the input, as in `x * 3 - x % 2`. Higher: more to choose from. Usual: 2–13.
         constants: numbers in a program go from 1 to this. Usual: 3–9.
         largest: number in the inputs of examples. Hidden tests go further.
         mutants: wrong solutions of each task that are listed among the legal acts; each fails a hidden test.
@@ -83,7 +85,7 @@ class Code:
         paraphrased: bool = False,
         domains: tuple[Domain, ...] = DOMAINS,
         depth: tuple[Depth, Depth] = (1, 2),
-        operators: Annotated[int, pydantic.Field(ge=1, le=8)] = 8,
+        operators: Annotated[int, pydantic.Field(ge=1, le=13)] = 13,
         constants: Annotated[int, pydantic.Field(ge=1, le=9)] = 9,
         largest: Annotated[int, pydantic.Field(ge=2, le=50)] = 9,
         mutants: Annotated[int, pydantic.Field(ge=1, le=20)] = 6,
@@ -132,9 +134,9 @@ class Code:
         return seeded_tasks("code", self._params, split, n, seed, content=self.content)
 
     def content(self, task: Task) -> Any:
-        """The function to write, or the package with its fault."""
+        """What the function to write does, or the package with its fault."""
         found = self._of(task.seed, task.params)
-        return [found.faulty, found.right] if isinstance(found, Repository) else found.reference
+        return as_json((found.faulty, found.right)) if isinstance(found, Repository) else meaning(found)
 
     def difficulty(self, task: Task) -> float:
         """Operations, or files."""

@@ -29,6 +29,7 @@ SEED = 20_000  # of panels, and of evaluations on no panel
 SPLIT = "eval"
 TRAINED = 2000  # training tasks that a panel's overlap is measured against
 PARTS = ("train", "train", "eval", "other")  # a content's hash, modulo 4, decides its part
+REPLACED = {name: f"{name}-2" for name in ("clinic", "code", "prover", "puzzles", "rasters")}
 PATIENCE = 20  # draws without a new problem, for each that was found, after which there are no more
 
 
@@ -133,6 +134,13 @@ def panel(name: str) -> tuple[list[Task], Panel]:
 
     Raises: UnknownName; InvalidData, if the panel is empty or no longer what was committed.
     """
+    if name in REPLACED:
+        raise UnknownName(
+            where=f"panel {name}",
+            what=f"`{name}` is replaced by `{REPLACED[name]}`: some of its problems occurred in training, too.",
+            options=[REPLACED[name]],
+            remedy="Results on the two cannot be compared.",
+        )
     if name not in panels():
         raise UnknownName(where=f"panel {name}", what=f"no panel is called `{name}`.", options=nearest(name, panels()))
     entry = panels()[name]

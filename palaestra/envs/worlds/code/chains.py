@@ -1,7 +1,7 @@
 """Chains of operations: how references are drawn, written as an expression, told in words, and mutated.
 
-A step of a chain changes the value so far, or joins it with something else that is made of the input: `max(x) - min(x)` is
-"take the largest, then subtract the smallest of the input".
+A step of a chain changes the value so far, or joins it with something else that is made of the input: `max(x) - min(x)`
+is "take the largest, then subtract the smallest of the input".
 """
 
 from __future__ import annotations
@@ -198,14 +198,19 @@ def _told(step: Step, *, paraphrased: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Which operations there are: the first `operators` of each pair of kinds, with numbers up to `constants`."""
+    """Which operations there are: the first `operators` of each pair of kinds, with numbers up to `constants`.
+
+    Attributes:
+        kinds: of values that operations give.
+    """
 
     operators: int
     constants: int
+    kinds: tuple[Domain, ...] = DOMAINS
 
     def steps(self, takes: Domain, start: Domain) -> list[Step]:
         """All steps that take such a value, of an input of the kind `start`."""
-        return [step for gives in DOMAINS for step in self._steps(takes, gives, start)]
+        return [step for gives in self.kinds for step in self._steps(takes, gives, start)]
 
     def _steps(self, takes: Domain, gives: Domain, start: Domain) -> list[Step]:
         fitting = [one for one in OPERATIONS if (one.takes, one.gives) == (takes, gives)][: self.operators]

@@ -49,8 +49,8 @@ class Code:
         paraphrased: other words and names; tasks and solutions stay.
         domains: of functions: "number", "string", "list", mixed evenly.
         depth: operations of a function, fewest and most, 1–4. Higher: rarer success. Usual: 1 to 2.
-        operators: how many operations of each sort there are, easiest first. From 9 on numbers are joined with what else
-            is made of the input, as in `x * 3 - x % 2`. Higher: more to choose from. Usual: 2–13.
+        operators: how many operations of each sort there are, easiest first. From 9 on values are joined with what
+            else is made of the input, as in `x * 3 - x % 2`. Higher: more to choose from. Usual: 2–13.
         constants: numbers in a program go from 1 to this. Usual: 3–9.
         largest: number in the inputs of examples. Hidden tests go further.
         mutants: wrong solutions of each task that are listed among the legal acts; each fails a hidden test.

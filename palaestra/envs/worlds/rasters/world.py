@@ -75,7 +75,7 @@ class Rasters:
         kinds: "jigsaw", "count" (how many places have a color), "color" (which one is most frequent), "digit", mixed
             evenly.
         tiles: of a jigsaw in a row, 2 or 3. Higher: 24 or 362,880 arrangements.
-        text: "board" shows numbers and letters row by row; "brief" tells of a jigsaw how much values jump between
+        text: "board" shows numbers and letters (k is black) row by row; "brief" tells of a jigsaw how much values jump between
             places that touch: for small models.
         tools: without them only `answer` can be read, and the whole picture is shown.
         names: "plain", or "renamed": colors are called by invented words.
@@ -298,8 +298,8 @@ class Rasters:
         return shown
 
     def _lines(self, state: State, pixels: np.ndarray) -> str:
-        """Row by row: numbers of a jigsaw, first letters of colors else."""
-        letters = [color[0] for color in self._colors]
+        """Row by row: numbers of a jigsaw, letters of colors else: k is black."""
+        letters = ["k" if color == "black" else color[0] for color in self._colors]  # blue begins like black
         jigsaw = state.problem.kind == "jigsaw"
         return " / ".join(" ".join(str(value) if jigsaw else letters[value] for value in row) for row in pixels)
 

@@ -2,10 +2,12 @@
 
     python benchmarks/studies.py srgpo salt      # these; all that have no result yet, if none is named
     python benchmarks/studies.py --parallel 2    # two runs at a time
+    python benchmarks/studies.py --show srgpo    # runs nothing: its verdict, its claims, and what was seen
 
 Runs lie in runs/studies/<name>; a study that was stopped goes on where it stood. Results: comparison.json,
-comparison.txt and measures.json in `results/<name>` beside the study's folder. Then write seen.md there: what was seen,
-in one plain paragraph. The site draws plots and pages from these files.
+comparison.txt and measures.json in `results/<name>` beside the study's folder. Then write seen.md there: the verdict
+and what was seen, in one plain paragraph whose numbers are references into the JSON, see
+palaestra/catalogue/findings.py. The site draws plots and pages from these files.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from palaestra.catalogue import Study, studies
+from palaestra.catalogue.findings import Results
 from palaestra.catalogue.studies import results_of
 from palaestra.evaluation.statistics import bootstrap_interval
 from palaestra.store.metrics import MetricsLog
@@ -65,21 +68,38 @@ def run(study: Study, *, runs: Path, root: Path = ROOT, parallel: int = 1, seeds
     return time.perf_counter() - started
 
 
+def shown(study: Study, root: Path = ROOT) -> str:
+    """The verdict, each claim with its numbers, and what was seen; of a study without results that it has none."""
+    results = Results.read(root, study)
+    if results is None:
+        return f"{study.name}: not run yet"
+    claims = [f"  {each.claim}: {each.outcome}  {each.final}  {each.height}".rstrip() for each in results.findings()]
+    seen = results.folder / "seen.md"
+    text = (
+        results.filled(seen.read_text(encoding="utf-8")).strip() if seen.exists() else "seen.md is still to be written."
+    )
+    return "\n".join([f"{study.name}: {results.verdict}", *claims, "", text])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--parallel", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=None, help="fewer than the study asks for, to try it")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "studies")
+    parser.add_argument("--show", action="store_true", help="what the kept results say")
     chosen = parser.parse_args()
     known = {study.name: study for study in studies(ROOT)}
     unknown = set(chosen.names) - set(known)
     if unknown:
         parser.error(f"no study is called {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    if chosen.show:
+        print(*(shown(known[name]) for name in chosen.names or known), sep="\n\n")
+        return
     done = [name for name, study in known.items() if (results_of(ROOT, study) / "comparison.json").exists()]
     for name in chosen.names or [name for name in known if name not in done]:
         seconds = run(known[name], runs=chosen.runs, parallel=chosen.parallel, seeds=chosen.seeds)
-        print(f"{name}: {seconds:.0f} s", flush=True)
+        print(f"{name}: {seconds:.0f} s\n{shown(known[name])}", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +12,10 @@ from typing import Any
 from site_pages.markdown import anchor, prose, source, table
 
 from palaestra.catalogue import Declaration, Study, System
+from palaestra.catalogue.findings import NOT_MEASURED, VERDICTS, Finding, Results, interval, with_student
 from palaestra.catalogue.studies import results_of, trained_with
 
-Found = Mapping[str, Any]  # a comparison as JSON
+NOT_RUN = "not run yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,19 +23,20 @@ class Evidence:
     """A study, what its last run gave (None before the first), and what was seen, in words written after the run."""
 
     study: Study
-    found: Found | None
+    results: Results | None
     seen: str
+
+    @property
+    def verdict(self) -> str:
+        """On all of the study's claims."""
+        return self.results.verdict if self.results else NOT_RUN
 
 
 def evidence_of(root: Path, study: Study) -> Evidence:
-    """What a study's folder of results holds: `comparison.json`, `measures.json` and `seen.md`, each if it is there."""
-    folder = results_of(root, study)
-    comparison, measures, seen = folder / "comparison.json", folder / "measures.json", folder / "seen.md"
-    found = None
-    if comparison.exists():
-        more = json.loads(measures.read_text(encoding="utf-8")) if measures.exists() else {}
-        found = {**json.loads(comparison.read_text(encoding="utf-8")), "measures": more}
-    return Evidence(study, found, seen.read_text(encoding="utf-8").strip() if seen.exists() else "")
+    """What a study's folder of results holds; the numbers of `seen.md` are filled in from its JSON."""
+    results, seen = Results.read(root, study), results_of(root, study) / "seen.md"
+    text = seen.read_text(encoding="utf-8").strip() if seen.exists() else ""
+    return Evidence(study, results, results.filled(text) if results else text)
 
 
 def system_page(system: System, parts: Sequence[Declaration], evidence: Sequence[Evidence]) -> str:
@@ -44,6 +46,7 @@ def system_page(system: System, parts: Sequence[Declaration], evidence: Sequence
     pieces = [f"# {prose(system.title)}\n"]
     pieces += [prose(lead[0].summary) + "\n"] if lead else []
     pieces += [source(f"arXiv {system.arxiv}") + "\n"] if system.arxiv else []
+    pieces.append(f"{prose(system.status[:1].upper() + system.status[1:])}.\n")
     pieces += [f"$$\n{formula}\n$$\n" for formula in system.formulas]
     pieces += ["## Needs\n", _needs(own)]
     pieces += ["## When to use it\n", prose(system.when) + "\n"] if system.when else []
@@ -51,31 +54,36 @@ def system_page(system: System, parts: Sequence[Declaration], evidence: Sequence
     words = trained_with(system, [each.study for each in evidence])
     pieces += ["## Recipe\n", f"    palaestra train {shlex.join(words)}\n"] if words else []
     for each in evidence:
-        pieces += [f"## {prose(each.study.title)}\n", *_study(each)]
+        pieces += [f"## {prose(each.study.title)} {{#{each.study.name}}}\n", *_study(each)]
     return "\n".join(pieces)
 
 
 def studies_page(evidence: Sequence[Evidence]) -> str:
-    """Every study: what was expected, what was seen, with intervals."""
+    """All studies, a line each: what it is about, its verdict, and the numbers of its first claim."""
+    counts = Counter(each.verdict for each in evidence)
+    found = ", ".join(f"{counts[verdict]} {verdict}" for verdict in (*VERDICTS, NOT_RUN) if counts[verdict])
     head = (
-        "# Studies\n\nEach line is a comparison at equal budget, several seeds a run, made by the command in its "
-        "last column. Differences are paired by seed, with Student's interval at 95 %; a verdict also needs the "
-        "bootstrap to agree. A relation that was not seen is kept, with the reason.\n\n"
+        "# Studies\n\nEach line is a comparison at equal budget; `python benchmarks/studies.py NAME` runs it again. "
+        "The study's own page has what was expected, every arm and what was seen. The verdict is on the study's "
+        "claims: *as expected* needs Student's interval at 95 % (paired by seed) and a bootstrap beyond 0, for the "
+        "final value and for the mean height of the curve; *in part* says that some claim has it and some other one "
+        "has not, or has no arm; *no difference seen* excludes only what lies outside of the interval. "
+        f"So far: {found}.\n\n"
         "Results made before the change of denominators (up to commit 56442ab, all of these unless a line says "
         "otherwise): in recipes without a regularizer, samples without an advantage were left out of mini-batches and "
         "of the denominators of the loss, so that their gradients were larger where groups had no signal.\n"
     )
-    rows = [
-        (
-            f"[{prose(each.study.title)}](methods/{each.study.methods[0]}.md#{anchor(each.study.title)})",
-            prose(each.study.expected),
-            "<br>".join(_lines(each.study, each.found)) if each.found else "not run yet",
-            prose(each.seen),
-            f"`{each.study.command}`",
-        )
-        for each in evidence
-    ]
-    return "\n".join([head, table(("study", "expected", "arms", "seen", "command"), rows)])
+    rows = [(_link(each.study), f"`{each.study.name}`", each.verdict, *_first(each)) for each in evidence]
+    return "\n".join([head, table(("study", "name", "verdict", "first claim", "its numbers"), rows)])
+
+
+def _link(study: Study) -> str:
+    return f"[{prose(study.title)}](methods/{study.methods[0]}.md#{study.name})"
+
+
+def _first(each: Evidence) -> tuple[str, str]:
+    finding = each.results.findings()[0] if each.results else None
+    return f"`{each.study.claims[0]}`", prose(finding.final) or finding.outcome if finding else ""
 
 
 def _needs(parts: Iterable[Declaration]) -> str:
@@ -101,26 +109,38 @@ def _parts(parts: Iterable[Declaration]) -> str:
 
 
 def _study(each: Evidence) -> list[str]:
-    study, found = each.study, each.found
+    study, results = each.study, each.results
     pieces = [f"Expected: {prose(study.expected)}\n", f"    {study.command}\n"]
-    if found is None:
+    pieces += [f"Not tested by any arm: {prose(study.untested)}.\n"] if study.untested else []
+    if results is None:
         return [*pieces, "It has not been run yet.\n"]
-    pieces.append(_numbers(study, found))
-    if found["measures"]:
-        pieces.append(_measures(found["measures"]))
-    pieces += [f"Seen: {prose(each.seen)}\n"] if each.seen else []
-    return [*pieces, f"![{prose(study.title)}](../images/studies/{study.name}.png)\n"]
+    pieces += [f"**Verdict: {results.verdict}.**\n", _claims(results.findings())]
+    pieces += [f"{prose(each.seen)}\n"] if each.seen else []
+    pieces.append(_numbers(study, results))
+    if results.measures:
+        pieces.append(_measures(results.measures))
+    return [*pieces, f"![{prose(study.title)}](../images/studies/{study.name}.png)\n", _caption(study, results)]
 
 
-def _numbers(study: Study, found: Found) -> str:
+def _claims(findings: Sequence[Finding]) -> str:
+    rows = [(f"`{each.claim}`", prose(each.final), prose(each.height), each.outcome) for each in findings]
+    return table(("claim", "final value, or mean of a measure", "mean height of the curve", "the numbers say"), rows)
+
+
+def _numbers(study: Study, results: Results) -> str:
     rows = []
-    for arm in study.arms:
-        if arm not in found["arms"]:
+    for arm in (name for name in study.arms if name in results.comparison["arms"]):
+        if not results.measured(arm):
+            rows.append((f"`{arm}`", NOT_MEASURED, "", NOT_MEASURED, ""))
             continue
-        cells = [_interval(found["arms"][arm][what]) for what in ("final", "area")]
-        own = found["differences"].get(arm)
-        change = [_student(own[what]) for what in ("final", "area")] if own else ["reference", ""]
+        cells = [prose(interval(results.arm(arm)[what])) for what in ("final", "area")]
+        change = ["reference", ""]
+        if arm != study.reference:
+            known = results.measured(study.reference)
+            change = [prose(with_student(results.difference(arm, study.reference, what))) for what in ("final", "area")]
+            change = change if known else [NOT_MEASURED, NOT_MEASURED]
         rows.append((f"`{arm}`", cells[0], change[0], cells[1], change[1]))
+    found = results.comparison
     seeds = max((len(arm["seeds"]) for arm in found["arms"].values()), default=0)
     head = f"{study.metric.capitalize()} at {found['budget']:g} {found['axis'].replace('_', ' ')}, {seeds} seeds.\n\n"
     minus = f"minus `{study.reference}`"
@@ -129,30 +149,18 @@ def _numbers(study: Study, found: Found) -> str:
 
 def _measures(measures: Mapping[str, Mapping[str, Any]]) -> str:
     arms = list(dict.fromkeys(arm for per_arm in measures.values() for arm in per_arm))
-    rows = [(f"`{name}`", *(_interval(per_arm.get(arm)) for arm in arms)) for name, per_arm in measures.items()]
+    cells = {
+        name: [prose(interval(per_arm[arm])) if arm in per_arm else "–" for arm in arms]
+        for name, per_arm in measures.items()
+    }
+    rows = [(f"`{name}`", *values) for name, values in cells.items()]
     return "Further measures, means over all iterations:\n\n" + table(("measure", *(f"`{a}`" for a in arms)), rows)
 
 
-def _lines(study: Study, found: Found) -> list[str]:
-    lines = []
-    for arm in study.arms:
-        if arm not in found["arms"]:
-            continue
-        own = found["differences"].get(arm)
-        change = f": {_student(own['final'])}, {own['final']['verdict']}" if own else ""
-        lines.append(f"`{arm}` {_interval(found['arms'][arm]['final'])}{change}")
-    return lines
-
-
-def _interval(found: Mapping[str, Any] | None) -> str:
-    if found is None or found.get("mean") is None:
-        return "–"
-    digits = 3 if abs(found["mean"]) < 100 else 1
-    return f"{found['mean']:.{digits}f} ({found['low']:.{digits}f} to {found['high']:.{digits}f})"
-
-
-def _student(difference: Mapping[str, Any]) -> str:
-    student = difference["student"]
-    if student is None:
-        return "–"
-    return f"{student['mean']:+.3f} ({student['low']:+.3f} to {student['high']:+.3f})"
+def _caption(study: Study, results: Results) -> str:
+    """What the plot shows, and what it does not."""
+    text = "Means over seeds with a bootstrap band; between evaluations the curves are straight."
+    unmeasured = [f"`{arm}`" for arm in study.arms if not results.measured(arm)]
+    if unmeasured:
+        text += f" Of {' and '.join(unmeasured)} only the first point is a measurement that lies inside of the plot."
+    return f"*{text}*\n"

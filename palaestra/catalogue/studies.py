@@ -6,7 +6,9 @@ them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,6 +21,26 @@ from palaestra.errors import RecipeError
 DEFAULT_SETUP = "setups/rooms-tiny.yaml"
 STUDIES, RESULTS = "studies", "results"
 SYSTEMS, SHARED = "palaestra/systems", "benchmarks"
+RELATIONS = ("above", "below", "level with", "at least", "at most")
+_CLAIM = re.compile(rf"(?:(?P<measure>\S+): )?(?P<arm>\S+) (?P<relation>{'|'.join(RELATIONS)}) (?P<other>\S+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A relation of two arms that a study expects, so that its numbers can be held against it.
+
+    Written `hrpo above grpo`, which is about the study's metric, or `turns/mean: hrpo below grpo`, which is about one
+    of its further measures.
+    """
+
+    measure: str | None  # None: the study's metric
+    arm: str
+    relation: str  # one of RELATIONS
+    other: str
+
+    def __str__(self) -> str:
+        subject = f"{self.measure}: " if self.measure else ""
+        return f"{subject}{self.arm} {self.relation} {self.other}"
 
 
 class Study(pydantic.BaseModel):
@@ -31,6 +53,8 @@ class Study(pydantic.BaseModel):
     title: str
     method: str | list[str]  # systems and variants that it is evidence for
     expected: str  # the relation that the method's authors or its formula promise
+    claims: Annotated[list[str], pydantic.Field(min_length=1)]  # the same, each as a relation of two arms: see Claim
+    untested: str = ""  # the part of what is expected that no arm tests
     setup: str  # a recipe
     arms: dict[str, list[str]]  # name → method file, then overrides of this arm
     reference: str
@@ -44,6 +68,28 @@ class Study(pydantic.BaseModel):
     def methods(self) -> list[str]:
         """The systems and variants, as a list."""
         return [self.method] if isinstance(self.method, str) else list(self.method)
+
+    @property
+    def relations(self) -> list[Claim]:
+        """The claims, read.
+
+        Raises: RecipeError, for a claim of another form, or one that names no arm or no measure of the study.
+        """
+        return [self._relation(text) for text in self.claims]
+
+    def _relation(self, text: str) -> Claim:
+        where, match = f"study {self.name}  claims", _CLAIM.fullmatch(text)
+        if match is None:
+            raise RecipeError(
+                where=where, what=f"`{text}` is no claim.", remedy=f"Write `ARM {'|'.join(RELATIONS)} ARM`."
+            )
+        claim = Claim(**match.groupdict())
+        for arm in (claim.arm, claim.other):
+            if arm not in self.arms:
+                raise RecipeError(where=where, what=f"no arm is called `{arm}`.", options=self.arms)
+        if claim.measure and claim.measure not in self.also:
+            raise RecipeError(where=where, what=f"`also` does not log `{claim.measure}`.", options=self.also)
+        return claim
 
     @property
     def command(self) -> str:
@@ -73,6 +119,7 @@ def _read(path: Path, root: Path) -> Study:
         raise RecipeError(
             where=f"{path.name}  reference", what=f"no arm is called `{study.reference}`.", options=study.arms
         )
+    _ = study.relations  # refuses a claim that names nothing
     return study
 
 

@@ -35,7 +35,14 @@ def test_2_paired_by_seed(module: Any, tmp_path: Path) -> None:
             lines = [{"step": 1, "policy/grad_norm": float(seed)}, {"step": 2, "policy/grad_norm": seed + more}]
             (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     study = Study(
-        name="s", title="s", method="dr_mas", expected="", setup="s", arms={"calm": [], "wild": []}, reference="calm"
+        name="s",
+        title="s",
+        method="dr_mas",
+        expected="",
+        claims=["wild above calm"],
+        setup="s",
+        arms={"calm": [], "wild": []},
+        reference="calm",
     )
     found = module.measured(study, tmp_path, times=3.0)["policy/grad_norm"]["largest"]
     assert (found["calm"]["mean"], found["wild"]["mean"]) == (5.5, 7.5)

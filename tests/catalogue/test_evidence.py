@@ -1,7 +1,7 @@
-"""Evidence: (1) a study's form is checked and every committed study names arms, recipes and systems that exist;
-(2) a system's page shows formula, needs, use and numbers; (3) the table of studies says expectation and verdict;
-(4) `benchmarks/studies.py` runs a study to its end and keeps
-numbers and measures, from which the site draws the plot; (5) formulas become MathML.
+"""Evidence: (1) a study's form is checked and every committed study names arms, claims, recipes and systems that exist;
+(2) a system's page shows formula, needs, use, claims and numbers; (3) the table of studies has a line for each with its
+verdict; (4) `benchmarks/studies.py` runs a study to its end and keeps numbers and measures, from which the site draws
+the plot; (5) formulas become MathML.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import pytest
 from site_pages.evidence import Evidence, evidence_of, studies_page, system_page
 
 from palaestra.catalogue import Study, declarations, studies, system, systems
+from palaestra.catalogue.findings import Results
 from palaestra.catalogue.studies import results_of
 from palaestra.errors import RecipeError
 from palaestra.recipe import load
@@ -27,6 +28,7 @@ TINY: dict[str, Any] = {
     "title": "Row against trajectory",
     "method": "grpo",
     "expected": "no difference",
+    "claims": ["row level with plain"],
     "setup": "setup.yaml",
     "seeds": 1,
     "metric": "success",
@@ -41,21 +43,23 @@ rollout: {tasks: 2, group: 4, max_turns: 2}
 training: {iterations: 2, max_empty: 5}
 evaluation: {tasks: 8}
 """
-FOUND = {
-    "budget": 64.0,
-    "axis": "environment_steps",
-    "arms": {
-        name: {"seeds": [1, 2], **{what: {"mean": 0.5, "low": 0.4, "high": 0.6} for what in ("final", "area")}}
-        for name in ("plain", "row")
-    },
-    "differences": {
-        "row": {
-            what: {"student": {"mean": 0.1, "low": -0.1, "high": 0.3}, "verdict": "no difference seen"}
-            for what in ("final", "area")
-        }
-    },
-    "measures": {"policy/grad_norm": {"plain": {"mean": 1.0, "low": 0.5, "high": 1.5}}},
+CURVES = {"1": [0.2, 0.6, 0.4], "2": [0.1, 0.7, 0.5], "3": [0.1, 0.6, 0.6]}
+PER_SEED = {"plain": {"1": 0.4, "2": 0.5, "3": 0.6}, "row": {"1": 0.5, "2": 0.4, "3": 0.9}}
+ARMS = {
+    name: {
+        "seeds": [1, 2, 3],
+        "curves": CURVES,
+        **{what: {"mean": 0.5, "low": 0.4, "high": 0.6, "per_seed": values} for what in ("final", "area")},
+    }
+    for name, values in PER_SEED.items()
 }
+FOUND = {"budget": 64.0, "axis": "environment_steps", "arms": ARMS}
+MEASURES = {"policy/grad_norm": {"plain": {"mean": 1.0, "low": 0.5, "high": 1.5}}}
+
+
+def tiny_evidence(seen: str = "None.") -> Evidence:
+    study = Study(name="tiny", **TINY)
+    return Evidence(study, Results(study, Path(), FOUND, MEASURES), seen)
 
 
 @pytest.mark.parametrize("study", STUDIES, ids=[study.name for study in STUDIES])
@@ -66,9 +70,10 @@ def test_1_committed_studies(study: Study) -> None:
         assert files, name
         load([study.setup, *files], [*study.overrides, *(layer for layer in layers if layer not in files)])
     evidence = evidence_of(ROOT, study)
-    found = evidence.found
-    assert found is None or set(found["arms"]) == set(study.arms), "its results are of other arms"
-    assert found is None or evidence.seen, "say what was seen"
+    results = evidence.results
+    assert study.relations, "say what is expected as claims, too"
+    assert results is None or set(results.comparison["arms"]) == set(study.arms), "its results are of other arms"
+    assert results is None or evidence.seen, "say what was seen"
 
 
 def test_1_form(tmp_path: Path) -> None:
@@ -80,6 +85,14 @@ def test_1_form(tmp_path: Path) -> None:
     (folder / "a.yaml").write_text(json.dumps({**TINY, "arm": {}}))
     with pytest.raises(RecipeError, match=r"a.yaml  arm"):
         studies(tmp_path)
+    for claim, message in {
+        "row > plain": "`row > plain` is no claim",
+        "row above nobody": "no arm is called `nobody`",
+        "turns/mean: row above plain": "`also` does not log `turns/mean`",
+    }.items():
+        (folder / "a.yaml").write_text(json.dumps({**TINY, "claims": [claim]}))
+        with pytest.raises(RecipeError, match=message):
+            studies(tmp_path)
 
 
 def test_1_studies_lie_with_their_system() -> None:
@@ -94,22 +107,33 @@ def test_1_studies_lie_with_their_system() -> None:
 
 def test_2_a_systems_page() -> None:
     grpo = system("grpo").model_copy(update={"formula": "A = R - b", "when": "Always."})
-    study = Study(name="tiny", **TINY)
-    page = system_page(grpo, declarations(), [Evidence(study, FOUND, "None.")])
+    page = system_page(grpo, declarations(), [tiny_evidence()])
     for text in (
         "$$\nA = R - b\n$$",
         "Always.",
         "groups of at least two",
-        "+0.100 (-0.100 to +0.300)",
+        "`row level with plain` | +0.100 \\[-0.397, +0.597\\]",
+        "**Verdict: no difference seen.**",
         "studies/tiny.png",
     ):
         assert text in page
-    assert "It has not been run yet." in system_page(grpo, declarations(), [Evidence(study, None, "")])
+    assert "It has not been run yet." in system_page(grpo, declarations(), [Evidence(tiny_evidence().study, None, "")])
+
+
+def test_2_what_was_not_measured_has_no_number() -> None:
+    hrpo = next(study for study in STUDIES if study.name == "hrpo")
+    page = system_page(system("hrpo"), declarations(), [evidence_of(ROOT, hrpo)])
+    assert "| `grpo` | not measured |  | not measured |  |" in page
+    assert "| `action-only` | 0.068" in page and "+0.058" not in page
+    assert "Of `grpo` and `hrpo` only the first point is a measurement" in page
 
 
 def test_3_the_table() -> None:
-    page = studies_page([Evidence(Study(name="tiny", **TINY), FOUND, "None.")])
-    assert "no difference seen" in page and "python benchmarks/studies.py tiny" in page and "None." in page
+    page = studies_page([tiny_evidence(), Evidence(tiny_evidence().study, None, "")])
+    assert "So far: 1 no difference seen, 1 not run yet." in page
+    lines = [line for line in page.splitlines() if "`tiny`" in line]
+    assert len(lines) == 2 and "| no difference seen | `row level with plain` | +0.100" in lines[0]
+    assert max(len(line) for line in lines) < 200
 
 
 @pytest.mark.slow
@@ -120,12 +144,18 @@ def test_4_a_study_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     setup.write_text(SETUP)
     study = Study(name="tiny", **{**TINY, "setup": str(setup)})
     assert module.run(study, runs=tmp_path / "runs", root=tmp_path) > 0
-    found = evidence_of(tmp_path, study).found
-    assert found is not None and set(found["arms"]) == {"plain", "row"}
-    assert set(found["measures"]) == {"policy/grad_norm"} and set(found["measures"]["policy/grad_norm"]) == set(
-        found["arms"]
-    )
+    found = evidence_of(tmp_path, study).results
+    assert found is not None and set(found.comparison["arms"]) == {"plain", "row"}
+    assert {name: set(per_arm) for name, per_arm in found.measures.items()} == {"policy/grad_norm": {"plain", "row"}}
     assert results_of(tmp_path, study) == tmp_path / "benchmarks/results/tiny"
+
+
+def test_4_what_a_study_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    shown = importlib.import_module("studies").shown
+    text = shown(next(study for study in STUDIES if study.name == "hrpo"))
+    assert text.startswith("hrpo: not measured\n  hrpo at least grpo: not measured\n") and "{" not in text
+    assert shown(tiny_evidence().study, Path("nowhere")) == "tiny: not run yet"
 
 
 def test_4_plots_are_drawn_from_results(tmp_path: Path) -> None:

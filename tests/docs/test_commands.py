@@ -57,7 +57,8 @@ TRAININGS = list(trainings())
 
 
 def study(**fields: Any) -> Study:
-    return Study(name="s", title="s", method="grpo", expected="", setup="a.yaml", reference="plain", **fields)
+    fixed = {"name": "s", "title": "s", "method": "grpo", "expected": "", "claims": ["a above b"]}
+    return Study(**fixed, setup="a.yaml", reference="plain", **fields)
 
 
 @pytest.mark.parametrize(

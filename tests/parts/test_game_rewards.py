@@ -52,9 +52,9 @@ def test_refusals() -> None:  # rule 3
         game_shaping(StepTable(**ROWS), illegal=-1.0)
     with pytest.raises(RecipeError, match="switch"):
         defense_schedule(StepTable(**ROWS, **JUDGED), at(), switch=0)
-    with pytest.raises(InvalidData, match=r"no row is of the team `guards`(.|\n)*defenders"):
+    with pytest.raises(InvalidData, match=r"no row has the team `guards`(.|\n)*defenders"):
         defense_schedule(StepTable(**ROWS, **JUDGED), at(), switch=1, team="guards")
-    with pytest.raises(InvalidData, match=r"must lie in \[0, 1\]"):
+    with pytest.raises(InvalidData, match=r"is outside \[0, 1\]"):
         defense_schedule(StepTable(**ROWS, **{**JUDGED, "safe": [2.0] * 4}), at(), switch=1)
     with pytest.raises(MissingColumn, match="safe"):
         defense_schedule(StepTable(**ROWS), at(), switch=1)

@@ -184,7 +184,7 @@ def test_attention_that_cannot_be_bounded() -> None:  # rule 7
         AttentionMeter(normed)
     adapted = llama()
     adapted.model.layers[0].self_attn.q_proj = nn.Sequential(nn.Linear(16, 16))
-    with pytest.raises(ContractError, match="no plain linear projections"):
+    with pytest.raises(ContractError, match="do not come from plain linear projections"):
         AttentionMeter(adapted)
     eager = llama()
     eager.config._attn_implementation = "eager"

@@ -38,14 +38,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (
         {"advantage": "hapo", "aggregate": {"how": "sequence-mean"}},
         """`hapo` does not go with `aggregate.how: sequence-mean`.
-  Its advantages balance over tokens; an average over a trajectory's own tokens corrects for length again.
+  Its advantages sum to 0 over a group's tokens; an average over a trajectory's own tokens would change that.
 
   Set aggregate.how=token-mean, or advantage.hapo.average=trajectory.""",
     ),
     (
         {"loss": "squared_objective"},
         """`squared_objective` does not go with `aggregate.how: token-mean`.
-  Its square belongs to a trajectory, and this average would weigh trajectories by their lengths.
+  It squares one number per trajectory, and this average would weigh trajectories by their lengths.
 
   Set aggregate.how=sequence-sum""",
     ),
@@ -57,19 +57,19 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (
         {"advantage": ["canon", "whiten"]},
         """`canon` does not go with `whiten`.
-  Dividing by a deviation undoes what the two halves of a group differ in.""",
+  Dividing by a deviation removes the difference between the two halves of a group.""",
     ),
     (
         {"advantage": ["canon", {"grpo": {"scale": "std"}}]},
         """`canon` does not go with `grpo`.
-  Dividing by a deviation undoes""",
+  Dividing by a deviation removes""",
     ),
     (
         {"selection": ["resample_on_correct", "constant_groups"]},
         """`resample_on_correct` does not go with `constant_groups` after it.
-  Both decide who stays in a group, and after the resampling a group looks more alike than it was.
+  Both choose trajectories of a group, and after resampling a group is more uniform than it was.
 
-  Drop groups first, then resample what is left""",
+  Drop groups first, then resample: write `resample_on_correct` once, and last.""",
     ),
     (
         {"selection": ["resample_on_correct", "resample_on_correct"]},

@@ -1,4 +1,4 @@
-"""ADCA-GRPO: a judge says which steps were good; that is standardized, and added to the outcome."""
+"""ADCA-GRPO: standardized flags of a step judge are added to the standardized outcome."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def adca_grpo(
     by_length: bool = False,
     by: Columns = ("group",),
 ) -> Float[Tensor, " rows"]:
-    """Sum to the end what the judge thought of each step, with the outcome on top.
+    """Sum the judge's standardized flags and the standardized outcome from each step to the end.
 
         A_j = Σ over m ≥ j of (alpha · z_m + o_m)          each times 1/√K with by_length
         z   = (x − mean of x) / sqrt(variance of x + 1e-8)  over the steps of the group, each trajectory once
@@ -51,26 +51,30 @@ def adca_grpo(
     allocation  x = ±w / Σ w of the trajectory, + in a success, − in a failure; w is 1 for a good step of a success
                 and a bad one of a failure, else `bad_in_success` or `good_in_failure`
 
+    K is the number of steps of the trajectory.
+
     Args:
         table: columns group, trajectory, turn, reward, good, each (rows,); good is 1 or 0.
         scheme: how flags become scores.
-        outcome: where the outcome stands. "all_steps" gives every step 1/K of it, K steps, so that the sum to the
-            end counts it once at most; late steps then see less of it.
-        alpha: ≥ 0. Higher: the judge counts more; 0 is GRPO with the population's deviation. Usual: 0.1.
-        alpha_end, decay: where alpha goes on a half cosine over the first `decay` versions of the policy (column
-            `version`); None: nowhere.
-        size: > 0, of a flag in "decouple". The z-score takes it away, but for the 1e-8.
-        bad_in_success, good_in_failure: weights in "allocation". A negative one turns the sign of that step.
-        success: a return above it is a success.
+        outcome: which steps get the outcome. "last_step" gives it to the last step. "all_steps" gives each step 1/K of
+            it, so that the sum to the end counts it at most once; late steps then get less of it.
+        alpha: ≥ 0, weight of the judge. Higher: the judge counts more; 0 is GRPO with the population deviation. Usual:
+            0.1.
+        alpha_end: the value that alpha reaches after `decay` versions.
+        decay: number of versions of the policy (column `version`) over which alpha moves to `alpha_end` on a half
+            cosine; None keeps alpha constant.
+        size: > 0, absolute score of a flag in "decouple". Standardization cancels it, except for the 1e-8.
+        bad_in_success, good_in_failure: weights in "allocation". A negative weight reverses the sign of that step.
+        success: a trajectory with a return above this is a success.
         by_length: divide by the square root of the number of steps.
-        by: columns that peers agree in; a trajectory without peers gets 0.
+        by: columns whose equal values make trajectories peers; a trajectory without peers gets 0.
 
     Returns: float32 (rows,).
-    Raises: MissingColumn, without flags; InvalidData, for a step without flag, a flag that is neither 0 nor 1,
+    Raises: MissingColumn, without flags; InvalidData, for a step without a flag, a flag that is neither 0 nor 1,
         weights that sum to 0, or if no group has two trajectories.
-    Differs from the authors' code: a missing flag is refused, not filled; "all_steps" is divided by K (theirs sums
-        the outcome once per remaining step); a weight of `good_in_failure` is 0.2 (theirs: 0.2 in the code, −0.2
-        in the configuration).
+    Differs from the authors' code: a missing flag is refused, not filled in; "all_steps" is divided by K (theirs sums
+        the outcome once per remaining step); `good_in_failure` is 0.2 (theirs: 0.2 in the code, −0.2 in the
+        configuration).
     """
     counts = table.row_weight > 0
     good = _flags(table, counts)
@@ -105,14 +109,15 @@ def _flags(table: StepTable, counts: Tensor) -> Tensor:
         raise InvalidData(
             where=f"column `good`, trajectory {table.labels('trajectory')[int(table['trajectory'][row])]}, "
             f"turn {int(table['turn'][row])}",
-            what=f"{len(wrong)} of {int(counts.sum())} steps have no flag 0 or 1; the first has {float(good[row]):g}.",
-            remedy="Let the judge flag every step; none is filled in silently.",
+            what=f"{len(wrong)} of {int(counts.sum())} steps have a flag that is neither 0 nor 1; "
+            f"the first has {float(good[row]):g}.",
+            remedy="Let the judge give every step the flag 0 or 1; missing flags are not filled in.",
         )
     return torch.where(counts, good, 0.0)
 
 
 def _allocated(good: Tensor, won: Tensor, own: Key, *, bad_in_success: float, good_in_failure: float) -> Tensor:
-    """±1 of each trajectory, divided among its steps."""
+    """Divide +1 for a success or −1 for a failure among the steps of each trajectory."""
     share = torch.where(
         won, torch.where(good > 0, 1.0, bad_in_success), torch.where(good > 0, good_in_failure, 1.0)
     ).double()
@@ -120,21 +125,21 @@ def _allocated(good: Tensor, won: Tensor, own: Key, *, bad_in_success: float, go
     if bool(((total.abs() < SMALL) & (own.weights > 0)).any()):
         raise InvalidData(
             where="advantage: adca_grpo, scheme: allocation",
-            what="the weights of a trajectory's steps sum to 0, so nothing can be divided among them.",
+            what="the weights of a trajectory's steps sum to 0, so the outcome cannot be divided among them.",
             remedy="Give `bad_in_success` and `good_in_failure` a value above 0; the authors' is 0.2.",
         )
     return torch.where(won, 1.0, -1.0) * share / torch.where(total == 0, 1.0, total)
 
 
 def _standard(score: Tensor, peers: Key, once: Tensor) -> Tensor:
-    """z-scores over the steps of a group, in which each trajectory weighs 1."""
+    """Standardize scores over the steps of a group; each trajectory has a total weight of 1."""
     key = Key(peers.codes, peers.size, (), once)
     centered = score - segment_mean(score, by=key)[key.codes]
     return centered / (segment_mean(centered.square(), by=key)[key.codes] + SMALL).sqrt()
 
 
 def _compared(peers: Key, whole: Key, counts: Tensor) -> Tensor:
-    """Rows whose group has another trajectory."""
+    """Mark the rows whose group has another trajectory."""
     pair = peers & whole
     sets = torch.zeros(pair.size, dtype=torch.int64)
     sets[pair.codes] = peers.codes

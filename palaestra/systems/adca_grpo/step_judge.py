@@ -1,4 +1,4 @@
-"""A scripted judge of steps: it knows the truth and errs at a chosen rate."""
+"""A scripted judge of steps: it reads the true quality of each step and errs with a chosen probability."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from palaestra.registry import Fraction, register
 def step_judge(
     table: StepTable, iteration: Iteration, *, threshold: float = 0.5, noise: Fraction = 0.1
 ) -> dict[str, Tensor]:
-    """Flag steps as good or bad, wrongly with a chosen probability: what a judge is worth at which accuracy.
+    """Flag each step as good or bad, and reverse a flag with a chosen probability.
 
-        good = [process > threshold], exchanged with probability `noise`
+        good = [process > threshold], reversed with probability `noise`
 
-    Which flags are exchanged depends on the iteration's seed and on which act a row is, not on the order of rows.
+    A study uses it to show how accurate a judge must be. Which flags are reversed depends on the iteration's seed and
+    on the step (trajectory and turn), not on the order of rows.
 
     Args:
-        table: column process (rows,), a step's true quality, given by the environment.
-        threshold: a step of more true quality is good. Usual: 0.5, for qualities 0 and 1.
-        noise: in [0, 1]. 0: an oracle; 0.5: a judge that guesses; 1: one that says the opposite. Usual: 0.1.
+        table: column process (rows,), the true quality of each step, given by the environment.
+        threshold: a step with a quality above this is good. Usual: 0.5, for qualities 0 and 1.
+        noise: in [0, 1], the probability of a wrong flag. 0: no errors; 0.5: a judge that guesses; 1: every flag is
+            wrong. Usual: 0.1.
 
-    Returns: the column `good`, 1 or 0, float32 (rows,), as `adca_grpo` reads it; rewards stay as they are.
+    Returns: the column `good`, 1 or 0, float32 (rows,), which `adca_grpo` reads; rewards do not change.
     Raises: MissingColumn; InvalidData, if a step has no quality.
     """
     quality, counts = table["process"], table.row_weight > 0

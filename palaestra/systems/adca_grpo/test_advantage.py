@@ -1,6 +1,8 @@
-"""ADCA-GRPO: (1) the scores of steps are standard, the outcome counts once, and the share of the scores decays; (2)
-with alpha 0, or flags that say nothing, it is GRPO with the population deviation; (3) what is refused, and what it
-says.
+"""ADCA-GRPO:
+
+1. The scores of steps are standardized, the outcome counts once, and the weight of the scores decays.
+2. With alpha 0, or with equal flags, it is GRPO with the population deviation.
+3. Bad input is refused with a clear message.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ def test_adca_without_judge(some: StepTable, scheme: Any) -> None:  # rule 2
 
 @quick
 @given(tables())
-def test_adca_with_flags_that_say_nothing(some: StepTable) -> None:  # rule 2
+def test_adca_with_equal_flags(some: StepTable) -> None:  # rule 2
     praise = some.replace(good=torch.ones(len(some)))
     assert close(adca_grpo(praise), grpo(some, ddof=0), tolerance=1e-3)
 
@@ -37,7 +39,7 @@ def test_adca_with_flags_that_say_nothing(some: StepTable) -> None:  # rule 2
 @quick
 @given(tables())
 def test_adca_scores_are_standard(some: StepTable) -> None:  # rule 1
-    """With no reward at all, the first rows' sums are alpha times the sums of z; their mean over a group is 0."""
+    """Without rewards, A at the first step is alpha times the sum of z; its mean over a group is 0."""
     silent = some.replace(reward=torch.zeros(len(some)))
     first = some["turn"] == 0
     size = segment_sum(torch.ones(len(some)), by=some.key("trajectory"))[some["trajectory"]]
@@ -55,7 +57,7 @@ def test_adca_counts_the_outcome_once() -> None:  # rule 1
 def test_adca_sign_of_good_steps_in_failures() -> None:  # rule 1
     flags = table(good=[1, 0, 1, 0])
     blame = [adca_grpo(flags, scheme="allocation", alpha=1.0, good_in_failure=w) for w in (0.2, -0.2)]
-    praise = [a[2] - a[3] for a in blame]  # what the good step of the failure adds to its trajectory
+    praise = [a[2] - a[3] for a in blame]  # contribution of the good step of the failure
     assert praise[1] > praise[0]
 
 
@@ -79,9 +81,9 @@ def test_adca_alpha_decays() -> None:  # rule 1
 def test_adca_bad_input() -> None:  # rule 3
     with pytest.raises(MissingColumn, match="good"):
         adca_grpo(table(good=None))
-    with pytest.raises(InvalidData, match=r"1 of 4 steps have no flag 0 or 1; the first has 0\.5") as caught:
+    with pytest.raises(InvalidData, match=r"1 of 4 steps have a flag that is neither .*; the first has 0\.5") as caught:
         adca_grpo(table(good=[1.0, 0.5, 0.0, 1.0]))
-    assert "trajectory a, turn 1" in str(caught.value) and "none is filled in silently" in str(caught.value)
+    assert "trajectory a, turn 1" in str(caught.value) and "missing flags are not filled in" in str(caught.value)
     with pytest.raises(InvalidData, match="it has 3 values for 4 rows"):
         table(good=[1, 0, 1])
     with pytest.raises(RecipeError, match="cannot take `scheme: "):

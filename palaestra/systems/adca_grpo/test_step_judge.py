@@ -1,5 +1,8 @@
-"""The scripted judge: (1) without noise it tells the truth, with noise 1 the opposite; (2) it errs at its rate,
-elsewhere in every iteration, and wherever a row stands; (3) a step without quality is refused.
+"""The scripted judge:
+
+1. Without noise every flag is right; with noise 1 every flag is wrong.
+2. It errs at its rate. Another seed reverses other flags; the order of rows does not matter.
+3. A step without a quality is refused.
 """
 
 from __future__ import annotations

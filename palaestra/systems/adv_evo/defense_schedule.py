@@ -1,4 +1,4 @@
-"""Defense schedule (AdvEvo-MARL): safety weighs more in the first part of a run, the task in the second."""
+"""The defenders' reward of AdvEvo-MARL: safety weighs more in the first part of a run, the task in the second."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ def defense_schedule(
     first: Weights = (0.6, 0.3, 0.1),
     second: Weights = (0.3, 0.6, 0.1),
 ) -> Float[Tensor, " rows"]:
-    """Exchange the rewards of one team for a weighted sum of three judgments; all other rows keep theirs.
+    """Replace the rewards of one team by a weighted sum of three judgments; other rows keep their rewards.
 
     r = w · (safe, correct, format) on an agent's last row, 0 before      w = first, from iteration `switch` on second
 
     Args:
         table: columns team, safe, correct, format (rows,), the last three 0 before an agent's end.
         switch: the first iteration with the second weights: half of `training.iterations`.
-        team: whose rewards these are.
-        first, second: ≥ 0, of safe, correct and format. Higher: this judgment matters more. Usual: sum 1.
+        team: the team whose rewards are replaced.
+        first, second: ≥ 0, weights of safe, correct and format before and from `switch`. Higher: this judgment matters
+            more. Usual: sum 1.
 
     Returns: float32 (rows,).
     Raises: MissingColumn; InvalidData, for a judgment outside [0, 1], or if no row is of the team.
@@ -47,14 +48,18 @@ def defense_schedule(
     weights = first if iteration.number < switch else second
     judged = torch.stack([table[name].double() for name in PARTS])
     if not bool(((judged >= 0) & (judged <= 1)).all()):
-        raise InvalidData(where="reward: defense_schedule", what=f"{', '.join(PARTS)} must lie in [0, 1].")
+        raise InvalidData(
+            where="reward: defense_schedule",
+            what=f"one of {', '.join(PARTS)} is outside [0, 1].",
+            remedy="Let the environment give these judgments in [0, 1].",
+        )
     names = table.labels("team")
     if team not in names:
         raise InvalidData(
             where="reward: defense_schedule",
-            what=f"no row is of the team `{team}`.",
+            what=f"no row has the team `{team}`.",
             options=[str(name) for name in names],
-            remedy="Set `team` to one that the environment names.",
+            remedy="Set `team` to a team of the environment.",
         )
     score = torch.tensor(weights, dtype=torch.float64) @ judged
     return torch.where(table["team"] == names.index(team), score, table["reward"].double()).float()

@@ -1,4 +1,4 @@
-"""Public baseline (AdvEvo-MARL): the agents of one team share the mean of their returns."""
+"""The public baseline of AdvEvo-MARL: all agents of one team share the mean of their returns."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def public_baseline(
     whiten: Literal["none", "return", "token"] = "none",
     singleton: Singleton = "zero",
 ) -> Float[Tensor, " rows"]:
-    """Return of an agent in an episode, minus the mean return of all agents of its team in the batch.
+    """Subtract from an agent's return in an episode the mean return of all agents of its team in the batch.
 
         A_ia = R_ia − b_T      R_ia = Σ reward of agent a in trajectory i      b_T = mean of R_ja' over all j and a' ∈ T
 
@@ -36,20 +36,20 @@ def public_baseline(
 
     Args:
         table: columns trajectory, agent, reward, each (rows,); team (rows,), unless `teams` is given.
-        teams: name of the team → its agents, for instance {attackers: [red], defenders: [a, b]}; None: the
-            column `team`, which the environment gives.
-        by: whose returns share the mean. ("agent",) gives each agent a private one; ("group", "team")
-            compares inside a task.
-        center: "leave_one_out" takes the mean of the others. Own returns pull a baseline towards themselves, which
-            hides the noise of small sets: with n members the mean's A is (n − 1)/n of the unbiased one.
-        whiten: afterwards, inside the same sets, (A − mean) / (deviation + 1e-6). "return": each return once.
-            "token": over response tokens, as in REINFORCE++.
-        singleton: what a return without peers gets.
+        teams: name of each team → its agents, for instance {attackers: [red], defenders: [a, b]}; None: the column
+            `team`, which the environment gives.
+        by: columns whose equal values make returns share a mean. ("agent",) gives each agent a private baseline;
+            ("group", "team") compares inside a task.
+        center: "mean" subtracts the mean of all; "leave_one_out" the mean of the others. With "mean" an agent's own
+            return is part of its baseline: in a set of n, A is (n − 1)/n of the unbiased value.
+        whiten: standardize A afterwards inside the same sets, (A − mean) / (deviation + 1e-6). "return": over returns,
+            each counted once. "token": over response tokens, as in REINFORCE++. "none": no.
+        singleton: value of a return without peers.
 
     Returns: float32 (rows,).
-    Raises: InvalidData, if an agent is in no team, or in two; RecipeError, if `teams` has fewer than two teams,
-        puts agents together that the environment's teams keep apart, or stands beside a `by` without team;
-        MissingColumn, with neither.
+    Raises: InvalidData, if an agent is in no team, or in two; RecipeError, if `teams` has fewer than two teams, puts
+        agents of different teams of the environment together, or is given while `by` has no team; MissingColumn, with
+        neither `teams` nor the column `team`.
     Differs from the authors' code: there was none to read; the formula is the paper's text.
 
     >>> table = StepTable(group=["g"] * 4, trajectory=["a", "a", "b", "b"], agent=["red", "blue"] * 2,
@@ -70,13 +70,13 @@ def _unit(table: StepTable, whiten: str, each: Key) -> Key | None:
 
 
 def _peers(table: StepTable, by: Columns, teams: Teams | None) -> Key:
-    """The sets whose returns share a mean; `team` is the option's, or the column."""
+    """The sets whose returns share a mean; the teams are those of the option, or of the column."""
     if "team" not in by:
         if teams is not None:
             raise RecipeError(
                 where=f"{PLACE}, teams",
-                what=f"nothing is compared by team: `by` is [{', '.join(by)}].",
-                remedy="Add `team` to `by`, or leave `teams` out.",
+                what=f"`teams` has no effect, because `by` is [{', '.join(by)}], without `team`.",
+                remedy="Add `team` to `by`, or remove `teams`.",
             )
         return table.key(*by)
     if teams is None:
@@ -88,15 +88,15 @@ def _peers(table: StepTable, by: Columns, teams: Teams | None) -> Key:
 
 
 def _given(table: StepTable, teams: Teams) -> Int[Tensor, " rows"]:
-    """The team of each row as a place in the option.
+    """The team of each row as its index in the option.
 
     Raises: RecipeError, InvalidData.
     """
     if len(teams) < 2:
         raise RecipeError(
             where=f"{PLACE}, teams",
-            what=f"attackers and defenders need a baseline each, and there is one team: {', '.join(teams) or 'none'}.",
-            remedy="Name at least two teams, or leave `teams` out and use by: [] for one baseline.",
+            what=f"attackers and defenders need separate baselines, but the teams are: {', '.join(teams) or 'none'}.",
+            remedy="Name at least two teams, or remove `teams` and set by: [] for one baseline.",
         )
     team_of: dict[str, int] = {}
     for place, (team, agents) in enumerate(teams.items()):
@@ -124,12 +124,12 @@ def _refuse_mixing(table: StepTable, codes: Int[Tensor, " rows"], teams: list[st
                 where=f"{PLACE}, teams.{team}",
                 what=f"it mixes agents of the environment's teams "
                 f"{' and '.join(sorted(str(table.labels('team')[code]) for code in mixed))}.",
-                remedy="Opponents must not share a baseline: one's gain is the other's loss. Separate them.",
+                remedy="Separate them: opponents must not share a baseline; one gains what the other loses.",
             )
 
 
 def _check_membership(table: StepTable, codes: Int[Tensor, " rows"], teams: list[str]) -> None:
-    """Every agent is in one team, in the whole batch.
+    """Check that every agent is in exactly one team of the batch.
 
     Raises: InvalidData.
     """
@@ -159,5 +159,5 @@ def _in_two(agent: str, first: str, second: str) -> InvalidData:
     return InvalidData(
         where=PLACE,
         what=f"agent `{agent}` is in two teams: {first} and {second}.",
-        remedy="An agent's return can count in one team's mean only.",
+        remedy="Name each agent in one team only.",
     )

@@ -1,12 +1,15 @@
 """The public baseline and its teams.
 
-Teams: (1) given by name they are compared; (2) where `by` has no team they are refused, for nothing would be compared
-by them.
-The baseline: (3) its A, each return once, sums to 0 over each team; (4) with one agent it is REINFORCE with the batch's
-mean; (5) exchanging the returns of two agents of a team leaves the baseline; (6) acting more often does not count more;
-(7) teams from the option are those of the column; (8) with few episodes a public baseline is less noisy than private
-ones; (9) whitened, every team has deviation 1; (10) agents in no team or in two, one team for all, and opponents in one
-team are refused.
+1. Teams given by name are compared.
+2. `teams` is refused if `by` has no team, because it would have no effect.
+3. A, each return counted once, sums to 0 over each team.
+4. With one agent it is REINFORCE with the batch's mean.
+5. Exchanging the returns of two agents of a team does not change the baseline.
+6. An agent that acts more often does not count more.
+7. Teams from the option give the same as those of the column.
+8. With few episodes a public baseline has less variance than private ones.
+9. Whitened, every team has deviation 1.
+10. Agents in no team or in two, one team for all, and opponents in one team are refused.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ def test_1_named_teams() -> None:
 @pytest.mark.parametrize("by", [("agent",), ("group",), ()])
 def test_2_teams_that_nothing_is_compared_by(by: tuple[str, ...]) -> None:
     for teams in (TEAMS, {"misspelled": ("nobody",)}):
-        with pytest.raises(RecipeError, match=r"nothing is compared by team(.|\n)*Add `team` to `by`"):
+        with pytest.raises(RecipeError, match=r"has no effect, because `by` is(.|\n)*Add `team` to `by`"):
             public_baseline(TABLE, teams=teams, by=by)
 
 
@@ -103,7 +106,7 @@ def test_teams_from_the_option(table: StepTable) -> None:  # rule 7
 
 def test_a_public_baseline_is_less_noisy() -> None:  # rule 8
     dice = torch.Generator().manual_seed(0)
-    size, episodes, agents = 2000, 2, 3  # so many batches at once, as groups
+    size, episodes, agents = 2000, 2, 3  # `size` batches at once, each one a group
     rows = size * episodes * agents
     table = StepTable(
         group=torch.arange(rows) // (episodes * agents),
@@ -134,7 +137,7 @@ def test_what_the_public_baseline_refuses() -> None:  # rule 10
         public_baseline(match(team=["red", "blue", "red", "red"]))
     with pytest.raises(InvalidData, match="agent `first` is in two teams: red and blue"):
         public_baseline(match(), teams={"red": ("first",), "blue": ("first", "last")})
-    with pytest.raises(RecipeError, match="there is one team: all"):
+    with pytest.raises(RecipeError, match="the teams are: all"):
         public_baseline(match(), teams={"all": ("first", "last")})
     with pytest.raises(RecipeError, match=r"mixes agents of the environment's teams blue and red(.|\n)*Separate them"):
         public_baseline(match(team=["red", "blue"] * 2), teams={"all": ("first", "last"), "none": ()})

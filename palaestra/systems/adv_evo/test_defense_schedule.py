@@ -1,4 +1,4 @@
-"""The defense's schedule: (1) it weighs safety first and the task from the switch on, for one team only."""
+"""The defenders' reward: (1) safety weighs more before the switch and the task after it, for one team only."""
 
 from __future__ import annotations
 

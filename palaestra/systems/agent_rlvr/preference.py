@@ -1,7 +1,4 @@
-"""Direct preference optimization over episodes: what succeeded becomes likelier than what failed at the same task.
-
-Knows log-probabilities of tokens, a reference's, and outcomes of episodes. Knows no advantage and no environment.
-"""
+"""Direct preference optimization over whole episodes of the same task."""
 
 from __future__ import annotations
 
@@ -32,25 +29,25 @@ WHERE = "loss: preference"
 def preference(
     batch: TokenBatch, *, beta: Positive = 0.1, pairs: Literal["one_to_one", "all"] = "one_to_one"
 ) -> tuple[Float[Tensor, " tokens"], dict[str, Tensor]]:
-    """−log sigmoid of how much more the better episode of a pair gained on the reference.
+    """Make the better episode of a pair more likely than the worse one, both relative to the reference.
 
         z_i = Σ over the tokens of episode i of (logprob − reference)
         loss of a pair = −log sigmoid(beta · (z_better − z_worse))
 
-    A group is one task, so pairs never join tasks; they join unequal outcomes only. Every token carries the mean loss
-    of its episode's pairs, so that with `aggregate: sequence-mean` the scalar is the mean over episodes; episodes
-    without a pair count there with 0. Advantages are not read.
+    A group is one task, so both episodes of a pair have the same task. Only episodes with unequal outcomes form pairs.
+    Every token carries the mean loss of its episode's pairs, so that with `aggregate: sequence-mean` the scalar is the
+    mean over episodes; an episode without a pair counts there with 0. Advantages are not read.
 
     Args:
         batch: columns logprob, reference, outcome, weight, trajectory, group, each (tokens,); whole groups.
         beta: > 0. Higher: the policy stays nearer to the reference. Usual: 0.1.
-        pairs: "one_to_one": best with worst, second best with second worst …, each episode at most once; "all":
-            every unequal pair.
+        pairs: "one_to_one" pairs the best episode with the worst, the second best with the second worst and so on, each
+            episode at most once; "all" takes every pair with unequal outcomes.
 
-    Returns: loss (tokens,) and preference/accuracy (share of pairs ranked right; ties count half),
-        preference/margin (beta · difference of gains) and preference/pairs (1 where an episode has a pair).
-    Raises: MissingColumn, without reference or outcome; InvalidData, for an episode without outcome; ContractError, if
-        a group is cut by the batch.
+    Returns: loss (tokens,) and preference/accuracy (share of pairs ranked right; a tie counts half), preference/margin
+        (beta · difference of gains) and preference/pairs (1 where an episode has a pair).
+    Raises: MissingColumn, without reference or outcome; InvalidData, for an episode without an outcome; ContractError,
+        if the batch has only a part of a group.
     """
     counts = batch["weight"] > 0
     own, groups = unit_key(batch, "trajectory", where=WHERE), unit_key(batch, "group", where=WHERE)
@@ -71,7 +68,7 @@ def preference(
     number = torch.zeros_like(total).index_add(0, ends, torch.ones_like(total[ends]))
 
     def of_tokens(numbers: Tensor) -> Tensor:
-        """Numbers of pairs → their mean for each episode → its tokens."""
+        """Give each token the mean of `numbers` over its episode's pairs."""
         sums = torch.zeros_like(total).index_add(0, ends, torch.cat([numbers, numbers]))
         return (sums / number.clamp_min(1.0))[own.codes]
 
@@ -89,5 +86,5 @@ def _refuse_missing(outcome: Tensor, counts: Tensor) -> None:
         raise InvalidData(
             where=WHERE,
             what=f"{missing} of {int(counts.sum())} tokens belong to episodes without an outcome.",
-            remedy="Let the environment tell `success` or `score` in its last `info`, or leave such episodes out.",
+            remedy="Let the environment give `success` or `score` in its last `info`, or leave such episodes out.",
         )

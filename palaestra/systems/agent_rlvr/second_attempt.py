@@ -1,7 +1,4 @@
-"""Second attempts: who failed tries again with a teacher's guidance; the policy learns from it without the guidance.
-
-Knows plays, outcomes and an environment's `guidance` by protocol. Knows nothing of losses.
-"""
+"""The strategy that repeats failed attempts with a teacher's guidance in the prompt."""
 
 from __future__ import annotations
 
@@ -23,29 +20,32 @@ WHERE = "strategy: second_attempt"
 
 @register("strategy", "second_attempt", uses=("tokens", "guidance"), source="arXiv 2506.11425")
 class SecondAttempt:
-    """Failed episodes are played again with guidance in the prompt; both attempts are in one group.
+    """Play failed episodes again with guidance in the prompt; both attempts are in one group.
 
     Args:
-        share: of the failed attempts that get guidance. 0: plain groups. Usual: 1.
-        success_at: an outcome below this has failed. Usual: 1.
-        keep_guidance: train on the prompt with the guidance. False: on the one without it, as evaluation has it.
-        allow_leak: let guidance hold the whole answer (the environment's `reference`).
+        share: share of the failed attempts that get guidance. 0: plain groups. Usual: 1.
+        success_at: an attempt with an outcome below this has failed. Usual: 1.
+        keep_guidance: true trains on the prompt with the guidance; false removes the guidance first, as in evaluation.
+        allow_leak: let guidance contain the whole answer (the environment's `reference`).
 
-    The environment's method `guidance(trajectory, seed=…)` has seen the failed attempt. Where guidance was taken out,
-    the column `foreign` is 1: what a response's prompt was when it was sampled and what it is in training differ, so
-    `training.epochs` or `minibatches` above 1 recompute log-probabilities first, and `ppo_clip` has a bound of its own
-    for such rows (`high_foreign`). Guidance is read, never written by the policy, so its tokens have no loss.
+    The environment's method `guidance(trajectory, seed=…)` gets the failed attempt and returns the text. Where guidance
+    is removed, the prompt in training differs from the prompt that the response was sampled with, and the column
+    `foreign` is 1. Therefore `training.epochs` or `minibatches` above 1 compute the log-probabilities again first, and
+    `ppo_clip` has its own bound for such rows (`high_foreign`). Guidance is part of the prompt, so its tokens have no
+    loss.
 
-    Second attempts cost what they cost: compare by environment steps, not by iterations.
+    Second attempts use environment steps of their own: compare by environment steps, not by iterations.
 
-    Metrics: guidance/attempts (second ones per first one), guidance/before and guidance/after (share of the tasks with
-    a success among first attempts, and among all), guidance/success (of second attempts).
+    Metrics: guidance/attempts (second attempts per first attempt), guidance/before and guidance/after (share of the
+        tasks with a success among the first attempts, and among all), guidance/success (share of the second attempts
+        that succeed).
 
-    Raises: ContractError, if the environment has no `guidance`, or if it gives the answer away and `allow_leak` is off.
+    Raises: ContractError, if the environment has no `guidance`, or if the guidance contains the answer and `allow_leak`
+        is false.
     """
 
     called_per = "group"
-    provides = frozenset({"foreign", "guided"})  # columns that tables have with it
+    provides = frozenset({"foreign", "guided"})  # columns that this strategy adds to tables
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class SecondAttempt:
         self._keep, self._allow_leak = keep_guidance, allow_leak
 
     async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
-        """First attempts, then the second attempts of those that failed."""
+        """Play the first attempts, then the second attempts of those that failed."""
         first = await rollout.collect(plays)
         again = self._second(list(zip(plays, first, strict=True)), rollout)
         second = await rollout.collect([play for play, _ in again]) if again else []
@@ -70,7 +70,7 @@ class SecondAttempt:
     def _second(
         self, pairs: Sequence[tuple[Play, Trajectory]], rollout: RolloutContext
     ) -> list[tuple[Play, str | None]]:
-        """Plays with guidance, numbered after the samples of their group, each with what it was told before."""
+        """Plays with guidance, numbered after the samples of their group, each with its earlier instruction."""
         size: dict[str, int] = defaultdict(int)
         for play, _ in pairs:
             size[play.group] = max(size[play.group], play.sample + 1)
@@ -101,22 +101,22 @@ class SecondAttempt:
             source,
             "guidance",
             where=WHERE,
-            what=f"environment `{attempt.task.env}` has no teacher.",
-            remedy="Give it the ability `guidance`: `guidance(trajectory, *, seed)` and `reference(task)`, or leave "
-            "the strategy out.",
+            what=f"environment `{attempt.task.env}` gives no guidance.",
+            remedy="Give it the ability `guidance`: `guidance(trajectory, *, seed)` and `reference(task)`, or remove "
+            "the strategy from the recipe.",
         )
         text: str | None = source.guidance(attempt, seed=seed)
         answer: str | None = source.reference(attempt.task)
         if text and answer and answer in text and not self._allow_leak:
             raise ContractError(
                 where=f"{WHERE}, task {attempt.task.content_hash}",
-                what=f"the guidance holds the whole answer: {text!r}.",
-                remedy="Let the teacher say less, or set `allow_leak: true` to train on copied answers.",
+                what=f"the guidance contains the whole answer: {text!r}.",
+                remedy="Let `guidance` say less, or set `allow_leak: true` to train on copied answers.",
             )
         return text
 
     def _kept(self, attempt: Trajectory, told: str | None, rollout: RolloutContext) -> Trajectory | None:
-        """A second attempt as the update reads it; None, if it does not fit the context."""
+        """The second attempt that the update reads; None if it does not fit the context."""
         if self._keep or attempt.stop is StopReason.ERROR or not attempt.steps:
             for step in attempt.steps:
                 step.mark(guided=1.0)

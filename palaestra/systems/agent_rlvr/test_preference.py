@@ -1,6 +1,8 @@
-"""The loss over pairs: (1) the gradient raises the better episode and lowers the worse one, by what the formula says;
-(2) equal outcomes and single episodes teach nothing; (3) episodes without outcome, batches without reference, cut
-groups and groups of several tasks are refused.
+"""The loss over pairs:
+
+1. The gradient raises the better episode and lowers the worse one by the amount of the formula.
+2. Equal outcomes and single episodes have no gradient.
+3. Episodes without an outcome, batches without a reference, parts of a group and groups of several tasks are refused.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ def pair(**changes: Any) -> TokenBatch:
 
 
 def test_the_gradient_of_a_pair() -> None:  # rule 1
-    slope = 0.1 * torch.sigmoid(torch.tensor(-0.15)) * 3  # its three tokens carry the loss each
+    slope = 0.1 * torch.sigmoid(torch.tensor(-0.15)) * 3  # each of the three tokens carries the loss
     assert torch.allclose(gradient(preference, pair()).float(), slope * torch.tensor([-1.0, -1.0, 1.0]))
     metrics = preference(pair())[1]
     assert metrics["preference/accuracy"].tolist() == [1.0] * 3 and metrics["preference/pairs"].tolist() == [1.0] * 3

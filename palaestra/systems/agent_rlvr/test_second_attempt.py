@@ -1,6 +1,10 @@
-"""Second attempts: (1) who failed plays again with guidance, as further samples of its group; (2) the kept prompt is
-the one without guidance, token for token, and marked foreign; (3) guidance tokens are never responses; (4) share 0 is
-plain groups bit for bit; (5) answers in guidance, and environments without a teacher, are refused.
+"""Second attempts:
+
+1. A failed attempt is played again with guidance, as a further sample of its group.
+2. The kept prompt is the prompt without guidance, token for token, and its rows are marked foreign.
+3. Guidance tokens are never part of a response.
+4. With share 0 the groups are the plain ones, bit for bit.
+5. Guidance that contains the answer and environments without guidance are refused.
 """
 
 from __future__ import annotations
@@ -69,8 +73,8 @@ def test_who_succeeded_or_failed_otherwise_has_one_attempt(tiny: Any) -> None:  
 
 def test_leaks_are_refused(tiny: Any) -> None:  # rule 5
     arena = Arena(tiny, edits=1, teacher=["patch"])
-    with pytest.raises(ContractError, match=r"the guidance holds the whole answer: 'set \d \w+ \d\.'"):
+    with pytest.raises(ContractError, match=r"the guidance contains the whole answer: 'set \d \w+ \d\.'"):
         arena.run(SecondAttempt(), arena.plays(), arena.rollout())
     assert len(arena.run(SecondAttempt(allow_leak=True), arena.plays(), arena.rollout())) == 8
-    with pytest.raises(ContractError, match="environment `codefix` has no teacher"):
+    with pytest.raises(ContractError, match="environment `codefix` gives no guidance"):
         arena.run(SecondAttempt(), arena.plays(), arena.rollout(source=object()))

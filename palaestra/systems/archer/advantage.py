@@ -1,4 +1,4 @@
-"""ArCHer: utterances are judged by a critic that learns off-policy, from everything that was ever played."""
+"""ArCHer: a critic of whole utterances learns off-policy from replayed episodes and gives the advantage."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from palaestra.systems.archer.critics import TWINS, TwinCritic, frozen_copy, mov
 Share = Annotated[float, pydantic.Field(gt=0, le=1)]
 Count = Annotated[int, pydantic.Field(ge=0)]
 CLIP = 1.0  # norm of the critic's gradient
-JUDGED_TOGETHER = 512  # rows
+JUDGED_TOGETHER = 512  # rows in one forward pass of the critic
 
 
 @register(
@@ -38,40 +38,42 @@ JUDGED_TOGETHER = 512  # rows
     source="arXiv 2402.19446",
 )
 class Archer(StatefulPart):
-    """Credit an utterance with how much better it is than what the policy says there on average, by learned Q and V.
+    """Compare an utterance with the policy's average utterance in the same situation, by learned Q and V.
 
         A(o, u~) = min(Q_1, Q_2)(o, u~) − min(V_1, V_2)(o)              u~ sampled now from the policy, o replayed
         loss     = Σ_h (Q_h(o, u) − r − gamma · (1 − done) · V'_h(o'))² + (V_h(o) − Q'_h(o, u~))²
         target'  ← (1 − tau) · target' + tau · online                    after each update of the critic
 
-    In each iteration: the episodes are added to a buffer, one for each policy; the critic makes its updates;
-    situations are drawn from the buffer and answered anew by the policy; these one-step episodes are what the rest of
-    the iteration sees. The loss that belongs to it is `reinforce`. Rewards are the environment's own: parts of the slot
-    `reward` come too late for the critic.
+    Each iteration adds its episodes to a buffer, one buffer for each policy, and updates the critic. Then situations
+    are drawn from the buffer and the policy answers them again; the rest of the iteration learns from these one-step
+    episodes. Use it with the loss `reinforce`. The critic learns from the environment's own rewards: parts of the slot
+    `reward` run after it.
 
     Args:
         gamma: in (0, 1]. Higher: late rewards reach early utterances, more slowly. Usual: 0.95.
         tau: in (0, 1]. Higher: targets follow the critic sooner; 1 copies it. Usual: 0.1.
-        critic_lr: of Adam. Usual: 1e-3 for small critics, 1e-5 for pretrained encoders.
-        critic_updates: of the critic in each iteration. Higher: more is drawn from each episode. Usual: 50.
+        critic_lr: learning rate of the critic's AdamW. Usual: 1e-3 for small critics, 1e-5 for pretrained encoders.
+        critic_updates: updates of the critic in each iteration. Higher: the critic learns more from each episode.
+            Usual: 50.
         batch: transitions of one update. Usual: 8 with large encoders, 64 with small ones.
-        warmup: first iterations in which only the critic learns. Higher: the policy waits for a critic that can be
-            trusted. Usual: 10–20.
-        capacity: transitions in the buffer. Higher: more varied, older. Usual: 100000.
-        actor_rows: situations that the policy learns from in an iteration; None: as many as were added in it.
+        warmup: number of first iterations in which only the critic learns. Higher: the policy starts with a better
+            critic, later. Usual: 10–20.
+        capacity: transitions in the buffer. Higher: more varied and older transitions. Usual: 100000.
+        actor_rows: situations that the policy learns from in an iteration; None: as many as the iteration added.
         hidden: width of the critic's heads, and of the GRU.
-        encoder: what reads token ids: "gru" begins from scratch; "policy" is a copy of the policy's own model after the
-            warm start, for models too large to learn reading anew. Vectors go straight to the heads.
-        fresh: learn from the utterances of this iteration's episodes instead of situations replayed. A variant:
-            on-policy for the policy, off-policy for the critic.
-        token_baseline: subtract the policy's own value of each token, b, and give A as its target: A − b, (A − b)².
+        encoder: what reads token ids: "gru" starts from scratch; "policy" is a copy of the policy's own model after the
+            warm start, for tasks that a critic from scratch learns too slowly. Vectors go directly to the heads.
+        fresh: learn from the utterances of this iteration's episodes instead of answers in replayed situations. This
+            variant is on-policy for the policy and off-policy for the critic.
+        token_baseline: subtract the policy's own value b of each token, and give A as its target: advantage A − b,
+            critic loss (A − b)².
 
     Raises: RecipeError, if the buffer is smaller than a batch. In a run: InvalidData, if it holds fewer transitions
-        than a batch, if an episode's end is missing, or an utterance is empty; MissingColumn, for `token_baseline`
-        with a policy that has no critic.
-    Differs from the authors' code: situation and utterance are read together, by a small encoder, instead of
-        apart by RoBERTa; utterances for the V target are drawn at once for all updates of an iteration, which is the
-        same, since the policy stands still meanwhile.
+        than a batch, if an episode's end is missing, or an utterance is empty; MissingColumn, for `token_baseline` with
+        a policy that has no critic.
+    Differs from the authors' code: a small encoder reads situation and utterance together; theirs encodes them apart
+        with RoBERTa. Utterances for the V target are drawn once for all updates of an iteration, which is the same,
+        since the policy does not change meanwhile.
     """
 
     def __init__(
@@ -93,7 +95,7 @@ class Archer(StatefulPart):
         if capacity < max(batch, actor_rows or 0):
             raise RecipeError(
                 where="advantage: archer",
-                what=f"the buffer holds {capacity} transitions, and {max(batch, actor_rows or 0)} are drawn at once.",
+                what=f"the buffer holds {capacity} transitions, but {max(batch, actor_rows or 0)} are drawn at once.",
                 remedy="Set `capacity` to at least `batch` and `actor_rows`; usual: 100000.",
             )
         self.gamma, self.tau, self.critic_lr, self.critic_updates = gamma, tau, critic_lr, critic_updates
@@ -104,7 +106,7 @@ class Archer(StatefulPart):
         self._metrics: dict[str, float] = {}
 
     def start(self, setup: RunSetup, policies: Mapping[str, Any]) -> None:
-        """A buffer and a critic for each trained policy.
+        """Create a buffer and a critic for each trained policy.
 
         Raises: InvalidData, for a policy that reads neither vectors nor token ids.
         """
@@ -117,9 +119,13 @@ class Archer(StatefulPart):
             self.critics[name] = UtteranceCritic(online, buffer, gamma=self.gamma, tau=self.tau, lr=self.critic_lr)
 
     def choose(self, trajectories: list[Trajectory], iteration: Iteration) -> list[Trajectory]:
-        """Add the episodes, let the critic learn, and give situations of the buffer with what the policy says now."""
+        """Add the episodes, update the critic, and return replayed situations with the policy's present answers."""
         if not self.critics:
-            raise ContractError(where="advantage: archer", what="`choose` was called before `start`.")
+            raise ContractError(
+                where="advantage: archer",
+                what="`choose` was called before `start`.",
+                remedy="Call `start(setup, policies)` first; the training loop does so.",
+            )
         self.ready, self._metrics = iteration.number >= self.warmup, {}
         replayed: list[Trajectory] = []
         for name, critic in self.critics.items():
@@ -136,7 +142,7 @@ class Archer(StatefulPart):
         return replayed or trajectories
 
     def __call__(self, table: StepTable, iteration: Iteration) -> Float[Tensor, " rows"] | Credit:
-        """A of each row's utterance; 0 while the critic warms up, on padding, and where other policies acted."""
+        """A of each row's utterance; 0 during the critic's warm-up, on padding, and for other policies."""
         found = torch.zeros(len(table))
         for name, critic in self.critics.items() if self.ready else ():
             own = [row for row in iteration.rows if row.step.policy == name and table.row_weight[row.index] > 0]
@@ -146,14 +152,14 @@ class Archer(StatefulPart):
         return self._above_baseline(found, table) if self.token_baseline else found
 
     def advantage(self, q: Float[Tensor, "heads rows"], v: Float[Tensor, "heads rows"]) -> Float[Tensor, " rows"]:
-        """The smaller Q less the smaller V."""
+        """The smaller Q minus the smaller V."""
         return q.amin(0) - v.amin(0)
 
     def _above_baseline(self, found: Tensor, table: StepTable) -> Credit:
         if "value_old" not in table:
             raise MissingColumn(
                 where="advantage: archer, token_baseline",
-                what="no policy has given values of its tokens.",
+                what="no policy gives values of its tokens.",
                 remedy="Give the policy a critic (language: value_head=true), or set `token_baseline: false`.",
             )
         baseline, row = table["value_old"], table.token_row
@@ -162,12 +168,12 @@ class Archer(StatefulPart):
         return Credit(torch.where(judged, credit - baseline, credit), torch.where(judged, credit, torch.nan))
 
     def update(self, batch: Batch, iteration: Iteration) -> dict[str, float]:
-        """What the critic's updates of this iteration said; they were made before the advantages."""
+        """The metrics of the critic's updates; `choose` has made these updates before the advantages."""
         return self._metrics
 
     # ---- checkpoints --------------------------------------------------------------------------------------
     def modules(self) -> Mapping[str, Module]:
-        """Each policy's critic and target."""
+        """The critic and the target of each policy."""
         critics = {f"{name}_critic": critic.online for name, critic in self.critics.items()}
         return critics | {f"{name}_target": critic.target for name, critic in self.critics.items()}
 
@@ -179,14 +185,14 @@ class Archer(StatefulPart):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state` was taken.
+        """Restore buffers and optimizers.
 
-        Raises: CheckpointError, if it is of other policies or another capacity.
+        Raises: CheckpointError, if `state` is of other policies or another capacity.
         """
         if state.keys() != self.critics.keys():
             raise CheckpointError(
                 where="advantage: archer",
-                what=f"the saved critics are of the policies {sorted(state)}, the run has {sorted(self.critics)}.",
+                what=f"the checkpoint has critics of the policies {sorted(state)}, the run has {sorted(self.critics)}.",
                 remedy="Resume with the recipe that wrote the checkpoint.",
             )
         for name, critic in self.critics.items():
@@ -195,7 +201,7 @@ class Archer(StatefulPart):
 
 
 class UtteranceCritic:
-    """One policy's buffer, critic, slow copy of it, and the critic's optimizer."""
+    """The buffer, the critic, the target and the critic's optimizer of one policy."""
 
     def __init__(self, online: TwinCritic, buffer: ReplayBuffer, *, gamma: float, tau: float, lr: float) -> None:
         self.online, self.buffer, self.gamma, self.tau = online, buffer, gamma, tau
@@ -203,7 +209,7 @@ class UtteranceCritic:
         self.optimizer = AdamW(online.parameters(), lr=lr, clip=CLIP)
 
     def learn(self, iteration: Iteration, *, updates: int, batch: int) -> dict[str, float]:
-        """Some updates of the critic. Returns the means of losses and values.
+        """Update the critic `updates` times. Returns the means of losses and values.
 
         Raises: InvalidData, if the buffer holds fewer transitions than a batch.
         """
@@ -220,7 +226,7 @@ class UtteranceCritic:
         return {**means, "buffer": float(len(self.buffer))}
 
     def answers(self, drawn: Sequence[Transition], iteration: Iteration, *, seed: int) -> list[Action]:
-        """What the policy says now in these situations."""
+        """Sample the policy's present answers in these situations."""
         played = [one_step(one, None, number=number) for number, one in enumerate(drawn)]
         rows = [Row(number, episode, episode.steps[0], number) for number, episode in enumerate(played)]
         seeds = np.random.default_rng(seed).integers(2**62, size=len(rows)).tolist()
@@ -230,7 +236,7 @@ class UtteranceCritic:
         return found
 
     def update(self, drawn: Sequence[Transition], proposals: Sequence[np.ndarray]) -> dict[str, float]:
-        """One step of the critic, and of its slow copy after it."""
+        """Make one step of the critic and then one step of its target."""
         q_loss, v_loss, q = self.losses(drawn, proposals)
         self.optimizer.zero()
         (q_loss + v_loss).backward()  # type: ignore[no-untyped-call]
@@ -239,7 +245,7 @@ class UtteranceCritic:
         return {"q_loss": q_loss.item(), "v_loss": v_loss.item(), "q": q.mean().item()}
 
     def losses(self, drawn: Sequence[Transition], proposals: Sequence[np.ndarray]) -> tuple[Tensor, Tensor, Tensor]:
-        """Σ_h of the mean squared errors of Q and of V, with gradient; and Q."""
+        """The mean squared errors of Q and of V, each summed over heads, with gradient; and Q."""
         situations = [one.observation for one in drawn]
         with torch.no_grad():
             q_goal = self.q_target(drawn)

@@ -1,7 +1,7 @@
 """Critics of situations and utterances: twin Q and twin V heads over an encoder of vectors or of token ids.
 
-A situation is one array: a vector (float32), or the ids of a prompt (int32). An utterance is an int32 array of
-response ids; where situations are vectors it is the index of one action.
+A situation is one array: a vector (float32), or the ids of a prompt (int32). An utterance is an int32 array of response
+ids; where situations are vectors it holds the index of one action.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from palaestra.errors import InvalidData
 
 TWINS = 2
 Values = Float[Tensor, "heads rows"]
-Read = tuple[Float[Tensor, "rows situation"], Float[Tensor, "rows pair"] | None]  # situations; with their utterances
+Read = tuple[Float[Tensor, "rows situation"], Float[Tensor, "rows pair"] | None]  # without and with utterances
 
 
 class VectorEncoder(nn.Module):
-    """Vectors as they are, actions one-hot: the layers stand in the heads.
+    """Vectors as they are, with one-hot actions; all layers are in the heads.
 
     Args:
-        size: length of a vector. actions: number of actions.
+        size: length of a vector.
+        actions: number of actions.
     """
 
-    place: Tensor  # says on which device the module is
+    place: Tensor  # an empty buffer that moves with the module, so that its device is known
 
     def __init__(self, size: int, actions: int) -> None:
         super().__init__()
@@ -38,7 +39,7 @@ class VectorEncoder(nn.Module):
         self.register_buffer("place", torch.zeros(()), persistent=False)
 
     def forward(self, situations: Sequence[np.ndarray], utterances: Sequence[np.ndarray] | None) -> Read:
-        """The vectors; and beside them one-hot actions."""
+        """The vectors, and the vectors with one-hot actions."""
         seen = torch.from_numpy(np.stack(situations)).float().to(self.place.device)
         if utterances is None:
             return seen, None
@@ -47,11 +48,11 @@ class VectorEncoder(nn.Module):
 
 
 class TokenEncoder(nn.Module):
-    """States of a causal model over prompt and response: after the prompt's last id, and after the response's.
+    """States of a causal model after the last id of the prompt and after the last id of the response.
 
     Args:
-        trunk: ids (rows, length) to states (rows, length, width), each from its own and earlier ids alone.
-        width: of the states.
+        trunk: maps ids (rows, length) to states (rows, length, width); a state depends on its own and earlier ids only.
+        width: width of the states.
     """
 
     def __init__(self, trunk: nn.Module, width: int) -> None:
@@ -59,7 +60,7 @@ class TokenEncoder(nn.Module):
         self.trunk, self.situation_width, self.pair_width = trunk, width, width
 
     def forward(self, situations: Sequence[np.ndarray], utterances: Sequence[np.ndarray] | None) -> Read:
-        """Both in one pass; padding stands behind the last id, where it is not read."""
+        """Both states in one pass; padding is behind the last id, so it changes no state that is read."""
         pieces = [situations] if utterances is None else [situations, utterances]
         rows = [np.concatenate(row) for row in zip(*pieces, strict=True)]
         ids = np.zeros((len(rows), max(len(row) for row in rows)), np.int64)
@@ -73,10 +74,11 @@ class TokenEncoder(nn.Module):
 
 
 class Recurrence(nn.Module):
-    """A GRU over embedded ids, from scratch.
+    """A GRU over embedded ids, trained from scratch.
 
     Args:
-        vocabulary: number of ids. width: of embeddings and states. Higher: more capacity, slower. Usual: 64.
+        vocabulary: number of ids.
+        width: width of embeddings and states. Higher: more capacity, slower. Usual: 64.
     """
 
     def __init__(self, vocabulary: int, width: int) -> None:
@@ -90,10 +92,10 @@ class Recurrence(nn.Module):
 
 
 class Trunk(nn.Module):
-    """A copy of a causal language model without its output layer: what it has learned to read is a good start.
+    """A trainable copy of a causal language model without its output layer.
 
     Args:
-        model: a transformer that gives `last_hidden_state`; it stays as it is.
+        model: a transformer that gives `last_hidden_state`; it does not change.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -101,17 +103,18 @@ class Trunk(nn.Module):
         self.model = copy.deepcopy(model).requires_grad_(True)
 
     def forward(self, ids: Int[Tensor, "rows length"]) -> Float[Tensor, "rows length width"]:
-        """The last layer's states."""
+        """States of the last layer."""
         return self.model(input_ids=ids, use_cache=False).last_hidden_state.float()  # type: ignore[no-any-return]
 
 
 class Heads(nn.Module):
     """Two networks of two hidden layers over one input, computed together.
 
-    Weights of a layer are uniform in ±1/√(its inputs), biases too.
+    Initial weights and biases of a layer are uniform in ±1/√(its inputs).
 
     Args:
-        inputs: width of the input. hidden: of both layers.
+        inputs: width of the input.
+        hidden: width of both hidden layers.
     """
 
     def __init__(self, inputs: int, hidden: int) -> None:
@@ -135,19 +138,19 @@ def _uniform(shape: tuple[int, ...], inputs: int) -> nn.Parameter:
 
 
 class TwinCritic(nn.Module):
-    """Two Q heads on situation and utterance, two V heads on the situation; whoever reads them takes the smaller.
+    """Two Q heads on situation and utterance, and two V heads on the situation; callers take the smaller value.
 
         Q_h(o, u) = head_h(encoding(o, u))        V_h(o) = head_h(encoding(o)),  h = 1, 2
 
-    Each head has two hidden layers. Weights depend on `seed` and `model` alone: the global random state is neither
-    read nor moved.
+    Each head has two hidden layers. Initial weights depend on `seed` and `model` only: the global random state is
+    neither read nor changed.
 
     Args:
-        architecture: of the policy, as its `architecture()` says: {"size", "actions"} of one that reads vectors,
-            {"vocabulary"} of one that reads ids.
+        architecture: what the policy's `architecture()` returns: {"size", "actions"} for a policy that reads vectors,
+            {"vocabulary"} for one that reads ids.
         model: for ids, a transformer whose copy reads them; None: a GRU from scratch.
         hidden: width of the heads' layers and of the GRU. Higher: more capacity. Usual: 64.
-        seed: for the initial weights.
+        seed: seed of the initial weights.
 
     Raises: InvalidData, for an architecture with neither.
     """
@@ -171,11 +174,14 @@ class TwinCritic(nn.Module):
         return self.v_heads(self.encoder(situations, None)[0])  # type: ignore[no-any-return]
 
     def q(self, situations: Sequence[np.ndarray], utterances: Sequence[np.ndarray]) -> Values:
-        """Q of both heads. Raises: as `both`."""
+        """Q of both heads.
+
+        Raises: InvalidData, for an empty situation or utterance.
+        """
         return self.both(situations, utterances)[0]
 
     def both(self, situations: Sequence[np.ndarray], utterances: Sequence[np.ndarray]) -> tuple[Values, Values]:
-        """Q and V of both heads, from one reading.
+        """Q and V of both heads, from one pass of the encoder.
 
         Raises: InvalidData, for an empty situation or utterance.
         """
@@ -186,7 +192,7 @@ class TwinCritic(nn.Module):
 
 
 def frozen_copy(module: nn.Module) -> Any:
-    """A second module with the same weights, which no gradient reaches."""
+    """A copy of the module with the same weights and without gradients."""
     return copy.deepcopy(module).requires_grad_(False)
 
 
@@ -214,4 +220,8 @@ def _encoder(architecture: Mapping[str, Any], model: nn.Module | None, hidden: i
 
 def _refuse_empty(arrays: Sequence[np.ndarray], what: str) -> None:
     if not arrays or min(len(array) for array in arrays) == 0:
-        raise InvalidData(where="TwinCritic", what=f"{what} is empty." if arrays else "there is nothing to judge.")
+        raise InvalidData(
+            where="TwinCritic",
+            what=f"{what} is empty." if arrays else "no situation is given.",
+            remedy="Give at least one situation, and a non-empty array for each situation and utterance.",
+        )

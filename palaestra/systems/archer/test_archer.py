@@ -1,16 +1,16 @@
-"""What must hold of `archer`, beside its golden numbers:
+"""Rules of `archer`, in addition to its golden numbers:
 
 1. The Q target is r + gamma · V'(o') where the episode goes on and r where it is over: .95 · .6 = .57, or 0.
 2. On a chain of two states with one action Q and V become the discounted return, for slow and for copied targets.
 3. No gradient of the policy's loss reaches a weight of the critic, and the advantage carries none.
-4. In an iteration the fresh episodes are added, the critic learns, and the update sees replayed situations with what
-   the policy says now; with `fresh` it sees the episodes themselves.
-5. While it warms up, every advantage is 0 and `ready` says so; then they are what the critic's heads say.
+4. In an iteration the fresh episodes are added, the critic learns, and the update gets replayed situations with the
+   policy's present answers; with `fresh` it gets the episodes themselves.
+5. During the warm-up every advantage is 0 and `ready` is false; afterwards advantages come from the critic's heads.
 6. Rows of weight 0 and of other policies get 0.
 7. With `token_baseline` the policy's value is subtracted and gets A as its target; without a critic that is refused.
-8. A stopped and resumed run is the same byte for byte, with vectors and with tokens, and the warm-up stops no run.
+8. A run that is stopped and resumed is the same byte for byte, with vectors and with tokens, also during the warm-up.
 9. Refused: a buffer smaller than a batch, fewer transitions than a batch, `choose` before `start`, other policies.
-10. `filtered` refuses rows without outcome.
+10. `filtered` refuses rows without an outcome.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def started(**options: Any) -> tuple[Archer, NetworkPolicy]:
 
 
 def experience(archer: Archer, seen: Iteration, trajectories: list[Trajectory]) -> tuple[StepTable, Any]:
-    """One iteration up to the advantage."""
+    """Run one iteration up to the advantage."""
     chosen = archer.choose(trajectories, seen)
     seen.rows = rows_of(chosen)
     table = StepTable.from_trajectories(chosen)
@@ -172,7 +172,7 @@ def test_4_what_is_said_comes_from_the_present_policy() -> None:
     with torch.no_grad():
         acting.module.actor.bias.copy_(torch.tensor([-50.0, 50.0]))
     seen = at(0, acting)
-    experience(archer, seen, [chain(i) for i in range(8)])  # who played these always chose 0
+    experience(archer, seen, [chain(i) for i in range(8)])  # these episodes chose 0 in every state
     assert {row.step.action.value for row in seen.rows} == {1}
     one, other = ([row.step.action.value for row in rows_of(archer.choose(chains(), at(2)))] for _ in range(2))
     assert len(one) == len(other) == 16
@@ -234,7 +234,7 @@ def test_7_token_baselines() -> None:
     archer.ready = False
     found = archer(table.replace(value_old=values), seen)
     assert not bool(found.advantage.any()) and bool(found.target.isnan().all())
-    with pytest.raises(MissingColumn, match="no policy has given values"):
+    with pytest.raises(MissingColumn, match="no policy gives values"):
         archer(table, seen)
 
 
@@ -297,7 +297,7 @@ def test_8_resume_is_bit_for_bit(layers: dict[str, Any], tmp_path: Path, monkeyp
 # ---- rules 9 and 10 ---------------------------------------------------------------------------------------
 @pytest.mark.parametrize("options", [{"capacity": 10, "batch": 11}, {"capacity": 10, "batch": 4, "actor_rows": 11}])
 def test_9_small_buffers_are_refused(options: dict[str, int]) -> None:
-    with pytest.raises(RecipeError, match="the buffer holds 10 transitions, and 11 are drawn at once"):
+    with pytest.raises(RecipeError, match="the buffer holds 10 transitions, but 11 are drawn at once"):
         Archer(**options)
 
 

@@ -1,10 +1,10 @@
-"""Rules of critics of utterances:
+"""Rules of the critics of utterances:
 
-1. Initial weights are a function of the seed; the global random state is neither read nor moved; heads differ.
-2. Values do not depend on the other rows, nor on padding.
-3. Q sees the utterance, V does not; gradients reach all weights that matter and no others.
+1. Initial weights are a function of the seed; the global random state is neither read nor changed; heads differ.
+2. Values depend neither on the other rows nor on padding.
+3. Q depends on the utterance, V does not; gradients reach exactly the weights that a head uses.
 4. Moving a target: (1 − tau) · target + tau · online; tau = 1 copies; no gradient reaches a frozen copy.
-5. A copy of a language model reads like the model at the start, learns, and leaves the model as it was.
+5. A copy of a language model gives the model's states at the start, learns, and leaves the model as it was.
 6. Refused: an empty utterance, an empty situation, an architecture that reads neither vectors nor ids.
 """
 
@@ -111,7 +111,7 @@ def test_6_empty_ones_are_refused(architecture):
         critic.q(seen, [np.array([1], np.int32), np.array([], np.int32)])
     with pytest.raises(InvalidData, match="a situation is empty"):
         critic.v([np.array([], np.int32)])
-    with pytest.raises(InvalidData, match="nothing to judge"):
+    with pytest.raises(InvalidData, match="no situation is given"):
         critic.v([])
 
 

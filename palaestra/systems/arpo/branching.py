@@ -1,6 +1,6 @@
-"""Branching: trajectories of a group leave one another where the policy has become uncertain.
+"""Branching: new trajectories of a group start in the middle of others, where the policy has become uncertain.
 
-How a tree grows is in `tree`, how an episode is repeated in `rollout.branches`.
+`tree.py` grows a group; `palaestra/rollout/branches.py` repeats the shared steps of an episode.
 """
 
 from __future__ import annotations
@@ -32,52 +32,54 @@ TOP = 3  # trajectories whose share of the branches is logged
     source="arXiv 2507.19849; budget and penalty: 2510.14545; both with public code",
 )
 class Branching:
-    """A group is a tree: some trajectories start at the task, others leave one of these after a tool's answer.
+    """Grow each group as a tree: some trajectories start at the task, others branch off after a tool's answer.
 
-    After each answer of the environment every trajectory of the group that goes on may be left by up to beam − 1
-    others, each with the probability
+    After each answer of the environment, up to beam − 1 new trajectories may branch off from every trajectory of the
+    group that goes on, each with the probability
 
         P = clip(base + weight · (H − H₀), 0, 1) · (1 − min(1, l / patience))
 
-    where H is the uncertainty of the acts that led to the answer, H₀ that of the trajectory's first ones, and l
-    says at how many of its latest answers in a row it was left. An act's uncertainty is the sum of the entropies
-    of its first `probe` tokens over ln(number of tokens, or of actions, to choose from). What a branch has in common
-    with the trajectory that it leaves is neither generated nor played again.
+    where H is the uncertainty of the acts that led to the answer, H₀ that of the trajectory's first acts, and l the
+    number of its latest answers in a row at which something branched off. The uncertainty of an act is the sum of the
+    entropies of its first `probe` tokens, divided by ln(number of tokens, or of actions, to choose from). The steps
+    that a branch shares with its parent are neither generated nor played again.
 
-    A group has as many trajectories as without the strategy: when all have ended and some are left to play, one more
-    starts at the task. With `base` < 0 nobody branches, and groups are the plain ones, bit for bit.
+    A group has as many trajectories as without the strategy. When all have ended and some are left to play, one more
+    starts at the task. With `base` < 0 nothing branches, and groups are the plain ones, bit for bit.
 
     Args:
-        initial: trajectories that start at the task; at most the size of a group. Lower: more is shared, less
+        initial: number of trajectories that start at the task; at most the size of a group. Lower: more is shared, less
             explored. None: half of the group, as usual.
-        beam: a trajectory becomes at most so many at one answer. 1: none branches. Usual: 2.
-        base: P without any change of entropy; < 0 is no branching at all. Higher: earlier branches. Usual: 0.5.
-        weight: ≥ 0. Higher: branches gather where uncertainty has grown. Usual: 0.2.
+        beam: a trajectory becomes at most this many at one answer. 1: no branches. Usual: 2.
+        base: P where the entropy has not changed; < 0 switches branching off. Higher: more and earlier branches. Usual:
+            0.5.
+        weight: ≥ 0. Higher: more branches where uncertainty has grown. Usual: 0.2.
         probe: tokens of an act that are measured. Usual: 20.
-        balance: ≥ 0. One trajectory of the group is played first, alone, and decides how many of the k start at the
-            task: round(k · sigmoid(balance · (H_root − H_tool))), between 1 and k, with the uncertainty of its first
-            act and the mean over its later ones. Higher: follows them more. Usual: 1. None: `initial` decides.
-        patience: answers in a row after which a trajectory is left no more. Lower: branches spread over more
-            trajectories. Usual: 4. None: no penalty.
+        balance: ≥ 0. One trajectory of the group is played first, alone, and sets how many of the k start at the task:
+            round(k · sigmoid(balance · (H_root − H_tool))), between 1 and k, where H_root is the uncertainty of its
+            first act and H_tool the mean over its later ones. Higher: the number depends more on them. Usual: 1. None:
+            `initial` sets the number.
+        patience: number of answers in a row after which nothing more branches off from a trajectory. Lower: branches
+            spread over more trajectories. Usual: 4. None: no penalty.
 
-    Returns: whole trajectories. Their steps tell `node`, equal for copies of one step, and `copied`, 1 where the
-        step was taken over; such steps do not count as spent. `info` tells `parent` and `fork`, the turn at which
-        the branch begins.
+    Returns: whole trajectories. Their steps have the marks `node`, equal for copies of one step, and `copied`, 1 for a
+        step that was taken over from the parent; such steps do not count as spent. `info` has `parent` and `fork`, the
+        turn at which the branch begins.
     Raises: RecipeError, for a group that is smaller than `initial`, or than 2 with `balance`.
     Needs: environments with `snapshot` and `restore`; the runner `episodes`; programs that only act and step.
-        `rollout.max_turns` and `rollout.max_tokens` count what was taken over. A trajectory that waits for others of
-        its group to be answered does not occupy one of `rollout.in_flight`, but its time runs.
+        `rollout.max_turns` and `rollout.max_tokens` also count shared steps. A trajectory that waits for the others of
+        its group does not occupy one of `rollout.in_flight`, but its time limit runs.
 
-    Differs from the authors' code: entropies run over all tokens in place of the ten likeliest, which are all that
-    an outside engine tells; the probe of `balance` is one of the group's trajectories.
+    Differs from the authors' code: entropies are over all tokens; theirs are over the ten likeliest, which are all that
+        an outside engine gives. The probe of `balance` is one of the group's trajectories.
 
     Logged: branching/branches, …/fresh (started at the task because all had ended), …/initial, means per group;
-    …/copied, the share of all steps that was taken over; …/entropy, …/rise (H − H₀), means over answers; …/top3, the
-    share of branches that grew on the three initial trajectories of their group with the most.
+        …/copied, the share of all steps that was taken over; …/entropy, …/rise (H − H₀), means over answers; …/top3,
+        the share of branches that grew on the three initial trajectories of their group with the most branches.
     """
 
     called_per = "group"
-    provides = frozenset({"node", "copied"})  # columns that tables made of its trajectories have
+    provides = frozenset({"node", "copied"})  # columns that this strategy adds to tables
 
     def __init__(
         self,
@@ -92,10 +94,10 @@ class Branching:
     ) -> None:
         self.initial, self.beam, self.base, self.weight, self.probe = initial, beam, base, weight, probe
         self.balance, self.patience = balance, patience
-        self._step, self._grown = -1, list[Tree]()  # trees of iteration `_step`, however often it collects
+        self._step, self._grown = -1, list[Tree]()  # all trees of iteration `_step`, which may collect several times
 
     async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
-        """One tree per group, all at once; trajectories in the order of the plays."""
+        """Grow one tree per group, all at once; return trajectories in the order of the plays."""
         groups: dict[str, list[Play]] = {}
         for play in plays:
             groups.setdefault(play.group, []).append(play)
@@ -119,7 +121,8 @@ class Branching:
         """P of one branch.
 
         Args:
-            rise: H − H₀. streak: l.
+            rise: H − H₀.
+            streak: l.
         """
         if self.base < 0:
             return 0.0
@@ -130,7 +133,8 @@ class Branching:
         """How many of a group's trajectories start at the task.
 
         Args:
-            size: k. root, tool: H_root and H_tool of the probe.
+            size: k.
+            root, tool: H_root and H_tool of the probe.
         """
         if self.balance is None:
             return (size + 1) // 2 if self.initial is None else self.initial
@@ -138,7 +142,7 @@ class Branching:
         return min(max(round(size * share), 1), size)
 
     def uncertainty(self, steps: Sequence[Step], policies: Any) -> float:
-        """H of these acts: the mean over those whose policy tells its entropies; 0 if none does."""
+        """H of these acts: the mean over those with known entropies; 0 if there are none."""
         choices = {name: policy.choices for name, policy in policies.items()}
         found = [
             float(step.action.entropy[: self.probe].sum()) / math.log(max(choices[step.policy], 2))
@@ -151,19 +155,19 @@ class Branching:
         if self.balance is not None and size < 2:
             raise RecipeError(
                 where="strategy: branching, balance",
-                what=f"a group of {size} cannot be divided into those that start at the task and branches.",
+                what=f"a group of {size} cannot be divided into trajectories that start at the task and branches.",
                 remedy="Set rollout.group=2 or more; usual: 16.",
             )
         if self.balance is None and self.initial is not None and self.initial > size:
             raise RecipeError(
                 where="strategy: branching, initial",
-                what=f"{self.initial} trajectories should start at the task, and a group has {size}.",
-                remedy=f"Set `initial` to {size} at most (usual: half of that), or raise rollout.group.",
+                what=f"{self.initial} trajectories should start at the task, but a group has only {size}.",
+                remedy=f"Set `initial` to at most {size} (usual: half of that), or raise rollout.group.",
             )
 
 
 def _measured(trees: Sequence[Tree]) -> dict[str, float]:
-    """What is logged of an iteration's trees."""
+    """The metrics of an iteration's trees."""
     steps = [step for tree in trees for path in tree.paths for t in path.trajectories for step in t.steps]
     branches = [Counter(path.root for path in tree.paths if path.play.branch.start is not None) for tree in trees]
     total = sum(map(Counter.total, branches))

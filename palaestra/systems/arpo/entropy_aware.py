@@ -1,4 +1,4 @@
-"""Entropy-aware advantage: a filter that lets tokens chosen under more doubt than usual count more."""
+"""An advantage filter that scales each token's advantage by the policy's entropy at that token."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from palaestra.registry import NonNegative, register
 def entropy_aware(
     table: StepTable, advantage: Float[Tensor, " units"], *, gain: NonNegative = 0.2
 ) -> Float[Tensor, " tokens"]:
-    """Scale each token's advantage by how uncertain the policy was there, compared with the batch.
+    """Scale each token's advantage by its entropy, standardized over the batch.
 
         z = (H − mean H) / std H                over the tokens of the batch that count (sample deviation)
         A' = A · max(1 + gain · z, 0)
 
     Args:
-        table: column entropy_old (tokens,): of the distribution that the token was drawn from, as the policy has
-            it before the update. It carries no gradient. NaN where the policy is not one that learns.
+        table: column entropy_old (tokens,): entropy of the old policy's distribution at this token, without gradient.
+            NaN where another policy acted.
         advantage: (rows,) or (tokens,).
-        gain: ≥ 0. Higher: uncertain tokens count more and sure ones less; 0 leaves A. Usual: 0.2.
+        gain: ≥ 0. Higher: tokens with high entropy count more and tokens with low entropy less; 0 leaves A. Usual: 0.2.
 
-    Returns: float32 (tokens,); 0 on padding, A where there is no entropy. Equal entropies leave A everywhere.
+    Returns: float32 (tokens,); 0 on padding, A where there is no entropy. If all entropies are equal, A everywhere.
     Raises: MissingColumn, without entropies; InvalidData, for a negative one.
-    Differs from the authors' code: a factor is never below 0, which would turn praise into blame.
+    Differs from the authors' code: a factor is never below 0, which would reverse the sign of an advantage.
     """
     spread = table.per_token(advantage)
     counts = table.row_weight[table.token_row] > 0

@@ -1,7 +1,4 @@
-"""The clipped surrogate that keeps its gradient: a token that rose too far is bounded in value and still learns.
-
-Knows log-probabilities and advantages of tokens. Knows no model, no entropy and no estimator.
-"""
+"""A clipped surrogate in which a token above the upper bound keeps a bounded gradient."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from palaestra.data import TokenBatch
 from palaestra.registry import Fraction, NonNegative, register
 
 Low = Annotated[float, pydantic.Field(ge=0, lt=1)]
-LARGEST = 20.0  # of a log-ratio's size: exp(20) is far outside any clip and still finite
+LARGEST = 20.0  # bound of |log-ratio|: exp(20) is far outside any clip and still finite
 
 
 @register(
@@ -33,9 +30,9 @@ def ppo_clip_kept(
 
         ρ = exp(logprob − logprob_old)        c = (1 + high) · (1 + keep · (ρ / sg[ρ] − 1))        sg: no gradient
 
-    Where A > 0 and ρ > 1 + high the plain clip gives a token no gradient, and it is the rare, uncertain tokens
-    that get there first. Here such a token has the gradient −keep · (1 + high) · A of its log-probability: no
-    more than at the bound, and never 0. Bad tokens and the lower bound are those of the plain clip.
+    Where A > 0 and ρ > 1 + high the plain clip gives a token no gradient; rare, uncertain tokens reach that bound
+    first. Here the loss of such a token has the gradient −keep · (1 + high) · A with respect to its log-probability:
+    the same as at the bound, and not 0. For tokens with A < 0 and for the lower bound it is the plain clip.
 
     Args:
         batch: columns advantage, logprob, logprob_old, weight, each (tokens,).
@@ -43,8 +40,8 @@ def ppo_clip_kept(
         high: ≥ 0. Higher: rare good actions may grow faster. Usual: 0.2–0.28.
         keep: share of the gradient that is kept. 0 is the plain clip. Usual: 1.
 
-    Returns: loss (tokens,) and, per token, policy/clip_fraction (…_high, …_low), policy/zero_gradient_positive
-        (good tokens that learn nothing), policy/kl (k3 to the old policy) and policy/ratio.
+    Returns: loss (tokens,) and, per token, policy/clip_fraction (…_high, …_low), policy/zero_gradient_positive (tokens
+        with A > 0 that have no gradient), policy/kl (k3 to the old policy) and policy/ratio.
     """
     counts = batch["weight"] > 0
     difference = torch.where(counts, batch["logprob"] - batch["logprob_old"], 0.0)

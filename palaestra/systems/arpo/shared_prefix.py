@@ -1,4 +1,4 @@
-"""Shared prefixes: a filter for trajectories that branch, where one step belongs to several of them."""
+"""An advantage filter for branching trajectories, in which one step belongs to several trajectories."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from palaestra.registry import register
 def shared_prefix(
     table: StepTable, advantage: Float[Tensor, " units"], *, mode: Literal["soft", "hard"] = "soft"
 ) -> Float[Tensor, " units"]:
-    """Credit of steps that several branches share.
+    """Set the advantage of steps that several branches share.
 
-        soft    A' = A: the step stands in every branch with that branch's advantage
-        hard    A' = mean of A over the rows with this step's node, by their weights
+        soft    A' = A: each copy of the step has the advantage of its own branch
+        hard    A' = mean of A over the rows with this step's node, weighted by their row weights
 
-    While no token is clipped and all tokens have one coefficient (`aggregate: token-mean`) both have the same
-    gradient: the advantages of a step's copies add up. Where sequences are averaged first they differ, because a
-    short branch then speaks louder.
+    While no token is clipped and all tokens have one coefficient (`aggregate: token-mean`), both have the same
+    gradient, because the advantages of a step's copies add up. Where sequences are averaged first they differ, because
+    a short branch then weighs more.
 
     Args:
         table: column node (rows,): equal for the copies of one step, as the strategy `branching` writes it.
-        advantage: (rows,) or (tokens,); copies of a step have equally many tokens.
-        mode: hard takes back what one branch's luck says of the prefix. Usual: soft.
+        advantage: (rows,) or (tokens,); copies of a step have the same number of tokens.
+        mode: "soft" or "hard"; "hard" averages the luck of single branches out of the shared steps. Usual: soft.
 
-    Returns: float32, as `advantage`; 0 on padding.
-    Raises: MissingColumn, if nothing says which steps are shared; InvalidData, if copies differ in length.
+    Returns: float32, with the shape of `advantage`; 0 on padding.
+    Raises: MissingColumn, without the column `node`; InvalidData, if copies differ in length.
     """
     node = table.key("node")
     if mode == "soft":
@@ -49,7 +49,7 @@ def shared_prefix(
 
 
 def _mean(advantage: Tensor, codes: Tensor, weight: Tensor) -> Tensor:
-    """The mean over the units of one code, as much as each weighs."""
+    """The weighted mean over the units of each code."""
     key = Key(*compact(codes), weight=weight.double())
     return torch.where(weight > 0, segment_mean(advantage.double(), by=key)[key.codes], 0.0).float()
 
@@ -67,6 +67,6 @@ def _refuse_unequal(table: StepTable, node: Key) -> None:
         row = int(unequal.nonzero()[0, 0])
         raise InvalidData(
             where=f"column `node`, row {row}",
-            what=f"a copy of its step has {int(first[node.codes[row]])} tokens, and it has {int(count[row])}.",
-            remedy="Rows of one node must be copies of one step; give all others a node of their own.",
+            what=f"it has {int(count[row])} tokens, but another copy of its step has {int(first[node.codes[row]])}.",
+            remedy="Give one `node` only to copies of one step, and every other row its own.",
         )

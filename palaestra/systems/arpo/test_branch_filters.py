@@ -1,10 +1,10 @@
-"""Filters for branches and for doubt.
+"""Filters for branches and for entropy.
 
-1.  shared_prefix, soft: the advantage as it is, bit for bit.
+1.  shared_prefix, soft: the advantage does not change, bit for bit.
 2.  shared_prefix: with unclipped ratios and token-mean, soft and hard have the same gradient; with sequence-mean not.
 3.  shared_prefix refuses copies of one step that differ in length, and a table without nodes.
-4.  entropy_aware without gain: the advantage as it is, bit for bit; equal entropies too.
-5.  entropy_aware never turns a sign, leaves tokens without entropy alone, and refuses a negative entropy.
+4.  entropy_aware without gain, or with equal entropies: the advantage does not change, bit for bit.
+5.  entropy_aware never reverses a sign, does not change tokens without entropy, and refuses a negative entropy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.parts.tables import quick, tables
 
 
 def tree() -> StepTable:
-    """Three trajectories: 2 left 1 after two steps and 3 left 2 after three; lengths differ."""
+    """Three trajectories: 2 branches off from 1 after two steps, and 3 from 2 after three; lengths differ."""
     return StepTable(
         group=["g"] * 11,
         trajectory=["1"] * 3 + ["2"] * 5 + ["3"] * 3,
@@ -49,7 +49,7 @@ def test_soft_is_neutral(table: StepTable) -> None:  # rule 1
 
 
 def gradient(table: StepTable, advantage: Tensor, how: Aggregation) -> Tensor:
-    """Of the logits of the tree's tokens: copies of a step are one token of the model."""
+    """The gradient by the logits of the tree's tokens; copies of a step are one token of the model."""
     place = torch.arange(table.tokens) - (table["token_count"].cumsum(0) - table["token_count"])[table.token_row]
     which = table["node"][table.token_row] * 4 + place
     logits = torch.zeros(int(which.max()) + 1, 5, dtype=torch.float64).requires_grad_()
@@ -80,7 +80,7 @@ def test_soft_and_hard_have_one_gradient() -> None:  # rule 2
 
 def test_shared_prefix_refusals() -> None:  # rule 3
     table = tree()
-    with pytest.raises(InvalidData, match="a copy of its step has 1 tokens, and it has 2"):
+    with pytest.raises(InvalidData, match="it has 2 tokens, but another copy of its step has 1"):
         shared_prefix(table.replace(token_count=[1, 3, 2, 2, 2, 2, 1, 1, 1, 3, 2]), grpo(table), mode="hard")
     columns = {name: table.labels(name) for name in ("group", "trajectory", "agent")}
     without = StepTable(

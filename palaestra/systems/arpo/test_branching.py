@@ -1,18 +1,19 @@
 """Branching.
 
-1.  The probability of a branch, and how a budget is divided, by hand-derived numbers.
+1.  The probability of a branch, and the division of a group, by hand-derived numbers.
 2.  Without branches a group is the plain one, bit for bit; also with as many initial trajectories as the group has.
-3.  A branch has what it left in common, bit for bit: acts, tokens, rewards, columns; and goes on by itself. Outcomes
-    are those of the same actions played from the start.
-4.  What was taken over is spent once: environment steps, tokens, and nothing of it is computed by the engine again.
-5.  A tree does not depend on how many episodes are in flight, nor on where environments run; a run repeats itself.
-6.  As many trajectories as plays, in their order; a failed one is kept and fails nobody.
-7.  Limits count what was taken over.
-8.  Beam, penalty and balance do what they say.
-9.  Refusals: too many initial trajectories, a group of one, environments, sessions, programs and runners that cannot.
-10. Branches of a conversation with thousands of segments have its numbers of segments.
-11. A pause is no part of the act that it is before; what was taken over took as long as it did the first time; calls of
-    sub-agents are refused, and sessions that a branch did not come to need are closed.
+3.  A branch shares the earlier steps of its parent, bit for bit: acts, tokens, rewards, columns; then it differs. Its
+    outcome is that of the same actions played from the start.
+4.  Shared steps are spent once: environment steps and tokens; the engine computes none of them again.
+5.  A tree depends neither on how many episodes are in flight nor on where environments run; a run repeats itself.
+6.  There are as many trajectories as plays, in their order; a failed one is kept and fails no other.
+7.  Limits also count shared steps.
+8.  Beam, penalty and balance have their documented effects.
+9.  Refusals: too many initial trajectories, a group of one, environments, sessions, programs and runners that cannot
+    branch.
+10. Branches of a conversation with thousands of segments keep its numbers of segments.
+11. A pause is not part of an act's time; shared steps keep the time of the first play; calls of sub-agents are refused,
+    and sessions that a branch does not need are closed.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def grow(
     given: list[Play] | None = None,
     **settings: Any,
 ) -> tuple[list[Trajectory], RolloutContext]:
-    """The trajectories of a strategy (None: plain groups), and the rollout that it worked with."""
+    """The trajectories of a strategy (None: plain groups), and the rollout context that it used."""
     setup = on or make_setup(policy)
     setup.policies = {"main": policy}
     runner = EpisodeRunner(setup, RolloutSettings(**{"group": GROUP, "response_tokens": 6, **settings}))
@@ -180,7 +181,7 @@ def test_branches(make: Any) -> None:  # rules 3, 6
             assert (step.marks.copied or 0.0) == float(k < turn)
             shared = parent.steps[k].marks.node if k < turn else f"{branch.id}:{k}"
             assert step.marks.node == shared
-        for k in range(turn - 1):  # what the last of them earns may come later
+        for k in range(turn - 1):  # the reward of the last shared step may come later
             assert (branch.steps[k].reward, branch.steps[k].observation.text) == (
                 parent.steps[k].reward,
                 parent.steps[k].observation.text,
@@ -220,7 +221,7 @@ def test_spent_once() -> None:  # rule 4
     for t in found:
         for k, step in enumerate(t.steps):
             known = k < t.info.get("fork", 0)
-            # A branch's first prompt was read by the trajectory that it left too, if that one acted on it.
+            # A branch's first prompt was also read by its parent, if the parent acted on it.
             shared = k == t.info.get("fork", 0) and k > 0
             union[t.id] += 0 if known else (0 if shared else len(step.prompt) + (k > 0)) + len(step.action.tokens) - 1
     roots = {t.group: len(t.steps[0].prompt) for t in found}
@@ -244,7 +245,7 @@ def test_trees_do_not_depend_on_the_machine(settings: dict[str, Any]) -> None:  
 
 
 class Fragile(HopSearch):
-    """Breaks in the third turn of every third task."""
+    """Raises an error in the third turn of every third task."""
 
     def step(self, actions: Any) -> Any:
         if self._playing().turn == 2 and self._playing().seed // 2 % 3 == 0:
@@ -275,7 +276,7 @@ def test_limits(limit: dict[str, int]) -> None:  # rule 7
 
 
 def leavers(found: list[Trajectory]) -> dict[tuple[str, int], int]:
-    """How many left each trajectory at each turn."""
+    """How many branches start from each trajectory at each turn."""
     count: dict[tuple[str, int], int] = defaultdict(int)
     for t in found:
         if "parent" in t.info:
@@ -315,7 +316,7 @@ class Rigid(Policy):
 
 
 async def prying(episode: Any) -> None:
-    """Looks into sessions."""
+    """A program that calls a method of its agent's session."""
     result = await episode.reset()
     while result.observations:
         agent = episode.agents["player"]
@@ -326,7 +327,7 @@ async def prying(episode: Any) -> None:
 
 def test_refusals() -> None:  # rule 9
     policy = network()
-    with pytest.raises(RecipeError, match="9 trajectories should start at the task, and a group has 8"):
+    with pytest.raises(RecipeError, match="9 trajectories should start at the task, but a group has only 8"):
         grow(policy, Branching(initial=9))
     with pytest.raises(RecipeError, match="a group of 1 cannot be divided"):
         grow(policy, Branching(balance=1.0), given=plays(size=1))
@@ -385,7 +386,7 @@ def test_branches_of_long_conversations(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def branched(policy: Any, program: Any = play) -> tuple[list[Trajectory], list[Play]]:
-    """An episode that is left at its first pause, then the branch; both pause for a while at every answer."""
+    """An episode with one branch at its first pause, then the branch; both pause for a while at every answer."""
     left: list[Play] = []
 
     async def pause(episode: BranchingEpisode) -> None:

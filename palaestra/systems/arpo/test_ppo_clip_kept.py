@@ -1,6 +1,9 @@
-"""The clip that keeps its gradient: (1) with nothing kept it is the plain clip bit for bit; (2) a good token beyond the
-bound has the gradient of the bound, all others that of the plain clip; (3) none of the good tokens learns nothing;
-(4) refusals.
+"""The clip that keeps its gradient:
+
+1. With `keep: 0` it is the plain clip, bit for bit.
+2. A token with A > 0 beyond the bound has the gradient of the bound; all others have that of the plain clip.
+3. Every token with A > 0 has a gradient.
+4. Refusals.
 """
 
 from __future__ import annotations

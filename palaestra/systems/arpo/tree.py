@@ -1,7 +1,7 @@
-"""Trees: a group of trajectories that grows turn by turn, its branches leaving others on the way.
+"""Trees: a group of trajectories that grows turn by turn, with branches that start in the middle of others.
 
-All trajectories of a tree that go on wait for each other after each answer of their environments, so that what
-becomes of a tree does not depend on who is quicker. Different trees do not wait for each other.
+All running trajectories of a tree wait for each other after each answer of their environments, so that the tree does
+not depend on their speed. Different trees do not wait for each other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from palaestra.rollout.strategies import RolloutContext
 
 
 class Rule(Protocol):
-    """When to branch: `branching.Branching` says what these mean."""
+    """The rule for branches; `branching.Branching` describes its members."""
 
     beam: int
     balance: float | None
@@ -37,11 +37,15 @@ class Path:
     """One trajectory of a tree.
 
     Attributes:
-        play: how it is played. root: sample of the initial trajectory that it comes from.
-        task: where it is played; trajectories: what it gave, once it is over.
-        episode: while it waits after an answer; released: what it waits for.
-        measured: acts that were measured. first: their uncertainty at its first answer; None before that.
-        streak: at how many answers in a row it was left.
+        play: how it is played.
+        root: sample of the initial trajectory that it comes from.
+        task: the asyncio task that plays it.
+        trajectories: its result, once it is over.
+        episode: its episode while it waits after an answer.
+        released: the future that it waits for.
+        measured: number of acts whose uncertainty has been measured.
+        first: their uncertainty at its first answer; None before that.
+        streak: number of its latest answers in a row at which something branched off.
     """
 
     play: Play
@@ -69,11 +73,14 @@ class Tree:
     """One group.
 
     Args:
-        plays: of the group; each becomes one trajectory. rollout: where they are played. rule: when to branch.
+        plays: plays of the group; each becomes one trajectory.
+        rollout: plays the trajectories.
+        rule: decides when to branch.
 
     Attributes:
         paths: all trajectories, in the order in which they began.
-        initial: how many started at the task from the beginning; fresh: how many because all others had ended.
+        initial: how many started at the task from the beginning.
+        fresh: how many started at the task because all others had ended.
         uncertainties: (H, H − H₀) at each answer.
     """
 
@@ -105,7 +112,7 @@ class Tree:
         return [trajectory for path in self.paths for trajectory in path.trajectories]
 
     async def _probe(self) -> tuple[float, float]:
-        """Play one trajectory that nobody leaves; the uncertainty of its first act, and the mean over later ones."""
+        """Play a trajectory without branches; return the uncertainty of its first act and the mean over later acts."""
         self._closed = True
         path = self._start(self._left.popleft())
         await self._play()
@@ -116,7 +123,7 @@ class Tree:
         return first, sum(acts[1:]) / len(acts[1:]) if acts[1:] else first
 
     def _start(self, play: Play, left: Path | None = None) -> Path:
-        """Begin a trajectory: at the task, or where it leaves another one."""
+        """Start a trajectory at the task, or as a branch of another one."""
         path = Path(play, root=play.sample if left is None else left.root)
         if left is not None:
             path.measured, path.first, path.streak = left.measured, left.first, left.streak
@@ -134,13 +141,13 @@ class Tree:
         return path
 
     async def _play(self) -> None:
-        """Until all have ended: wait until everybody waits or has ended, branch, go on."""
+        """Until all have ended: wait until each one waits or has ended, branch, and let them go on."""
         while True:
             waiting = [path for path in self.paths if path.waiting]
             running = [path for path in self.paths if not path.over and not path.waiting]
             for path in self.paths:
                 if path.over and not path.trajectories and path.task is not None:
-                    path.trajectories = path.task.result()  # or what kept it from being played
+                    path.trajectories = path.task.result()  # raises the error of a task that failed
             if not waiting and not running:
                 return
             if not running:
@@ -150,9 +157,9 @@ class Tree:
             await self._moved.wait()
 
     async def _branch(self, waiting: Sequence[Path]) -> None:
-        """Look at everybody who waits, by the order of their samples, and let them go on."""
+        """Let branches start at each waiting trajectory, in the order of samples, and let the trajectories go on."""
         for path in sorted(waiting, key=lambda path: path.play.sample):
-            if not path.waiting or path.episode is None:  # its time ran out meanwhile
+            if not path.waiting or path.episode is None:  # its time ran out in the meantime
                 continue
             fault: PalaestraError | None = None
             rise = self._measure(path, path.episode)
@@ -165,7 +172,7 @@ class Tree:
             path.episode = None
 
     def _measure(self, path: Path, episode: BranchingEpisode) -> float:
-        """H − H₀ of the acts since the last answer."""
+        """Return H − H₀ for the acts since the last answer."""
         steps = episode.trajectory.steps
         now = self._rule.uncertainty(steps[path.measured :], self._rollout.setup.policies)
         path.measured = len(steps)
@@ -174,7 +181,7 @@ class Tree:
         return now - path.first
 
     async def _leave(self, path: Path, episode: BranchingEpisode, rise: float) -> None:
-        """Let new trajectories begin where this one waits."""
+        """Start new trajectories where this one waits."""
         chance = 0.0 if self._closed else self._rule.probability(rise, path.streak)
         place = (path.play.group, path.play.sample, len(episode.trajectory.steps))
         draw = np.random.default_rng(derive(self._rollout.seed, "branch", *place))

@@ -1,7 +1,4 @@
-"""Rewards for function calling: the state that the calls left behind, and the calls themselves.
-
-Knows how many fields and calls match and how many there are. Knows nothing of functions.
-"""
+"""Rewards for function calling: the final state, and the calls themselves."""
 
 from __future__ import annotations
 
@@ -27,20 +24,21 @@ PAIRS = {"state": ("state_matched", "state_total"), "calls": ("calls_matched", "
 def function_calls(
     table: StepTable, *, state: NonNegative = 0.5, calls: NonNegative = 0.5, format: NonNegative = 0.0
 ) -> dict[str, Float[Tensor, " rows"]]:
-    """Pay for fields of the state and for calls that are as they should be, at the end of a trajectory.
+    """Pay at the end of a trajectory for the fields of the final state and for the calls that match the wanted ones.
 
         R = state · state_matched / state_total + calls · calls_matched / calls_total + format · f
 
     Args:
         table: columns state_matched, state_total, calls_matched, calls_total and, for a positive `format`, format; the
             values on a trajectory's last row count.
-        state: ≥ 0. Usual: 0.5.
-        calls: ≥ 0. Higher: no way round counts as well as the intended one. Usual: 0.5.
-        format: ≥ 0, for a well-formed episode. Usual: 0 to 1.
+        state: ≥ 0, weight of matching fields. Usual: 0.5.
+        calls: ≥ 0, weight of matching calls. Higher: another way to the same state earns less than the intended calls.
+            Usual: 0.5.
+        format: ≥ 0, weight of the environment's `format`, 1 for a well-formed episode. Usual: 0 to 1.
 
     Returns: reward, in place of the environment's, and its parts state_reward, calls_reward and, for a positive
         `format`, format_reward, each float32 (rows,).
-    Raises: MissingColumn, without one of the columns; InvalidData, for a total of 0 or more matches than there are.
+    Raises: MissingColumn, without one of the columns; InvalidData, for a total of 0 or more matches than the total.
     """
     parts = {}
     for name, weight in (("state", state), ("calls", calls)):
@@ -50,7 +48,7 @@ def function_calls(
             ~((total > 0) & (matched >= 0) & (matched <= total)),
             lambda row, of=(matched, total), kind=name: f"{of[0][row]:g} of {of[1][row]:g} in `{kind}` match.",  # type: ignore[misc]
             where=WHERE,
-            remedy="Totals must be at least 1: leave tasks without a wanted state or call out.",
+            remedy="Give totals ≥ 1 and matches from 0 to the total; leave out tasks without a wanted state or call.",
         )
         parts[f"{name}_reward"] = at_the_end(table, weight * matched / total.clamp_min(1))
     if format:

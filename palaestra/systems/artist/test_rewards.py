@@ -1,4 +1,4 @@
-"""Rewards for tool use and for function calls: (1) hand-derived numbers; (2) what is out of range is refused."""
+"""Rewards for tool use and for function calls: (1) hand-derived numbers; (2) values out of range are refused."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_bad_calls() -> None:  # rule 2
 def test_bad_matches() -> None:  # rule 2
     numbers = {"state_matched": 1.0, "state_total": 1.0, "calls_matched": 1.0, "calls_total": 1.0}
     for change, message in (
-        ({"calls_total": 0.0}, r"1 of 0 in `calls` match(.|\n)*Totals must be at least 1"),
+        ({"calls_total": 0.0}, r"1 of 0 in `calls` match(.|\n)*Give totals ≥ 1"),
         ({"state_matched": 2.0}, "2 of 1 in `state` match"),
         ({"state_matched": -1.0}, "-1 of 1 in `state` match"),
     ):

@@ -1,6 +1,10 @@
-"""What must hold of `tickets`: (1) it keeps the contract of environments; (2) the expert makes the wanted calls only;
-(3) calls that cannot be made or read come back as errors and change nothing; (4) a way round leaves the right state but
-not the right calls; (5) what is told makes the reward for function calls.
+"""Rules of `tickets`:
+
+1. It keeps the contract of environments.
+2. The expert makes only the wanted calls.
+3. Calls that cannot be made or read return errors and change nothing.
+4. Another way to the wanted ticket leaves the right state but not the right calls.
+5. The numbers in `info` give the reward for function calls.
 """
 
 from __future__ import annotations

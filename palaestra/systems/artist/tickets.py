@@ -1,6 +1,6 @@
-"""Tickets: change a booking by calls of two functions, and leave everything else as it is.
+"""Tickets: an environment in which calls of two functions change a booking; everything else must stay as it is.
 
-Knows bookings, requests and calls. The world is deterministic; all that differs between tasks comes from the seed.
+The environment is deterministic; tasks differ only by their seeds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Booking = tuple[str | None, ...]  # the value of each field, in the order of FIE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A booking, what it shall become, and the calls that do it, in an order that works."""
+    """A booking, the wanted booking, and the calls that lead to it, in an order that works."""
 
     before: Booking
     wanted: Booking
@@ -44,7 +44,7 @@ class Request:
 
 @lru_cache(maxsize=4096)
 def build(changes: int, seed: int) -> Request:
-    """A random booking of which `changes` fields shall change; a field that is booked must be canceled first."""
+    """A random booking with `changes` fields to change; a field that is booked must be canceled first."""
     draw = random.Random(seed)
     before: list[str | None] = [draw.choice((None, *values)) for values in FIELDS.values()]
     wanted, calls = list(before), list[str]()
@@ -58,25 +58,25 @@ def build(changes: int, seed: int) -> Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """How far one episode is. Frozen: a snapshot is the state itself."""
+    """The state of one episode. It is frozen, so that a snapshot is the state itself."""
 
     request: Request
     booking: Booking
     seed: int
     said: str = "start."
-    failed: bool = False  # the last call
+    failed: bool = False  # whether the last call failed
     turn: int = 0
-    made: tuple[str, ...] = ()  # calls that went well
+    made: tuple[str, ...] = ()  # successful calls
     readable: bool = True
 
     @property
     def calls_matched(self) -> int:
-        """How many of the wanted calls were made."""
+        """The number of wanted calls that were made."""
         return (Counter(self.made) & Counter(self.request.calls)).total()
 
     @property
     def fields_matched(self) -> int:
-        """How many fields are as they should be."""
+        """The number of fields with the wanted value."""
         return sum(now == wanted for now, wanted in zip(self.booking, self.request.wanted, strict=True))
 
 
@@ -84,18 +84,18 @@ class State:
 class Tickets:
     """Book and cancel until the ticket is what was asked for, then say `done`.
 
-    `book seat window` fills a field that is free, `cancel seat` frees one that is not. A call that cannot be made, or
-    cannot be read, comes back as a text that begins with `error:`.
+    `book seat window` fills a free field, `cancel seat` frees a booked one. A call that cannot be made or cannot be
+    read returns a text that begins with `error:`.
 
     Args:
-        changes: fewest and most fields that shall change, 1 to 3, mixed evenly. Higher: more calls must be right.
+        changes: fewest and most fields to change, 1 to 3, in equal shares. Higher: more calls must be right.
         max_turns: turns until the episode is cut off. A request takes up to 2 · changes + 1. Usual: 9.
 
-    Reward: 1 for a ticket that is what was asked for at `done`, else 0. A step's `info` tells `tool_call`, `tool_error`
-    and `executable`, and, as they stand, `state_matched` of `state_total` fields, `calls_matched` of `calls_total`
-    wanted calls, and `format` (1 once the episode ended with `done` and all was readable).
+    Reward: 1 for the wanted ticket at `done`, else 0. A step's `info` has `tool_call`, `tool_error` and `executable`,
+        and the present values of `state_matched` of `state_total` fields, `calls_matched` of `calls_total` wanted
+        calls, and `format` (1 if the episode ended with `done` and every action could be read).
 
-    `vector` is one-hot, for each field: what it is, what it should be; and whether the last call failed.
+    `vector` is one-hot: the present and the wanted value of each field; and whether the last call failed.
     """
 
     agents: tuple[str, ...] = (AGENT,)

@@ -1,7 +1,4 @@
-"""Rewards for tool use: the answer, the format, and the share of calls that went well.
-
-Knows outcomes, and what a step tells of its call and of the episode's format. Knows nothing of tools.
-"""
+"""Rewards for tool use: the answer, the format, and the share of calls that succeeded."""
 
 from __future__ import annotations
 
@@ -26,16 +23,17 @@ WHERE = "reward: tool_use"
 def tool_use(
     table: StepTable, *, answer: NonNegative = 2.0, format: NonNegative = 1.0, tool: NonNegative = 1.0
 ) -> dict[str, Float[Tensor, " rows"]]:
-    """Pay for a right answer, for good format and for calls that went well, at the end of a trajectory.
+    """Pay at the end of a trajectory for a right answer, for good format and for calls that succeeded.
 
         R = answer · o + format · f + tool · (calls − errors) / calls        the last part is 0 without calls
 
     Args:
         table: columns outcome o, in [0, 1]; tool_call and tool_error, how many calls a step made and how many of them
             failed; format f, in [0, 1], whose value on the last row counts.
-        answer: ≥ 0, for a right answer. Usual: 2.
-        format: ≥ 0, for a well-formed episode. Usual: 1.
-        tool: ≥ 0, for calls that went well. Higher: fewer failing calls, and calls for their own sake. Usual: 1.
+        answer: ≥ 0, weight of a right answer. Usual: 2.
+        format: ≥ 0, weight of a well-formed episode. Usual: 1.
+        tool: ≥ 0, weight of the share of calls that succeeded. Higher: fewer failing calls, and more calls that are not
+            needed. Usual: 1.
 
     Returns: reward, in place of the environment's, and its parts answer_reward, format_reward and tool_reward, each
         float32 (rows,). `answer: 1, format: 0, tool: 0` is the reward `outcome`.
@@ -48,7 +46,7 @@ def tool_use(
         ~((shape >= 0) & (shape <= 1)),
         lambda row: f"`format` is {float(shape[row]):g}, not in [0, 1].",
         where=WHERE,
-        remedy="Let the environment tell `format`: 1 for a well-formed episode, else 0.",
+        remedy="Let the environment give `format`: 1 for a well-formed episode, else 0.",
     )
     share = torch.where(calls > 0, (calls - errors) / calls.clamp_min(1), 0.0)
     parts = {

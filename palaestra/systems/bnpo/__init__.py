@@ -18,7 +18,7 @@ from palaestra.errors import InvalidData, RecipeError
 from palaestra.registry import Columns, Positive, register
 
 Shape = tuple[Positive, Positive]
-SLACK = 1e-6  # what float32 sums of rewards may leave outside of their range
+SLACK = 1e-6  # tolerance for float32 sums of rewards at the ends of the range
 
 
 @register("advantage", "bnpo", reads=("outcome?",), writes=("advantage",), uses=("group",), source="arXiv 2506.02864")
@@ -32,38 +32,38 @@ def bnpo(
     floor: Positive = 0.1,
     by: Columns = ("group",),
 ) -> Float[Tensor, " rows"]:
-    """Divide what a trajectory has over its group's mean by a density that is high where groups are frequent.
+    """Divide a trajectory's result minus its group's mean by a density that is high where success rates are frequent.
 
         x_i = (R_i − minimum) / (maximum − minimum)          p = mean of x over the group
         A_i = (x_i − p) / max(f(p), floor)                   f = density of Beta(α, β)
         α = max(1, 1 + a / 3),   β = max(1, 1 + b / 3)
         a = k m,   b = k (1 − m),   k = m (1 − m) / v − 1     m, v = mean and sample variance of p over all groups
 
-    (a, b) are the moments' Beta of the rates p. Of all Beta densities Beta(1 + a/3, 1 + b/3) gives the least variance
-    of the normalized gradient for rates of that distribution. (1, 1) is Dr. GRPO, (3/2, 3/2) is GRPO times π/8 for
-    results of 0 and 1. Where nothing can be fitted (one group, or k not positive) it is (1, 1).
+    (a, b) is the Beta distribution of the rates p, fitted by moments. If the rates follow it, Beta(1 + a/3, 1 + b/3)
+    gives the least variance of the normalized gradient of all Beta densities. (1, 1) is Dr. GRPO, (3/2, 3/2) is GRPO
+    times π/8 for results of 0 and 1. Where nothing can be fitted (one group, or k not positive) it is (1, 1).
 
     Args:
         table: columns group, trajectory, reward, each (rows,), and those of `rewards`.
         minimum, maximum: range of the results.
         rewards: results that are estimated one by one, each with its own density, and averaged: "return", the sum of
             rewards; "outcome"; or a column whose sum over a trajectory is a result.
-        shape: (α, β), in place of the fitted ones.
-        floor: > 0, least density. Higher: rare rates of success count less. 1e-6 lets one success of a hard task
-            weigh a million times as much as others. Usual: 0.1.
-        by: columns that peers agree in.
+        shape: (α, β), in place of the fitted values.
+        floor: > 0, least density. Higher: groups with a rare success rate count less. With 1e-6, one success of a hard
+            task can weigh a million times as much as others. Usual: 0.1.
+        by: columns whose equal values make trajectories peers.
 
-    Returns: float32 (rows,); 0 for a trajectory that is alone in its group, which tells nothing of the rates either.
+    Returns: float32 (rows,); 0 for a trajectory that is alone in its group, which is also left out of the fit.
     Raises: RecipeError, for an empty range or no result; InvalidData, for a result outside the range, or if no group
         has two trajectories; MissingColumn.
-    Differs from the authors' code: a floor of 0.1, not 1e-6; lone trajectories leave the fit alone, theirs count as
-        a rate of 0; rates that are all equal give (1, 1), theirs a division by zero.
+    Differs from the authors' code: the floor is 0.1, not 1e-6; lone trajectories are left out of the fit, theirs count
+        as a rate of 0; if all rates are equal it is (1, 1), theirs divides by zero.
     """
     if minimum >= maximum or not rewards:
         raise RecipeError(
             where="advantage: bnpo",
-            what=f"the results' range is {minimum:g} to {maximum:g}." if rewards else "`rewards` names no result.",
-            remedy="Give `minimum` below `maximum`: the worst and the best result." if rewards else "Usual: [return].",
+            what=f"the range of results, {minimum:g} to {maximum:g}, is empty." if rewards else "`rewards` is empty.",
+            remedy="Set `minimum` below `maximum`: the worst and the best result." if rewards else "Usual: [return].",
         )
     total = torch.zeros(len(table), dtype=torch.float64)
     for name in rewards:
@@ -86,7 +86,7 @@ def _one(result: Tensor, table: StepTable, *, shape: Shape | None, floor: float,
 
 
 def _result(table: StepTable, name: str) -> Float[Tensor, " rows"]:
-    """One number a trajectory, on each of its rows."""
+    """One number per trajectory, on each of its rows."""
     if name == "return":
         return total_return(table)
     if name == "outcome":
@@ -97,7 +97,7 @@ def _result(table: StepTable, name: str) -> Float[Tensor, " rows"]:
 
 
 def _members(result: Tensor, key: Key, table: StepTable) -> tuple[Key, Tensor]:
-    """Trajectories in their sets, each once, and their results; those without a row that weighs do not count."""
+    """The trajectories of each group, each once, and their results; those whose rows all have weight 0 do not count."""
     pair = key & table.key("trajectory")
     sets = torch.zeros(pair.size, dtype=torch.int64).index_copy_(0, pair.codes, key.codes)
     counts = Key(pair.codes, pair.size, (), (table.row_weight > 0).double())
@@ -106,7 +106,7 @@ def _members(result: Tensor, key: Key, table: StepTable) -> tuple[Key, Tensor]:
 
 
 def _shape(rate: Float[Tensor, " groups"]) -> tuple[float, float]:
-    """(α, β) by the moments of the rates; (1, 1) where there are none to speak of."""
+    """(α, β) by the moments of the rates; (1, 1) where they cannot be fitted."""
     if len(rate) < 2:
         return 1.0, 1.0
     mean, variance = float(rate.mean()), float(rate.var(correction=1))
@@ -133,6 +133,6 @@ def _refuse_outside(name: str, result: Tensor, counts: Bool[Tensor, " rows"], mi
         found = float(result[row]) * (maximum - minimum) + minimum
         raise InvalidData(
             where=f"advantage: bnpo, `{name}`, row {row}",
-            what=f"a result is {found:g}, outside of {minimum:g} to {maximum:g}: its rate of success is no rate.",
+            what=f"a result is {found:g}, outside {minimum:g} to {maximum:g}, so that its group has no success rate.",
             remedy="Set `minimum` and `maximum` to the worst and the best result of a trajectory.",
         )

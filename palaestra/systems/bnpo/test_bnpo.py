@@ -2,11 +2,11 @@
 
 1. With the shape (1, 1) it is Dr. GRPO, bit for bit; with (3/2, 3/2) it is GRPO times π/8 where results are 0 or 1.
 2. The fitted shape has the least variance of the normalized gradient, at every phase of a run.
-3. One group, rates that are all equal, or rates too far apart for any Beta give (1, 1); so does a batch of extremes.
-4. Groups of one outcome get 0, whatever the density; a rare success is held by the floor.
-5. A trajectory alone in its group gets 0 and does not move the fit; padding does neither.
-6. Several results are estimated one by one and averaged; `outcome` counts once, a column is summed up.
-7. Empty ranges, results outside of them, and results that are missing are refused.
+3. One group, equal rates, or rates that no Beta distribution can have give (1, 1); so does a batch of extremes.
+4. Groups of one outcome get 0, whatever the density; the floor bounds the advantage of a rare success.
+5. A trajectory alone in its group gets 0 and does not change the fit; neither does padding.
+6. Several results are estimated one by one and averaged; `outcome` counts once, other columns are summed.
+7. Empty ranges, results outside the range, and missing results are refused.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def test_2_least_variance(a: float, b: float) -> None:
 
 
 def test_2_the_shape_is_fitted_to_the_batch() -> None:
-    """Rates of Beta(2, 5), told by graded results, give α = 1 + 2/3 and β = 1 + 5/3."""
+    """Rates of Beta(2, 5), given by graded results, give α = 1 + 2/3 and β = 1 + 5/3."""
     draw = torch.rand(4000, 6, generator=torch.Generator().manual_seed(0))
     rates = draw.sort(1).values[:, 1].double()  # the second smallest of six uniform numbers is Beta(2, 5)
     inside = rates[(rates > 0.05) & (rates < 0.9)]
@@ -125,11 +125,11 @@ def test_6_several_results() -> None:
 
 def test_7_refusals() -> None:
     table = groups(*MIXED)
-    with pytest.raises(RecipeError, match="range is 1 to 1"):
+    with pytest.raises(RecipeError, match="1 to 1, is empty"):
         bnpo(table, minimum=1.0)
-    with pytest.raises(RecipeError, match="names no result"):
+    with pytest.raises(RecipeError, match="`rewards` is empty"):
         bnpo(table, rewards=())
-    with pytest.raises(InvalidData, match="a result is 2, outside of 0 to 1: its rate of success is no rate") as caught:
+    with pytest.raises(InvalidData, match="a result is 2, outside 0 to 1, so that its group has no") as caught:
         bnpo(groups([0, 1], [2, 0]))
     assert "`return`, row 2" in caught.value.where
     with pytest.raises(InvalidData, match="a result is nan"):

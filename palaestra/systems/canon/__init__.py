@@ -41,12 +41,12 @@ Steps = Annotated[int, pydantic.Field(ge=0)]
     clashes=(
         Clash(
             other=PartPattern(slot="advantage", names=("whiten",)),
-            why="Dividing by a deviation undoes what the two halves of a group differ in.",
-            ways="Leave `whiten` out; for a scale, set the learning rate.",
+            why="Dividing by a deviation removes the difference between the two halves of a group.",
+            ways="Leave `whiten` out; to change the scale, set the learning rate.",
         ),
         Clash(
             other=PartPattern(slot="advantage", options={"scale": ("std",)}),
-            why="Dividing by a deviation undoes what the two halves of a group differ in.",
+            why="Dividing by a deviation removes the difference between the two halves of a group.",
             ways="Set `scale: none`.",
         ),
     ),
@@ -74,27 +74,27 @@ def canon(
         inside:  R_i − mean return of its own half
         A_i = mu · across + (1 − mu) · inside
 
-    Which half is better is found out, not decided: if long trajectories succeed more often, they get more. For an
-    even group, mu ½ and alpha 1 this is Dr. GRPO. Do not divide by a deviation; the authors' division by the largest
-    length is the aggregation `constant-length`.
+    The results decide which half is better: if long trajectories succeed more often, they get more. For an even group,
+    mu ½ and alpha 1 this is Dr. GRPO. Do not divide by a deviation; the authors' division by the largest length is the
+    aggregation `constant-length`.
 
     Args:
         table: columns group, trajectory, reward (rows,); row_entropy or outcome (rows,) where they are read.
-        metric: x of a trajectory. "entropy": mean of its tokens' entropies. "length": its number of tokens, of steps
-            where a step is one token. "random": one draw a
-            trajectory, from the iteration's seed, as a control.
-        alpha: in [0, 1], a discount against high-entropy peers' or for long results. Lower: less entropy is paid
-            for, or shorter ones are. 1 takes no side. Usual: 1; 0.9 to shorten.
-        mu: in [0, 1], weight of the comparison across, or its start. Higher: the better half as a whole gets more.
-            Usual: 0.5.
+        metric: x of a trajectory. "entropy": mean of its tokens' entropies. "length": its number of tokens, or of steps
+            where a step is one token. "random": one draw per trajectory from the iteration's seed, as a control.
+        alpha: in [0, 1], a factor that favors high entropy or short responses. Lower: favors them more. 1 favors
+            neither half. Usual: 1; 0.9 to shorten.
+        mu: in [0, 1], weight of the comparison across halves. Higher: the better half as a whole gets more. Usual: 0.5.
         schedule: "fixed": mu. "accuracy": the mean outcome of the batch; "failure": 1 − that. "falling", "rising": a
-            cosine from `high` to `low`, or back, that restarts; `mu` is not read.
+            cosine from `high` to `low`, or back, that restarts. Only "fixed" reads `mu`.
         low, high: range of the cosine, in [0, 1].
-        steps, warmup, cycles: the cosine's iterations, its linear way from `low` to `high` before the first cycle
-            ("rising": from `high` to `low`), and how often it runs in what is left; then it stays at its end.
-        by: columns that peers agree in.
+        steps: iterations of the whole schedule; afterwards the weight stays at its last value.
+        warmup: iterations before the first cycle, in which the weight moves linearly from `low` to `high` ("rising":
+            from `high` to `low`).
+        cycles: how often the cosine runs in the iterations between `warmup` and `steps`.
+        by: columns whose equal values make trajectories peers.
 
-    Ties of x go by the names of trajectories, shorter names first. A trajectory alone in its group gets 0.
+    Ties of x are ordered by the names of trajectories, shorter names first. A trajectory alone in its group gets 0.
 
     Returns: float32 (rows,), the same number on each row of a trajectory; 0 on padding.
     Metrics: canon/mu, the weight of this iteration.
@@ -131,7 +131,7 @@ def _credit(
         raise InvalidData(
             where="advantage: canon",
             what="no group has two trajectories, so there are no halves to compare.",
-            remedy="Sample at least 2 trajectories a task (`rollout.group`).",
+            remedy="Sample at least 2 trajectories per task (`rollout.group`).",
         )
     credit = torch.where(size[group] > 1, credit, 0.0)[pair.codes]
     return torch.where(table.row_weight > 0, credit, 0.0).float()
@@ -151,17 +151,17 @@ def cosine(number: int, *, low: float, high: float, steps: int, warmup: int, cyc
 def _halves(
     table: StepTable, counts: Key, groups: Key, *, metric: Metric, seed: int
 ) -> tuple[Int[Tensor, " n"], Float[Tensor, " g"]]:
-    """0 or 1 of each trajectory, and the number of trajectories of each group."""
+    """The half of each trajectory, 0 (low) or 1 (high), and the number of trajectories of each group."""
     size = segment_count(by=groups)
     order = torch.argsort(_metric(table, counts, metric, seed)[(named := _by_name(table, counts))], stable=True)
     place = torch.empty_like(order).index_copy_(0, named[order], torch.arange(len(order)))
     absent = groups.weights == 0
-    rank = segment_rank(torch.where(absent, len(place), place), by=groups)  # those that do not count come last
+    rank = segment_rank(torch.where(absent, len(place), place), by=groups)  # trajectories that do not count come last
     return (rank >= (size // 2)[groups.codes]).long(), size
 
 
 def _metric(table: StepTable, counts: Key, metric: Metric, seed: int) -> Float[Tensor, " n"]:
-    """x of each trajectory, rounded so that the order of sums decides nothing."""
+    """x of each trajectory, rounded so that the order of summation cannot decide a tie."""
     tokens = segment_sum(table["token_count"], by=counts)
     if metric == "length":
         return tokens
@@ -173,7 +173,7 @@ def _metric(table: StepTable, counts: Key, metric: Metric, seed: int) -> Float[T
 
 
 def _by_name(table: StepTable, counts: Key) -> Int[Tensor, " n"]:
-    """Trajectories in the order of their names, shorter names first: no order of rows, no arrival decides."""
+    """Indices of trajectories sorted by name, shorter names first, so that the order of rows has no influence."""
     names = [str(label) for label in table.labels("trajectory")]
     ranked = torch.tensor(sorted(range(len(names)), key=lambda code: (len(names[code]), names[code])))
     rank = torch.empty_like(ranked).index_copy_(0, ranked, torch.arange(len(names)))
@@ -182,7 +182,7 @@ def _by_name(table: StepTable, counts: Key) -> Int[Tensor, " n"]:
 
 
 def _accuracy(table: StepTable) -> float:
-    """Mean outcome of the trajectories, each once."""
+    """Mean outcome of the trajectories, each counted once."""
     whole = table.key("trajectory")
     counts = Key(whole.codes, whole.size, (), (table.row_weight > 0).double())
     present = segment_count(by=counts) > 0
@@ -190,8 +190,8 @@ def _accuracy(table: StepTable) -> float:
     if not bool(((found >= 0) & (found <= 1)).all()):
         raise InvalidData(
             where="advantage: canon",
-            what="an outcome is missing or outside of [0, 1], so that its mean is no accuracy.",
-            remedy="Let the environment tell `success`, or use `schedule: fixed`.",
+            what="an outcome is missing or outside [0, 1], so that the mean outcome is not an accuracy.",
+            remedy="Let the environment give `success`, or use `schedule: fixed`.",
         )
     return float(found.mean()) if len(found) else 0.0
 
@@ -200,13 +200,13 @@ def _refuse_options(*, metric: str, alpha: float, low: float, high: float, room:
     if metric == "random" and alpha != 1:
         raise RecipeError(
             where="advantage: canon",
-            what=f"`alpha: {alpha:g}` takes a side, and random halves have none.",
-            remedy="Leave `alpha` out.",
+            what=f"`alpha: {alpha:g}` favors one half, but random halves do not differ.",
+            remedy="Remove `alpha`, or choose another `metric`.",
         )
     if room < cycles or low > high:
         fault = f"{room} iterations after the warm-up" if room < cycles else f"a range of {low:g} to {high:g}"
         raise RecipeError(
             where="advantage: canon",
             what=f"a cosine of {cycles} cycles has {fault}.",
-            remedy="Give `steps` above `warmup` by at least one iteration a cycle, and `low` not above `high`.",
+            remedy="Set `steps` to at least `warmup` + `cycles`, and `low` to at most `high`.",
         )

@@ -2,14 +2,13 @@
 
 1. For groups of even size, mu ½ and alpha 1 it is Dr. GRPO, bit for bit, whatever the metric.
 2. It keeps the contract of estimators, for each metric and schedule.
-3. For groups of even size and alpha 1 the sum over a group is 0; for odd ones the high half has one more.
-4. Ties go by the names of trajectories, not by the order of rows.
+3. For groups of even size and alpha 1 the sum over a group is 0; in odd groups the high half has one more trajectory.
+4. Ties are ordered by the names of trajectories, not by the order of rows.
 5. A trajectory alone gets 0; padding belongs to no half.
 6. mu: by accuracy, by failures, and on a cosine that restarts; it is logged.
-7. Where the low-entropy half succeeds more often, it gets more than its own results say, and the other way round.
+7. If the low-entropy half succeeds more often, it gets more than its own results alone give, and the other way round.
 8. alpha below 1 shortens: of two equal halves the shorter one gets more.
-9. Random halves depend on the iteration's seed and trajectories, not on the order of rows, nor on how many rows a
-   trajectory has.
+9. Random halves depend on the iteration's seed and the trajectories, not on the order or the number of their rows.
 10. Missing metrics, wrong options and groups without peers are refused.
 """
 
@@ -117,7 +116,7 @@ def test_6_accuracy_is_the_weight() -> None:
         iteration = at()
         assert torch.equal(canon_part(table, iteration, schedule=schedule), canon(table, mu=mu))
         assert iteration.metrics == {"canon/mu": mu}
-    with pytest.raises(InvalidData, match="its mean is no accuracy"):
+    with pytest.raises(InvalidData, match="the mean outcome is not an accuracy"):
         canon(table.replace(outcome=[1.0, float("nan"), 0.0, 0.0]), schedule="accuracy")
 
 
@@ -166,7 +165,7 @@ def test_9_a_long_trajectory_is_drawn_once() -> None:
     seeds = range(2000)
     rows = ["long"] * 8 + ["one", "two"]
     table = answers([0.0] * 7 + [1.0, 0.0, 0.0], [0.0] * 10, trajectory=rows, turn=[*range(8), 0, 0])
-    # The low half of three is one trajectory. With the 1 against both, each of the others gets −1; else −1 or −½.
+    # The low half of three is one trajectory. If it is "long", the others get −1 each; else they get −½ and 0.
     alone = [canon_part(table, at(seed=seed), metric="random", mu=1.0)[-2:].tolist() == [-1.0, -1.0] for seed in seeds]
     assert sum(alone) / len(seeds) == pytest.approx(1 / 3, abs=0.04)
     pair = table.take(torch.arange(9))
@@ -187,7 +186,7 @@ def test_10_refusals() -> None:
     for wrong in ({"mu": 1.5}, {"mu": -0.1}, {"alpha": 1.1}, {"metric": "mood"}, {"low": 2}):
         with pytest.raises(RecipeError, match=next(iter(wrong))):
             canon(table, **wrong)
-    with pytest.raises(RecipeError, match="random halves have none"):
+    with pytest.raises(RecipeError, match="random halves do not differ"):
         canon(table, metric="random", alpha=0.9)
     with pytest.raises(RecipeError, match="2 iterations after the warm-up"):
         canon(table, steps=32)

@@ -21,7 +21,7 @@ from palaestra.errors import InvalidData
 from palaestra.registry import NonNegative, register
 
 High = Annotated[float, pydantic.Field(gt=-1)]
-LARGEST = 20.0  # of a log-ratio's size: exp(20) is far beyond any bound and still finite
+LARGEST = 20.0  # bound of |log-ratio|: exp(20) is far beyond any clip and still finite
 
 
 @register(
@@ -33,22 +33,23 @@ LARGEST = 20.0  # of a log-ratio's size: exp(20) is far beyond any bound and sti
 def cispo(
     batch: TokenBatch, *, high: High = 2.0, low: NonNegative | None = None
 ) -> tuple[Float[Tensor, " tokens"], dict[str, Tensor]]:
-    """−w A logprob per token, w the ratio to the old policy, clipped and without gradient.
+    """−w A logprob per token, with w the ratio to the old policy, clipped and without gradient.
 
         w_u = stop( clip(ρ_u, 1 − low, 1 + high) )          ρ_u = exp(logprob_u − logprob_old_u)
 
-    REINFORCE with a truncated importance weight which is renewed at every update: at ρ = 1 it is `reinforce`. Where
-    the clipped surrogate stops, as on a rare token that has become likelier, this one goes on with a bounded weight.
+    This is REINFORCE with a truncated importance weight that is computed again at every update; at ρ = 1 it is
+    `reinforce`. Where the clipped surrogate has no gradient, as on a rare token that has become more likely, this loss
+    keeps one with a bounded weight.
 
     Args:
         batch: columns advantage, logprob, logprob_old, weight, each (tokens,).
-        high: > −1. Higher: less bias, more variance from tokens that became likelier. Usual: 0.2–7; it takes the
-            place of a clip range and is searched for.
-        low: ≥ 0; from 1 on it bounds nothing. Lower: tokens that became rare keep pulling. None: no lower bound, as
-            published.
+        high: > −1. Higher: less bias, more variance from tokens that became more likely. Usual: 0.2–7; tune it, it
+            replaces the clip range.
+        low: ≥ 0; values from 1 on set no bound. Lower: tokens that became rare keep a larger weight. None: no lower
+            bound, as published.
 
-    Returns: loss (tokens,) and, per token, policy/clip_fraction (tokens without gradient: none), policy/weight_clipped
-        (tokens with a bounded weight), policy/surrogate (−w A; the loss itself compares with no other loss),
+    Returns: loss (tokens,) and, per token, policy/clip_fraction (tokens without gradient), policy/weight_clipped
+        (tokens whose weight is clipped), policy/surrogate (−w A; the loss itself cannot be compared with other losses),
         policy/kl (k3 to the old policy) and policy/ratio.
     Raises: InvalidData, for a log-probability that is not finite.
     """
@@ -60,7 +61,7 @@ def cispo(
             where="loss: cispo",
             what=f"{int((~difference.isfinite()).sum())} of {int(counts.sum())} tokens have a log-probability that is "
             "not finite.",
-            remedy="Look at what sampled them: a masked or impossible token has none.",
+            remedy="Check the sampler: a masked or impossible token has no finite log-probability.",
         )
     ratio = torch.exp(difference.clamp(-LARGEST, LARGEST))
     weight = ratio.clamp(min=None if low is None else 1 - low, max=1 + high)

@@ -1,6 +1,10 @@
-"""CISPO: (1) at ratio 1 it is REINFORCE, bit for bit; (2) the gradient is exactly −w A, none flows through w; (3) no
-token loses it, also where the clipped surrogate stops, such as a rare token that became likelier; (4) the weight is
-bounded above, and below only if asked; (5) bad input is refused.
+"""CISPO:
+
+1. At ratio 1 it is REINFORCE, bit for bit.
+2. The gradient is exactly −w A; none flows through w.
+3. Every token keeps its gradient, also where the clipped surrogate has none, as on a rare token that became likelier.
+4. The weight is bounded above, and below only if `low` is set.
+5. Bad input is refused.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Discussion: agents answer a question, find fault with the answers and score them; nobody is told the truth.
+"""The team program of CoMAS: agents answer a question, criticize the answers and score them, without the truth.
 
-Knows episodes, texts and who is dealt which work. Knows no policy and no reward: `interaction` pays for the scores.
+`interaction.py` turns the scores into rewards.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ SOLVE, EARLIER = "{question}{earlier}", " ; {solution} {evaluation}"
 EVALUATE, SCORE = "{question} = {solution} ?", "{question} = {solution} {evaluation} !"
 ASKED_BY = {SOLVER: ("solve", SOLVE), EVALUATOR: ("evaluate", EVALUATE), SCORER: ("score", SCORE)}  # option, default
 ROUNDS, REFERENCES = 2, 2
-Speak = Callable[["Told", str, str, str], Awaitable[str]]  # (discussion, who, as what, what is read) → what is said
+Speak = Callable[["Told", str, str, str], Awaitable[str]]  # (discussion, agent, role, prompt) → answer
 
 
 @dataclass(slots=True, kw_only=True)
 class Told:
-    """One discussion: a solution and what was said of it. `right` is for reports and demonstrations alone."""
+    """One discussion: a solution, its evaluation and its score. `right` is for reports and demonstrations only."""
 
     question: str
     number: int
@@ -46,7 +46,7 @@ class Told:
     score: int = 0  # 0: unreadable
 
     def fill(self, template: str, earlier: str = "") -> str:
-        """The template with question, solution, evaluation and earlier discussions in their places."""
+        """Fill the template with the question, the solution, the evaluation and earlier discussions."""
         values = {"question": self.question, "solution": self.solution, "evaluation": self.evaluation}
         return re.sub(r"\{(\w+)\}", lambda place: {**values, "earlier": earlier}.get(place[1], place[0]), template)
 
@@ -54,14 +54,14 @@ class Told:
 def _holding(*names: str) -> Any:
     def check(template: str) -> str:
         if missing := [name for name in names if f"{{{name}}}" not in template]:
-            raise ValueError(f"it does not hold {{{'}, {'.join(missing)}}}")
+            raise ValueError(f"it lacks {{{'}, {'.join(missing)}}}")
         return template
 
     return pydantic.AfterValidator(check)
 
 
 def score_of(text: str) -> int | None:
-    """1, 2 or 3, alone or between <score> and </score>; None for anything else.
+    """The score 1, 2 or 3, alone or between <score> and </score>; None for any other text.
 
     >>> score_of("good. <score> 2 </score>"), score_of("4")
     (2, None)
@@ -72,7 +72,7 @@ def score_of(text: str) -> int | None:
 
 
 def dealt(names: Sequence[str], count: int, draw: np.random.Generator) -> list[str]:
-    """Who works on which of `count` discussions: shuffled, and nobody twice before everybody once."""
+    """Names for `count` discussions in random order; no name comes twice before every name came once."""
     found: list[str] = []
     while len(found) < count:
         found += [names[place] for place in draw.permutation(len(names))]
@@ -80,20 +80,20 @@ def dealt(names: Sequence[str], count: int, draw: np.random.Generator) -> list[s
 
 
 def _telling(program: Any) -> Any:
-    program.provides = frozenset({"stratum", "discussion", "score"})  # columns that tables have with it
+    program.provides = frozenset({"stratum", "discussion", "score"})  # columns that this program adds to tables
     return program
 
 
 def agents(options: Mapping[str, Any]) -> list[str]:
-    """agent_1, agent_2 …, as many as the options say."""
+    """The names agent_1, agent_2 …, as many as the options ask for."""
     return [f"agent_{number + 1}" for number in range(int(options.get("agents", 4)))]
 
 
 async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
-    """As `discussion` has it, by the environment's expert; judges are wrong with probability `noise`, and learn that.
+    """Demonstrate `discussion` with the environment's expert; judges are wrong with probability `noise`.
 
-    Solutions are as good as the expert, so that one that slips leaves the solvers something to learn. Wording and
-    rounds are those of the recipe; how many earlier discussions are read is drawn.
+    Solutions are the expert's; an expert that makes mistakes leaves the solvers something to learn. Templates and
+    rounds are those of the recipe; the number of earlier discussions in a prompt is drawn.
     """
     names = roles_of(episode.setup.program) or agents({})
     wording = {duty: option_of(episode, key, template) for duty, (key, template) in ASKED_BY.items()}
@@ -128,28 +128,31 @@ async def discussion(
     evaluate: Annotated[str, _holding("question", "solution")] = EVALUATE,
     score: Annotated[str, _holding("question", "solution", "evaluation")] = SCORE,
 ) -> None:
-    """In each round every agent solves the question, and each solution is evaluated by one agent and scored by another.
+    """In each round every agent solves the question; one agent evaluates each solution and another one scores it.
 
-    For environments of one agent and one act. Evaluators, and after a second shuffle scorers, are dealt so that all
-    work alike; an agent may judge its own solution. From the second round on solvers read discussions of the round
-    before, drawn without replacement.
+    For environments with one agent that acts once. Evaluators, and after a second shuffle scorers, are assigned so that
+    all do the same amount of work; an agent may judge its own solution. From the second round on solvers read
+    discussions of the round before, drawn without replacement.
 
     Args:
-        agents: `agent_1`, `agent_2` …; which policy plays each is said by `agents` of the recipe. Usual: 4.
-        rounds: Higher: solvers see more of each other, and episodes cost more. Usual: 2.
-        references: earlier discussions that a solver reads, at most. Higher: longer prompts. Usual: 2.
-        solve, evaluate, score: what each work is asked by, with {question}, {solution}, {evaluation} and {earlier}.
-        earlier: how one earlier discussion is told.
+        agents: number of agents, named `agent_1`, `agent_2` …; the section `agents` of the recipe gives each its
+            policy. Usual: 4.
+        rounds: number of rounds. Higher: solvers read more of each other, and episodes cost more. Usual: 2.
+        references: largest number of earlier discussions that a solver reads. Higher: longer prompts. Usual: 2.
+        solve, evaluate, score: templates of the prompts for the three roles, with {question}, {solution}, {evaluation}
+            and {earlier}.
+        earlier: template of one earlier discussion in a solver's prompt.
 
-    A score is 1 (a fatal fault), 2 (small faults) or 3 (none), alone or in <score> … </score>; else the act is
-    `invalid`. Rows tell `stratum` (solver, evaluator or scorer), `discussion` and, of scorers, `score` (0: unreadable).
+    A score is 1 (a fatal fault), 2 (small faults) or 3 (no faults), alone or in <score> … </score>; otherwise the act
+    is `invalid`. Rows have `stratum` (solver, evaluator or scorer), `discussion` and, for scorers, `score` (0:
+    unreadable).
 
-    What the environment pays for a solution is taken back at once, so that nobody learns from it. `info` tells, of the
-    last round: `accuracy`, `majority` (whether a most frequent solution is right), `judged` (scores of 3 for right and
-    less for wrong solutions, as a share of all rounds). The outcome is that of one of the last solutions, drawn by the
-    play's seed.
+    The environment's reward for a solution is subtracted at once, so that no agent learns from it. `info` has, for the
+    last round: `accuracy`, `majority` (whether a most frequent solution is right) and, over all rounds, `judged` (the
+    share of scores that are 3 for a right solution or less for a wrong one). The outcome is that of one of the last
+    solutions, drawn with the play's seed.
 
-    Raises: ContractError, in an environment of several agents or acts.
+    Raises: ContractError, in an environment with several agents or acts.
     """
     wording = {SOLVER: solve, EVALUATOR: evaluate, SCORER: score}
 
@@ -175,7 +178,7 @@ async def _discuss(
     wording: Mapping[str, str],
     earlier: str,
 ) -> None:
-    """Rounds of solving, evaluating and scoring, whoever `speak` lets speak."""
+    """Run the rounds of solving, evaluating and scoring; `speak` gives each text."""
 
     async def work(told: Told, name: str, duty: str, read: str = "") -> str:
         said = await speak(told, name, duty, told.fill(wording[duty], read))
@@ -208,7 +211,7 @@ async def _discuss(
 
 
 def _report(episode: Episode, past: Sequence[Told], last: Sequence[Told]) -> None:
-    """What the discussion came to, for logs: the truth is known here and nowhere else."""
+    """Write the results of the discussions to `info`, for logs; only this function uses the truth."""
     often = Counter(told.solution for told in last)
     found = {
         "success": last[derive(episode.play.seed, "outcome") % len(last)].right,
@@ -220,7 +223,7 @@ def _report(episode: Episode, past: Sequence[Told], last: Sequence[Told]) -> Non
 
 
 async def _right(episode: Episode, name: str, solution: str) -> bool:
-    """Whether the environment takes a solution for right. What it pays is taken back: nobody may learn from it."""
+    """Whether a solution is right. The environment's reward is subtracted, so that no agent learns from it."""
     result = await episode.step({name: Action(text=solution, value=solution)})
     if result.observations:
         raise _unfit(episode, "its episodes go on after the first act")
@@ -231,7 +234,7 @@ async def _right(episode: Episode, name: str, solution: str) -> bool:
 
 
 def _question(episode: Episode, result: StepResult) -> str:
-    """What the task's only agent is shown."""
+    """The observation of the task's only agent."""
     if len(episode.names) != 1:
         raise _unfit(episode, f"it has {len(episode.names)} agents")
     return result.observations[episode.names[0]].text or ""
@@ -240,6 +243,6 @@ def _question(episode: Episode, result: StepResult) -> str:
 def _unfit(episode: Episode, why: str) -> ContractError:
     return ContractError(
         where=f"program discussion, environment {episode.setup.environment_name}",
-        what=f"{why}; here several answers to one question are judged.",
-        remedy="Take an environment with one agent that acts once, such as sums.",
+        what=f"{why}; this program judges several answers to one question.",
+        remedy="Use an environment with one agent that acts once, such as sums.",
     )

@@ -1,7 +1,4 @@
-"""Interaction rewards: what one agent says of another's solution pays both, in opposite ways.
-
-Knows the discussions of a table, who solved, evaluated and scored in each, and the scores. Knows no right answer.
-"""
+"""Interaction rewards: the score of a solution pays the solver, and one minus the score pays the evaluator."""
 
 from __future__ import annotations
 
@@ -30,28 +27,29 @@ WHERE = "reward: interaction"
 def interaction(
     table: StepTable, *, scores: Literal["scorer", "random"] = "scorer", seed: int = 0
 ) -> Float[Tensor, " rows"]:
-    """The score of a discussion becomes the solver's reward and, against it, the evaluator's.
+    """Turn the score of a discussion into opposite rewards of its solver and its evaluator.
 
         s in {1, 2, 3}:    q = (s − 1) / 2;    solver q,    evaluator 1 − q,    scorer 0
         s unreadable:                          solver 0,    evaluator 0,        scorer −1
 
-    Solver and evaluator play for a sum of 1; the scorer is only taught to be readable.
+    The rewards of solver and evaluator sum to 1; the scorer is only punished for an unreadable score.
 
     Args:
-        table: columns trajectory, discussion, stratum ("solver", "evaluator" or "scorer") and score (0: unreadable; it
-            counts in rows of scorers), each (rows,).
-        scores: "random" draws readable scores anew for each discussion, whatever the scorer says: a control.
-        seed: of those draws.
+        table: columns trajectory, discussion, stratum ("solver", "evaluator" or "scorer") and score (0: unreadable;
+            read on rows of scorers only), each (rows,).
+        scores: "scorer" uses the scores of the table; "random" draws a readable score for each discussion, as a
+            control.
+        seed: seed of the random scores.
 
-    Returns: float32 (rows,). Nothing else of the table is read, outcomes least of all.
-    Raises: InvalidData, for a score that is none, a discussion without exactly one solver, evaluator and scorer, or
-        rewards that somebody paid already: a program that lets the environment's judgment into the training.
+    Returns: float32 (rows,). No other column is read, in particular no outcome.
+    Raises: InvalidData, for a score other than 0 to 3, a discussion without exactly one solver, evaluator and scorer,
+        or rows that have a reward already: a program that lets the environment's judgment into the training.
     """
     if bool((table["reward"] != 0).any()):
         raise InvalidData(
             where=WHERE,
-            what=f"{int((table['reward'] != 0).sum())} rows have a reward already, from what knows the right answer.",
-            remedy="Take back what the environment pays, as the program `discussion` does, and leave out other rewards "
+            what=f"{int((table['reward'] != 0).sum())} rows have a reward already, which may come from the truth.",
+            remedy="Subtract the environment's reward, as the program `discussion` does, and remove the reward parts "
             "before this one.",
         )
     names = table.labels("stratum")
@@ -60,10 +58,18 @@ def interaction(
     for one, rows in zip(DUTIES, duty, strict=True):
         count = torch.zeros(talks.size).index_add_(0, talks.codes, rows.float())
         if bool((count != 1).any()):
-            raise InvalidData(where=WHERE, what=f"{int((count != 1).sum())} discussions do not have one {one}.")
+            raise InvalidData(
+                where=WHERE,
+                what=f"{int((count != 1).sum())} discussions do not have exactly one {one}.",
+                remedy="Give each discussion of a trajectory one row per `stratum`, as the program `discussion` does.",
+            )
     said = torch.where(duty[2], table["score"].double(), 0.0)
     if bool(((said != said.round()) | (said < 0) | (said > 3)).any()):
-        raise InvalidData(where=WHERE, what="a score is none of 1, 2, 3 and 0, which is for unreadable ones.")
+        raise InvalidData(
+            where=WHERE,
+            what="a score is not 0 (unreadable), 1, 2 or 3.",
+            remedy="Let the program give one of these as `score` of the scorer's row.",
+        )
     score = torch.zeros(talks.size, dtype=torch.float64).index_add_(0, talks.codes, said)
     if scores == "random":
         score = _drawn(table, talks.codes, talks.size, seed).double()
@@ -73,7 +79,7 @@ def interaction(
 
 
 def _drawn(table: StepTable, codes: Tensor, size: int, seed: int) -> Tensor:
-    """A score for each discussion that depends on nothing but its name."""
+    """A random score for each discussion that depends only on the seed and the discussion's name."""
     labels, found = table.labels("trajectory"), np.zeros(size, np.int64)
     for code, trajectory, number in zip(
         codes.tolist(), table["trajectory"].tolist(), table["discussion"].tolist(), strict=True

@@ -1,14 +1,14 @@
-"""Discussions and what they pay. Each rule is pinned by a test that names it.
+"""Discussions and their rewards. Each rule is pinned by a test that names it.
 
-1. Every agent solves, evaluates and scores equally often, by the play's seed alone; its rows say what it did.
-2. Evaluators read question and solution, scorers the evaluation too; later solvers read earlier discussions.
+1. Every agent solves, evaluates and scores equally often, decided by the play's seed alone; its rows name its role.
+2. Evaluators read question and solution, scorers also the evaluation; later solvers read earlier discussions.
 3. Scores are 1, 2 or 3; anything else is invalid and counts as unreadable.
 4. Rewards by numbers: solver and evaluator share 1, the scorer is paid for form alone.
-5. Rewards do not change when outcomes do; what the environment pays is taken back, and paid rows are refused.
-6. Discussions without a role, scores that are none and templates without their places are refused.
-7. Random scores depend on nothing that was said. Self-consistency pays the most frequent answers.
-8. Demonstrations: solutions are the expert's, judges are wrong as often as `noise` says; wording and rounds are the
-   recipe's.
+5. Rewards do not change when outcomes do; the environment's reward is subtracted, and rows with rewards are refused.
+6. Discussions without a role, invalid scores and templates that lack a placeholder are refused.
+7. Random scores do not depend on the texts. Self-consistency pays the most frequent answers.
+8. Demonstrations: solutions are the expert's, judges are wrong with probability `noise`; templates and rounds are those
+   of the recipe.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NAMES = ("agent_1", "agent_2", "agent_3")
 
 
 def speaking(turn: int, seen: Any) -> str:
-    """Wrong solutions that are all different, a doubt and a score."""
+    """Wrong solutions that all differ, a criticism and a score."""
     if seen.text.endswith("?"):
         return "error"
     return "2" if seen.text.endswith("!") else f"9 9 {turn}"
@@ -157,12 +157,12 @@ def test_truth_changes_nothing(golden: Golden) -> None:  # rule 5
 def test_bad_tables(golden: Golden) -> None:  # rule 6
     (table,) = (case.table for case in golden.cases("interaction"))
     for score in (4.0, -1.0, 1.5):
-        with pytest.raises(InvalidData, match="none of 1, 2, 3"):
+        with pytest.raises(InvalidData, match="1, 2 or 3"):
             interaction(table.replace(score=[0.0] * 4 + [score] + [0.0] * 7))
     duty = ["solver", "solver", "evaluator", "evaluator", "scorer", "scorer"]
-    with pytest.raises(InvalidData, match="do not have one scorer"):
+    with pytest.raises(InvalidData, match="do not have exactly one scorer"):
         interaction(table.replace(stratum=[*duty, *duty[:5], None]))
-    with pytest.raises(InvalidData, match="do not have one solver"):
+    with pytest.raises(InvalidData, match="do not have exactly one solver"):
         interaction(table.replace(discussion=[0] * 12))
 
 

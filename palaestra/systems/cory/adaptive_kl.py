@@ -1,4 +1,4 @@
-"""PPO whose KL penalty follows the KL: a coefficient for each role, which rises above the target and falls below it."""
+"""PPO advantages with a KL penalty whose coefficient adapts, for each role separately."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from palaestra.data import Batch, Iteration, StepTable
 from palaestra.data.protocols import StatefulPart
 from palaestra.registry import Fraction, Positive, PositiveInt, register
 
-LARGEST_ERROR = 0.2
+LARGEST_ERROR = 0.2  # bound of |KL / target − 1|
 
 
 @register(
@@ -28,7 +28,7 @@ LARGEST_ERROR = 0.2
     source="arXiv 2410.06101, public code; arXiv 1909.08593",
 )  # fmt: skip
 class PPOAdaptiveKL(StatefulPart):
-    """The advantages of `ppo_max`, with a KL coefficient β for each role that moves toward a target of the KL.
+    """The advantages of `ppo_max`, with a KL coefficient β for each role that keeps the KL near a target.
 
         r_u = −β · (logprob_u − reference_u)  +  the row's reward, on its last token
         β ← β · (1 + clip(KL / target − 1, −0.2, 0.2) · min(1, n / horizon))          after each iteration
@@ -37,17 +37,18 @@ class PPOAdaptiveKL(StatefulPart):
 
     Args:
         kl_coefficient: > 0, β at the start. Higher: policies stay nearer to their references. Usual: 0.1–0.4.
-        target: > 0, nats per response. Higher: policies may go farther. Usual: 6 for responses of some 16 tokens.
-        horizon: responses. Higher: β moves more slowly. Usual: 10000.
-        gamma: in [0, 1], per token. Lower: late rewards fade. Usual: 1.
+        target: > 0, nats per response. Higher: policies may move farther from their references. Usual: 6 for responses
+            of about 16 tokens.
+        horizon: number of responses. Higher: β changes more slowly. Usual: 10000.
+        gamma: in [0, 1], discount per token. Lower: late rewards count less. Usual: 1.
         lam: in [0, 1], per token. Higher: less bias, more variance. Usual: 0.95.
-        whiten: standardize advantages over the tokens of the batch; targets stay as they are.
+        whiten: standardize advantages over the tokens of the batch; targets do not change.
 
     Metrics: kl_control/<role>/kl and kl_control/<role>/coefficient (that of the next iteration).
 
     Raises: MissingColumn, InvalidData, as `ppo_max`.
     Differs from the authors' code: the KL is that of the sampled tokens, theirs is over the whole vocabulary; their
-        coefficients begin anew at each exchange of roles, and these go on.
+        coefficients start again at each exchange of roles, these do not.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class PPOAdaptiveKL(StatefulPart):
         return whitened(estimate) if self.whiten else estimate
 
     def update(self, batch: Batch, iteration: Iteration) -> dict[str, float]:
-        """Move the coefficients of the roles that have acted."""
+        """Adapt the coefficients of the roles that have acted."""
         table = batch.table
         metrics: dict[str, float] = {}
         of_row = torch.zeros(len(table)).index_add(0, table.token_row, drift(table))
@@ -87,15 +88,15 @@ class PPOAdaptiveKL(StatefulPart):
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """The coefficients."""
+        """The coefficients by role."""
         return {"coefficients": self.coefficients}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put them back."""
+        """Restore the coefficients."""
         self.coefficients = dict(state["coefficients"])
 
 
 def drift(table: StepTable) -> Float[Tensor, " tokens"]:
-    """logprob − reference of each token, 0 on padding and for agents that have neither."""
+    """logprob − reference of each token; 0 on padding and for agents that have neither."""
     silent = table.replace(reward=torch.zeros(len(table)))
     return -token_rewards(silent, kl=1.0, where="ppo_adaptive_kl: kl_coefficient")

@@ -1,7 +1,4 @@
-"""Pioneer and observer: one answers, the other reads that answer and answers better; both earn what both are worth.
-
-Knows episodes, two roles and a template. Knows no method of training, and of policies only how much text they can read.
-"""
+"""The program of CORY: a pioneer answers, an observer answers after reading that answer, and both earn the sum."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ PLAIN = "{query} said: {answer}. now?"
 def _complete(template: str) -> str:
     missing = [place for place in (QUERY, ANSWER) if place not in template]
     if missing:
-        raise ValueError(f"it does not hold {' and '.join(missing)}, and whoever reads it must see both")
+        raise ValueError(f"it lacks {' and '.join(missing)}; the observer must read both")
     return template
 
 
@@ -37,16 +34,17 @@ Template = Annotated[str, pydantic.AfterValidator(_complete)]
 
 
 def merged(template: str, query: str, answer: str) -> str:
-    """The template with the query and the pioneer's answer in their places; neither is read for further places."""
+    """Insert the query and the pioneer's answer into the template; placeholders inside these texts stay text."""
     before, _, after = template.partition(QUERY)
     return before.replace(ANSWER, answer) + query + after.replace(ANSWER, answer)
 
 
 async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
-    """Both roles read the bare query and the query beside an answer, and write what the expert would.
+    """Record the expert's answer for both roles, once to the query and once to the query with an answer.
 
-    Both do both, since roles may be exchanged and either policy must be able to act alone. The answer that is shown is
-    the expert's own; a share `noise` of them lacks some words at its end, so that the second is not always a copy.
+    Both roles get both prompts, since roles may be exchanged and either policy must be able to act alone. The shown
+    answer is the expert's; with probability `noise` some words at its end are removed, so that the second answer is not
+    always a copy.
     """
     draw = np.random.default_rng(derive(episode.play.seed, "noise"))
     result = await episode.reset()
@@ -67,22 +65,23 @@ async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
 async def pioneer_observer(
     episode: Episode, *, template: Template = PLAIN, show: bool = True, share: bool = True
 ) -> None:
-    """The pioneer answers the query, the observer the query and the pioneer's answer; both earn r(q, a₁) + r(q, a₂).
+    """The pioneer answers the query, the observer the query with that answer; both earn r(q, a₁) + r(q, a₂).
 
-    For environments of one agent and one act; each answer is judged by the same task, set up anew. The outcome is the
-    pioneer's, who has read nothing but the query and so acts as either policy will act alone. In evaluations the
-    observer also answers the bare query, in a conversation of its own, which counts in no return; `info` tells what the
-    three answers earned: `pioneer`, `observer`, `observer_alone`.
+    For environments with one agent that acts once; the task is reset for each answer. The outcome is the pioneer's, who
+    has read only the query and so acts as either policy will act alone. In evaluations the observer also answers the
+    query alone, in a separate conversation that counts in no return. `info` has the rewards of the three answers:
+    `pioneer`, `observer`, `observer_alone`.
 
     Args:
-        template: what the observer reads, with {query} and {answer}. What else is in it must be in the warm start too.
-        show: the observer sees the pioneer's answer. False: it reads the query alone.
-        share: both earn the sum. False: each what its own answer earns. Both False: two policies that learn apart.
+        template: prompt of the observer, with {query} and {answer}. Any other text in it must be in the warm start too.
+        show: true: the observer reads the pioneer's answer; false: the query only.
+        share: true: both earn the sum; false: each earns the reward of its own answer. With `show` and `share` both
+            false, the two policies learn independently.
 
-    An answer that leaves no room for the observer's own is cut at its end, by words; the query never is. `info` tells
-    `cut`, the share of the words that went.
+    If the pioneer's answer leaves no room for the observer's response, it is cut at its end, by words; the query is
+    never cut. `info` has `cut`, the share of the words that were removed.
 
-    Raises: ContractError, in an environment of several agents or acts.
+    Raises: ContractError, in an environment with several agents or acts.
     """
     result = await episode.reset()
     query = _query(episode, result.observations)
@@ -95,16 +94,16 @@ async def pioneer_observer(
         pioneer.reward(second)
         observer.reward(first)
     told = {**told, PIONEER: first, OBSERVER: second, "cut": cut}
-    if episode.sampling.exact:  # an evaluation: what is the second policy worth without a partner?
+    if episode.sampling.exact:  # an evaluation: measure the observer without the pioneer
         alone = episode.invoke(OBSERVER)
         third, _ = await _judged(episode, OBSERVER, await alone.act(query))
-        alone.reward(-third)  # a return is worth two answers here too
+        alone.reward(-third)  # so that a return is the sum of two answers, as in training
         told["observer_alone"] = third
     episode.trajectory.info = {**episode.trajectory.info, **told}
 
 
 async def _judged(episode: Episode, role: str, answer: Action) -> tuple[float, Mapping[str, Any]]:
-    """What one answer earns, and what the environment says of it; afterwards the task is as before."""
+    """Return the reward of one answer and the environment's `info`; then reset the task."""
     result = await episode.step({role: answer})
     if result.observations:
         raise _unfit(episode, "its episodes go on after the first act")
@@ -113,7 +112,7 @@ async def _judged(episode: Episode, role: str, answer: Action) -> tuple[float, M
 
 
 def _query(episode: Episode, observations: Mapping[str, Observation]) -> Observation:
-    """What the task's only agent is shown."""
+    """The observation of the task's only agent."""
     if len(episode.names) != 1 or len(observations) != 1:
         raise _unfit(episode, f"it has {len(episode.names)} agents")
     (seen,) = observations.values()
@@ -132,7 +131,7 @@ def _fitting(agent: Agent, query: Observation, answer: str, template: str) -> tu
 
 
 def _fits(agent: Agent, seen: Observation) -> bool:
-    """Whether a response of full length fits behind this prompt; policies that read no tokens read everything."""
+    """Whether a response of full length fits behind this prompt; always true for policies without tokens."""
     renderer, limit = agent.role.policy.renderer, agent.role.policy.limit
     if renderer is None or limit is None:
         return True
@@ -144,6 +143,6 @@ def _fits(agent: Agent, seen: Observation) -> bool:
 def _unfit(episode: Episode, why: str) -> ContractError:
     return ContractError(
         where=f"program pioneer_observer, environment {episode.setup.environment_name}",
-        what=f"{why}; two answers to one query are compared here.",
-        remedy="Take an environment with one agent that acts once, such as alignment or sums.",
+        what=f"{why}; this program compares two answers to one query.",
+        remedy="Use an environment with one agent that acts once, such as alignment or sums.",
     )

@@ -1,4 +1,4 @@
-"""Role exchange: a policy gradient after which, every so many iterations, the policies of roles exchange weights."""
+"""A policy-gradient learner that exchanges the weights of the policies of several roles every few iterations."""
 
 from __future__ import annotations
 
@@ -21,24 +21,25 @@ WHERE = "learner: role_exchange"
 
 @register("learner", "role_exchange", reads=("advantage", "weight", "counts"), source="arXiv 2410.06101")
 class RoleExchange(Learner):
-    """Improve every trained policy as `policy_gradient` does; after each `every`-th iteration exchange weights.
+    """Update every trained policy as `policy_gradient` does; after each `every`-th iteration exchange weights.
 
         weights of role i  ←  weights of role (i + 1) mod n          n roles, each played by a policy of its own
 
-    With two roles they swap, and swap back. References go with the weights that they are of. The name of a policy stays
-    with the role: prompts, contexts, sampling and learning rates are the role's, and so are the metrics.
+    Two roles swap their weights, and the next exchange swaps them back. Reference weights move with the weights of
+    their policy. The name of a policy stays with the role: prompts, contexts, sampling, learning rates and metrics
+    belong to the role.
 
     Args:
-        roles: at least two, all different.
-        every: iterations between exchanges. Higher: weights learn one side longer. Usual: 5.
-        optimizers: "new" makes them anew at each exchange, and with them the schedules of their learning rates; "kept":
-            their state goes with the weights, as if the policies exchanged nothing but their names.
+        roles: names of the roles: at least two, all different.
+        every: iterations between exchanges. Higher: weights stay in one role longer. Usual: 5.
+        optimizers: "new" makes new optimizers, with new learning-rate schedules, at each exchange; "kept" moves the
+            optimizer state with the weights, as if the policies exchanged only their names.
 
-    Metrics: exchange/shift (by how many places the weights of this iteration had been moved).
+    Metrics: exchange/shift (by how many roles the weights of this iteration had been moved).
 
-    Raises: RecipeError, for fewer than two roles, one named twice, one that nobody plays or that is frozen; for
-        policies that are not trained, play two of the roles, or differ in architecture, in having a reference or, where
-        they are kept, in their optimizers; for episodes of older weights, which would teach the other policy.
+    Raises: RecipeError, for fewer than two roles, a role named twice, a role that no agent plays or that is frozen; for
+        policies that are not trained, play two of the roles, or differ in architecture, in having a reference or, with
+        "kept", in their optimizers; for stale or lagged episodes, which were played with the weights of another role.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class RoleExchange(Learner):
             raise RecipeError(
                 where=WHERE,
                 what=f"`roles: [{', '.join(roles)}]` cannot be exchanged.",
-                remedy="Name two roles or more, each once.",
+                remedy="Name at least two roles, each once.",
             )
         self._roles, self._every, self._optimizers = roles, every, optimizers
         self._gradient, self._players = PolicyGradient(), list[str]()
@@ -59,7 +60,7 @@ class RoleExchange(Learner):
         return PolicyGradient.runs(settings, policy)
 
     def start(self, setup: RunSetup, policies: Mapping[str, Any]) -> None:
-        """Make an optimizer for each policy, and look up who plays the roles."""
+        """Make an optimizer for each policy, and find the policies of the roles."""
         self._gradient.start(setup, policies)
         self._settings: RunSettings = setup.settings
         self._refuse_roles(setup)
@@ -69,12 +70,12 @@ class RoleExchange(Learner):
         if training.max_staleness or training.lag:
             raise RecipeError(
                 where=WHERE,
-                what="episodes of weights before an exchange would teach the other policy.",
+                what="after an exchange, stale or lagged episodes would train the weights of another role.",
                 remedy="Set `training.max_staleness` and `training.lag` to 0.",
             )
 
     def update(self, batch: Batch, iteration: Iteration) -> dict[str, float]:
-        """One iteration's updates, and the exchange where it is due."""
+        """Run one iteration's updates, and the exchange where it is due."""
         metrics = self._gradient.update(batch, iteration)
         self.made, self.ready = self._gradient.made, self._gradient.ready
         if (iteration.number + 1) % self._every == 0:
@@ -101,11 +102,11 @@ class RoleExchange(Learner):
         return self._gradient.has_signal(batch, iteration)
 
     def state_dict(self) -> dict[str, Any]:
-        """Optimizers, by policy; the number of the iteration says how often weights were exchanged."""
+        """The optimizers by policy; the number of exchanges follows from the iteration number."""
         return self._gradient.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state` was taken."""
+        """Restore the optimizers."""
         self._gradient.load_state_dict(state)
 
     # ---- what is refused ----------------------------------------------------------------------------------
@@ -113,31 +114,31 @@ class RoleExchange(Learner):
         """Raises: RecipeError, for a role that does not act, or that is frozen."""
         declared = roles_of(setup.program)
         acting = list(declared or setup.source.agents)
-        if declared is None:  # then any role of the recipe may act
+        if declared is None:  # a program without a declaration may use any role of the recipe
             acting += [name for name in setup.roles if name != "*" and name not in acting]
         for role in self._roles:
             if role not in acting:
                 raise RecipeError(
                     where=f"{WHERE}, roles",
-                    what=f"nobody is called `{role}`.",
+                    what=f"there is no role `{role}`.",
                     options=nearest(role, acting),
-                    remedy=f"Those who act are: {', '.join(acting)}.",
+                    remedy=f"Name roles that act: {', '.join(acting)}.",
                 )
             if setup.role(role).frozen:
                 raise RecipeError(
                     where=f"agents.{role}.frozen",
-                    what="a frozen role cannot be exchanged: nobody learns what it is about.",
-                    remedy="Leave `frozen` out, or exchange other roles.",
+                    what="a frozen role cannot be exchanged, because its policy is not trained.",
+                    remedy="Remove `frozen`, or exchange other roles.",
                 )
 
     def _refuse_players(self, policies: Mapping[str, Any]) -> None:
-        """Raises: RecipeError, for policies that cannot stand in for each other."""
+        """Raises: RecipeError, for policies that cannot exchange their weights."""
         played = ", ".join(f"{role} by {name}" for role, name in zip(self._roles, self._players, strict=True))
         if len({*self._players} & {*policies}) < len(self._players):
             raise RecipeError(
                 where=WHERE,
-                what=f"the roles are not played by as many policies that are trained ({played}).",
-                remedy="Give each role a policy of its own in `agents`, and leave `trainable` out.",
+                what=f"the roles do not have one trained policy each ({played}).",
+                remedy="Give each role its own policy in `agents`, and remove `trainable: false`.",
             )
         settings = self._settings
         alike = {
@@ -156,7 +157,7 @@ class RoleExchange(Learner):
 
 
 def move(owners: Sequence[Any]) -> None:
-    """Each takes over the state of the next one, the last one that of the first: modules, or optimizers."""
+    """Load into each module or optimizer the state of the next one, and into the last one the state of the first."""
     first = copy.deepcopy(owners[0].state_dict())
     for owner, following in pairwise(owners):
         owner.load_state_dict(following.state_dict())

@@ -2,19 +2,19 @@
 
 1. Both earn the sum of both answers; the outcome is the pioneer's; without `share` each earns its own.
 2. The observer reads the query and the pioneer's answer, without `show` the query alone.
-3. A template that lacks a place is refused; braces in a query or an answer are no places.
-4. An answer that leaves no room is cut at its end, the query stays whole, and `info` says so.
-5. In evaluations the observer also answers alone, in a conversation of its own, which nobody is paid for; in training
-   it does not.
-6. Environments of several acts are refused.
-7. The sum and a price on the drift, by numbers; a constant second reward changes no standardized advantage.
-8. An exchange moves weights and references on by one role, makes optimizers anew and raises versions; two exchanges of
-   two roles are none. With `optimizers: kept` a run is the one in which the policies exchange their roles instead.
-9. A run stopped after an exchange and resumed is the same byte for byte.
-10. Refused: a period below 1, one role, a role twice, one that nobody plays or that is frozen; policies that play two
-   roles, are not trained, or are unlike each other; episodes of older weights; the former slot, by one line.
+3. A template that lacks a placeholder is refused; braces in a query or an answer are not placeholders.
+4. An answer that leaves no room is cut at its end, the query stays whole, and `info` has the share that was cut.
+5. In evaluations the observer also answers alone, in a conversation of its own without reward; in training it does not.
+6. Environments with several acts are refused.
+7. The sum and the KL price, by numbers; a constant second reward changes no standardized advantage.
+8. An exchange moves weights and references by one role, makes new optimizers and raises versions; two exchanges of two
+   roles restore the weights. With `optimizers: kept` a run equals one in which the policies exchange their roles
+   instead.
+9. A run that is stopped after an exchange and resumed is the same byte for byte.
+10. Refused: a period below 1, one role, a role twice, a role that no agent plays or that is frozen; policies that play
+    two roles, are not trained, or differ from each other; stale episodes; the former slot, by one line.
 11. KL coefficients, by numbers: each role's own moves toward the target, by at most a fifth, and is in checkpoints.
-12. Demonstrations teach both policies both sides.
+12. Demonstrations teach both policies both prompts.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def test_what_the_observer_reads() -> None:  # rule 2
 
 @pytest.mark.parametrize("template", ["improve {answer}", "{query} again", ""])
 def test_templates_must_hold_both(template: str) -> None:  # rule 3
-    with pytest.raises(RecipeError, match="does not hold"):
+    with pytest.raises(RecipeError, match="it lacks"):
         part("program", "pioneer_observer").check({"template": template}, where="program")
 
 
@@ -173,7 +173,7 @@ BOTH = ("pioneer", "observer")
 
 
 class Swapped:
-    """A strategy in whose odd iterations the policies play each other's roles."""
+    """A strategy: in odd iterations the policies play each other's roles."""
 
     async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
         roles = dict(zip(BOTH, reversed(BOTH), strict=True)) if rollout.step % 2 else {}
@@ -257,13 +257,13 @@ OTHER_RATE = {"policies": {"second": {"optimizer": {"adamw": {"lr": 1e-3}}}}}
 @pytest.mark.parametrize(
     ("layer", "options", "said"),
     [
-        ({}, {"roles": ("pioner", "observer")}, r"nobody is called `pioner`(.|\n)*Candidates: pioneer"),
+        ({}, {"roles": ("pioner", "observer")}, r"there is no role `pioner`(.|\n)*Candidates: pioneer"),
         ({"agents": {"observer": {"frozen": True}}}, {}, r"agents\.observer\.frozen"),
-        ({"policies": {"second": {"trainable": False}}}, {}, "as many policies that are trained"),
+        ({"policies": {"second": {"trainable": False}}}, {}, "do not have one trained policy each"),
         (OTHER_SIZE, {}, "differ in their architecture"),
         ({"reference": None, "policies": {"main": {"reference": "start"}}}, {}, "differ in their reference"),
         (OTHER_RATE, {"optimizers": "kept"}, "differ in their optimizer"),
-        ({"training": {"lag": 1}}, {}, "episodes of weights before an exchange"),
+        ({"training": {"lag": 1}}, {}, "after an exchange, stale or lagged episodes"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -282,15 +282,15 @@ def test_10_who_may_act() -> None:
 
     setup = build_setup(small().settings)
     setup.program = undeclared
-    RoleExchange(roles=BOTH).start(setup, setup.trained)  # then any role of the recipe may act
-    with pytest.raises(RecipeError, match="nobody is called `pioner`"):
+    RoleExchange(roles=BOTH).start(setup, setup.trained)  # a program without a declaration may use any role
+    with pytest.raises(RecipeError, match="there is no role `pioner`"):
         RoleExchange(roles=("pioner", "observer")).start(setup, setup.trained)
     setup.roles = {"pioneer": setup.roles["pioneer"], "observer": setup.roles["pioneer"]}
     with pytest.raises(RecipeError, match="pioneer by main, observer by main"):
         RoleExchange(roles=BOTH).start(setup, setup.trained)
     setup.program, setup.roles = acting, {}
-    with pytest.raises(RecipeError, match="nobody is called `pioneer`"):
-        RoleExchange(roles=BOTH).start(setup, setup.trained)  # there the environment's agents act
+    with pytest.raises(RecipeError, match="there is no role `pioneer`"):
+        RoleExchange(roles=BOTH).start(setup, setup.trained)  # this program plays the environment's agents
     setup.runner.close()
 
 

@@ -1,9 +1,9 @@
-"""Counterfactual credit addresses teams that share one reward, which does not tell which role earned it. An act is
-paid what the team achieved, less what it achieves when the role acts otherwise. This is common practice (difference
-rewards, counterfactual baselines) and follows no single paper; no critic is learned. The default compares an act with
-other acts of the same role in the same state, taken from the other episodes of the group. The overlay
-`counterfactual_replay.yaml` plays each episode again with a default action in place of the role's acts; this needs an
-environment that repeats itself.
+"""Counterfactual credit addresses teams that share one reward, which does not show which role earned it. An act is paid
+the difference between the team's return with it and the return when the role acts otherwise. This is common practice
+(difference rewards, counterfactual baselines) and follows no single paper; no critic is learned. The default compares
+an act with other acts of the same role in the same state, taken from the other episodes of the group. The overlay
+`counterfactual_replay.yaml` plays each episode again with a default action in place of the role's acts; this needs a
+deterministic environment.
 
 This file is the reward. `replayed.py` is the program that plays episodes again.
 """
@@ -45,29 +45,31 @@ def counterfactual(
     acts: Columns = ("action_key",),
     share: Fraction = 1.0,
 ) -> Float[Tensor, " rows"]:
-    """Pay an act by the difference that it made to the team's return R, in place of, or beside, its own reward.
+    """Pay an act the difference that it made to the team's return R, in place of, or beside, its own reward.
 
         "all"     C = mean of R over the peers that acted like this − mean of R over all peers
         "others"  C = mean of R over the peers that acted like this − mean of R over those that acted otherwise
         "replay"  C = R − R without the role, on the role's last step of the episode
         r ← share · C + (1 − share) · r
 
-    Peers are acts of one role in the same state of the group's episodes. Their means stand in for the returns that
-    would have come: "all" is the value of the act less the expected value of what the role does there, and its gradient
-    is that of R, up to (n − 1) / n for n peers. "others" is that divided by the share of peers that acted otherwise:
-    rare acts are moved as far as frequent ones, and with more than two different acts it is not the gradient of R.
-    Where nobody acted otherwise nothing can be said, and C is 0.
+    Peers are acts of one role in the same state, from the episodes of the group. Their mean returns estimate the
+    returns that each act would have led to. "all" is the value of the act minus the expected value of the role's acts
+    in this state; its gradient is that of R, times (n − 1) / n for n peers. "others" is that divided by the share of
+    peers that acted otherwise: rare acts change as much as frequent ones, but with more than two different acts it is
+    not the gradient of R. Where all peers acted alike, C is 0.
 
     Args:
-        table: columns group, trajectory, agent, turn, reward; state_key and action_key, or what `by` and `acts` name;
-            for "replay" `without` (rows,): the team's return when the episode was played again with a default in place
-            of the role's acts, on any row of the role, NaN elsewhere (program `replayed` gives it).
-        by: columns in which peers agree. ("group", "agent", "act") compares in the order of acts, whatever the state.
-        acts: columns in which equal acts agree.
-        share: in [0, 1]. Lower: more of the rewards stay as they were. Usual: 1, or 0.5 beside the team's reward.
+        table: columns group, trajectory, agent, turn, reward; state_key and action_key, or the columns of `by` and
+            `acts`; for "replay" `without` (rows,): the team's return when the episode was played again with a default
+            in place of the role's acts, on any row of the role, NaN elsewhere (program `replayed` gives it).
+        against: what the act is compared with: "all", "others" or "replay", as above.
+        by: columns whose equal values make acts peers. ("group", "agent", "act") compares acts of the same number,
+            whatever the state.
+        acts: columns whose equal values make acts equal.
+        share: in [0, 1]. Lower: more of the original rewards remains. Usual: 1, or 0.5 beside the team's reward.
 
     Returns: float32 (rows,); 0 on padding.
-    Raises: InvalidData, for "replay" with a role of a counted episode that was not left out.
+    Raises: InvalidData, for "replay" where an episode was not played again without one of its roles.
 
     >>> table = StepTable(group=["g"] * 3, trajectory=["a", "b", "c"], agent=["x"] * 3, turn=[0] * 3,
     ...                   reward=[1, 0, 0], state_key=["s"] * 3, action_key=["l", "l", "r"])
@@ -86,7 +88,7 @@ def counterfactual(
 def _compared(
     table: StepTable, counts: Tensor, returns: Tensor, *, others: bool, by: Columns, acts: Columns
 ) -> Float[Tensor, " rows"]:
-    """Peers that acted like this against all, or against the others."""
+    """Mean return of the peers that acted alike, minus that of all peers, or of the others."""
     weight = counts.double()
     peers, alike = table.key(*by), table.key(*by, *acts)
     peers, alike = Key(peers.codes, peers.size, (), weight), Key(alike.codes, alike.size, (), weight)
@@ -100,7 +102,7 @@ def _compared(
 
 
 def _replayed(table: StepTable, counts: Tensor, returns: Tensor) -> Float[Tensor, " rows"]:
-    """R less the return without the role, on its last step. Raises: InvalidData."""
+    """R minus the return without the role, on the role's last step. Raises: InvalidData."""
     role = table.key("trajectory", "agent")
     given = counts & table["without"].isfinite()
     without = segment_mean(table["without"].nan_to_num(), by=Key(role.codes, role.size, (), given.double()))

@@ -1,7 +1,4 @@
-"""Replayed episodes: what the team would have come to without each of its roles, everything else as it was.
-
-Knows episodes, actions and rewards. Knows no policy, no environment and no estimator.
-"""
+"""A program that plays each episode again without one role at a time, for difference rewards."""
 
 from __future__ import annotations
 
@@ -21,17 +18,17 @@ if TYPE_CHECKING:
 @register("program", "replayed", source="common practice")
 @acted_by()
 async def replayed(episode: Episode, *, default: int | str | None = None, roles: Columns = ()) -> None:
-    """`play`, and afterwards the same task once more for each role that acted, with a default in place of its acts.
+    """Play an episode, then play its task again for each role, with a default action in place of the role's acts.
 
-    The others repeat their acts in their order, whatever they would see now; who has none left takes the default too.
-    The sum of all rewards of such a replay is told as `without` with the role's last step, and `reward:
-    counterfactual: {against: replay}` pays the difference. That is right where the same task and acts give the same
-    episode: environments draw from the task's seed. No policy is asked, but the environment steps as often again for
-    each role, counted as `replayed_steps`; limits on turns count the first episode only, and no replay is longer.
+    In a replay the other roles repeat their acts in order, whatever they would observe now; a role without acts left
+    takes the default too. The sum of all rewards of the replay is `info["without"]` of the role's last step, and
+    `reward: counterfactual: {against: replay}` pays the difference. The difference is right where the same task and
+    acts give the same episode: environments draw from the task's seed. Replays ask no policy, but they cost environment
+    steps, counted as `replayed_steps`. Turn limits count the first episode only, and no replay is longer.
 
     Args:
-        default: what stands in for an act: an index or a text; None: the first legal action.
-        roles: who is left out, one after the other; empty: everybody who acted.
+        default: action in place of the role's acts: an index or a text; None: the first legal action.
+        roles: roles that are left out, one at a time; empty: every role that acted.
 
     Raises: EpisodeFailure, if `default` is None where the environment lists no legal actions.
     """
@@ -44,7 +41,7 @@ async def replayed(episode: Episode, *, default: int | str | None = None, roles:
             for name, action in actions.items():
                 played.setdefault(name, []).append(action)
             result = await episode.step(actions)
-    except LimitReached as error:  # a cut episode is compared with its replays too
+    except LimitReached as error:  # an episode that a limit cut off gets replays too
         limit = error
     steps, longest = 0, episode.env_steps
     for role in roles or tuple(played):
@@ -60,7 +57,7 @@ async def replayed(episode: Episode, *, default: int | str | None = None, roles:
 async def _without(
     episode: Episode, role: str, played: Mapping[str, Sequence[Action]], default: int | str | None, longest: int
 ) -> tuple[float, int]:
-    """Rewards of everybody when `role` does nothing of its own, and the steps that were made for it."""
+    """The sum of all rewards when `role` takes default actions only, and the number of environment steps."""
     left = {name: list(acts) for name, acts in played.items() if name != role}
     total, steps = 0.0, 0
     with episode.busy():

@@ -1,6 +1,12 @@
-"""The counterfactual credit: (1) its mean over each set of peers is 0; (2) in a game of two acts its gradient is the
-true one, by enumeration, and "others" is it divided by the share of other acts; (3) where nobody acted otherwise it is
-0; (4) share 0 leaves rewards as they are; (5) of a replay, what the role changed; (6) what is refused.
+"""The counterfactual credit:
+
+1. Its mean over each set of peers is 0.
+2. In a game of two acts its gradient is the true one, by enumeration; "others" is this divided by the share of other
+   acts.
+3. Where all peers acted alike it is 0.
+4. With share 0 rewards do not change.
+5. Replay: the difference that the role made.
+6. Refusals.
 """
 
 from __future__ import annotations
@@ -45,8 +51,11 @@ def bandit(acts: tuple[tuple[int, int], ...], pay: Any) -> StepTable:
 
 @pytest.mark.parametrize("against", ["all", "others"])
 def test_its_gradient_is_that_of_the_return(against: Any) -> None:  # rule 2
-    """All 4³ groups of three episodes, P_a(1) = 0.3, P_b(1) = 0.6: the mean of Σ C · ∂log P over groups is (n − 1)/n
-    times the gradient of E[R]; with two acts "others" has the same direction."""
+    """All 4³ groups of three episodes, P_a(1) = 0.3, P_b(1) = 0.6.
+
+    The mean of Σ C · ∂log P over groups is (n − 1)/n times the gradient of E[R]; with two acts "others" has the same
+    direction.
+    """
     p, pay = {"a": 0.3, "b": 0.6}, {(0, 0): 0.0, (0, 1): 0.4, (1, 0): -0.5, (1, 1): 1.0}
     score = {name: {1: 1 - q, 0: -q} for name, q in p.items()}  # of the logit of act 1
     gradient = dict.fromkeys(p, 0.0)

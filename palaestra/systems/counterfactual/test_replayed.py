@@ -1,9 +1,14 @@
 """Episodes that are played again without each role.
 
-(1) Who is left out is told what the team comes to without it; (2) of a role whose acts change nothing, the same;
-(3) the first episode is that of `play`; (4) what it costs is counted; (5) the difference reaches the rewards; (6) a cut
-episode is compared too; (7) `roles` says who is left out, `default` what stands in; (8) without either, an environment
-must list legal actions; (9) it plays in lock step with network policies.
+1. The role's last step has the team's return without the role.
+2. For a role whose acts change nothing it is the original return.
+3. The first episode is that of `play`.
+4. Its environment steps are counted.
+5. The difference reaches the rewards.
+6. An episode that a limit cut off gets replays too.
+7. `roles` names the roles that are left out, `default` the action in their place.
+8. Without `default`, an environment must list legal actions.
+9. It plays in lock step with network policies.
 """
 
 from __future__ import annotations

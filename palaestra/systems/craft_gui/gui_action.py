@@ -1,4 +1,4 @@
-"""The reward of single actions on a screen: rules for what can be checked, a judge for what cannot."""
+"""The reward of single actions on a screen: rules for what can be checked, a judge for the rest."""
 
 from __future__ import annotations
 
@@ -51,35 +51,37 @@ def gui_action(
         R_k   = (1 − judge) · rule + judge · score_k
         r_k   = keep · reward_k + weight · R_k / T              T: steps of the trajectory, or 1 with per: step
 
-    arg by type. click: 1[point in box]; or exp(−ln 2 · d / reach) for a distance d ≤ reach from the middle of the
-    box, else 0. type: F1 of the words; or 1[edit similarity ≥ 0.5]. scroll: 1[direction right]. answer, to an open
-    question: score_k. Types without an argument: 1. Several references: the best of them.
+    arg by type. click: 1[point in box]; or exp(−ln 2 · d / reach) for a distance d ≤ reach from the middle of the box,
+    else 0. type: F1 of the words; or 1[edit similarity ≥ 0.5]. scroll: 1[direction right]. answer, to an open question:
+    score_k. Types without an argument: 1. Several references: the best of them.
 
-    A step's `info` tells `gesture`, {type: click, point: [x, y]}, {type: type, text: …}, {type: scroll,
-    direction: …} …, absent if the action could not be read; `references`, a list of right ones, with a `box` [left,
-    top, right, bottom] in place of a point. A judge's score is another number of `info`, or what a reward part before
-    this one gives.
+    A step's `info` has `gesture`, {type: click, point: [x, y]}, {type: type, text: …}, {type: scroll, direction: …} …,
+    absent if the action could not be read; and `references`, a list of right actions, with a `box` [left, top, right,
+    bottom] in place of a point. A judge's score is a further number of `info`, or a column that an earlier reward part
+    writes.
 
     Args:
-        format, type, argument: in [0, 1], together 1. Usual: 0.1, 0.3, 0.6.
-        judge: in [0, 1], share of the judge. 0: rules alone. score: the column of the judge's scores, in [0, 1].
-        click: "box" or "distance". reach: > 0, in units of the screen, where half of the argument is left. Usual:
-            140 of a thousand.
-        text: "f1" or "edit".
-        weight: ≥ 0, of the actions; 0 and keep 1 leaves the reward as it is. keep: ≥ 0, of the reward so far.
-        per: "trajectory": an episode's actions are worth their mean, so that it does not pay to act more often.
+        format, type, argument: in [0, 1], weights that sum to 1. Usual: 0.1, 0.3, 0.6.
+        judge: in [0, 1], share of the judge. 0: rules only.
+        score: the column of the judge's scores, in [0, 1].
+        click: how a click is compared with the box of a reference, "box" or "distance".
+        reach: > 0, in units of the screen, the distance at which a click earns half. Usual: 140 of a thousand.
+        text: how a typed text is compared with that of a reference, "f1" or "edit".
+        weight: ≥ 0, weight of this reward; weight 0 with keep 1 leaves the reward unchanged.
+        keep: ≥ 0, weight of the reward so far.
+        per: "trajectory": an episode's actions together earn their mean, so that acting more often does not pay.
             "step": their sum, for episodes of one action.
 
     Returns: `reward`, and `gui_action`, R_k, each float32 (rows,).
     Metrics: gui/format, gui/type, gui/argument, means over steps.
-    Raises: RecipeError, if format, type and argument are not 1 together; InvalidData, for an unknown type, a box whose
-        sides are swapped, a step without reference, or a score outside [0, 1]; MissingColumn, without scores.
+    Raises: RecipeError, if format, type and argument do not sum to 1; InvalidData, for an unknown type, a box whose
+        sides are swapped, a step without a reference, or a score outside [0, 1]; MissingColumn, without scores.
     """
     if not math.isclose(format + type + argument, 1.0, abs_tol=1e-6):
         raise RecipeError(
             where=WHERE,
-            what=f"format {format}, type {type} and argument {argument} are {format + type + argument:g} together.",
-            remedy="Let them sum to 1, so that a right action is worth 1.",
+            what=f"format {format}, type {type} and argument {argument} sum to {format + type + argument:g}.",
+            remedy="Let them sum to 1, so that a right action earns 1.",
         )
     rules, counts = Rules(click=click, reach=reach, text=text, score=score), table.row_weight > 0
     shares = [_right_shares(row, table, rules) for row in iteration.rows]
@@ -97,17 +99,17 @@ def gui_action(
 
 
 def _steps(table: StepTable, counts: Tensor) -> Tensor:
-    """How many steps of the row's trajectory count, at least 1: float64 (rows,)."""
+    """The number of counted steps of the row's trajectory, at least 1: float64 (rows,)."""
     key = table.key("trajectory")
     steps = torch.zeros(key.size, dtype=torch.float64).index_add_(0, key.codes, counts.double())
     return steps.clamp_min(1.0)[key.codes]
 
 
 def _right_shares(row: Row, table: StepTable, rules: Rules) -> tuple[float, float, float]:
-    """How much of format, type and argument is right."""
+    """The shares of format, type and argument that are right, each in [0, 1]."""
     references = row.step.info.get("references")
     if not references:
-        raise _fault(row, "the step has no reference to be compared with.", "Use it where each step tells one.")
+        raise _fault(row, "the step has no reference.", "Let the environment give `references` of each step.")
     gesture = row.step.info.get("gesture")
     if gesture is None:
         return 0.0, 0.0, 0.0
@@ -122,7 +124,7 @@ def _right_shares(row: Row, table: StepTable, rules: Rules) -> tuple[float, floa
 def _score_of(row: Row, table: StepTable, column: str) -> float:
     score = float(table[column][row.index])
     if not 0 <= score <= 1:
-        raise _fault(row, f"the judge's score `{column}` is {score:g}.", "Scores are numbers in [0, 1].")
+        raise _fault(row, f"the judge's score `{column}` is {score:g}.", "Give scores in [0, 1].")
     return score
 
 
@@ -132,7 +134,10 @@ class Rules:
     """How the argument of an action is compared with that of a reference of the same type.
 
     Attributes:
-        score: the column of the judge's scores, which an answer is worth.
+        click: "box" or "distance".
+        reach: the distance at which a click earns half.
+        text: "f1" or "edit".
+        score: the column of the judge's scores, which is the argument of an answer.
     """
 
     click: str
@@ -141,7 +146,7 @@ class Rules:
     score: str
 
     def argument(self, gesture: Mapping[str, Any], right: Mapping[str, Any], row: Row) -> float:
-        """In [0, 1]."""
+        """The share of the argument that is right, in [0, 1]."""
         kind = gesture["type"]
         if kind == "click":
             return self._click(gesture["point"], right["box"], row)
@@ -170,7 +175,7 @@ def f1(said: str, wanted: str) -> float:
 
 
 def edited(said: str, wanted: str) -> float:
-    """1 if at most half of the longer text must be changed to get one from the other (Levenshtein)."""
+    """1 if at most half of the longer text must be edited to turn one text into the other (Levenshtein), else 0."""
     said, wanted = said.lower(), wanted.lower()
     if not said and not wanted:
         return 1.0
@@ -186,7 +191,12 @@ def edited(said: str, wanted: str) -> float:
 def _type_of(gesture: Mapping[str, Any], row: Row) -> str:
     kind = str(gesture.get("type"))
     if kind not in TYPES:
-        raise InvalidData(where=_place(row), what=f"`{kind}` is no type of action that it knows.", options=TYPES)
+        raise InvalidData(
+            where=_place(row),
+            what=f"`{kind}` is not a known type of action.",
+            options=TYPES,
+            remedy="Use one of these types in `gesture` and `references`.",
+        )
     return kind
 
 

@@ -1,7 +1,4 @@
-"""Stages of difficulty: short tasks first, then longer ones, with some of the earlier ones kept.
-
-Knows tasks' `difficulty` and how episodes ended. Knows nothing of what makes a task difficult.
-"""
+"""A sampler that plays short tasks first, then longer ones, with a share of the earlier tasks."""
 
 from __future__ import annotations
 
@@ -19,31 +16,35 @@ from palaestra.errors import InvalidData, RecipeError
 from palaestra.registry import Fraction, NonNegative, PositiveInt, register
 
 WHERE = "sampler: stages"
-SEARCHED = 4096  # tasks looked through before a bucket counts as empty
+SEARCHED = 4096  # number of tasks after which a bucket counts as empty
 AtLeastTwo = Annotated[int, pydantic.Field(ge=2)]
 
 
 @register("sampler", "stages", source="arXiv 2508.11360")
 class Stages:
-    """Tasks of one bucket of difficulty at a time, and a share of those already left behind.
+    """Play tasks of one bucket of difficulty at a time, and a share of tasks of earlier stages.
 
         bucket b holds tasks with limit_{b−1} < difficulty ≤ limit_b        stage c plays bucket c,
-        and each task of it, with probability `replay`, is one of the earlier stages' instead
+        and each of its tasks is replaced by one of the earlier stages with probability `replay`
 
-    Without limits there is one bucket: the sampler `uniform`, task for task.
+    Without limits there is one bucket, and the sampler is `uniform`, task for task.
 
     Args:
-        limits: rising, of all buckets but the last, which has none. Usual: (3, 8) actions of the reference solution.
+        limits: rising upper limits of difficulty of all buckets but the last, which has none. Usual: (3, 8) actions of
+            the reference solution.
         replay: in [0, 1], share of tasks of earlier stages. Higher: less forgetting, slower progress. Usual: 0.1.
-        switch: "steps": a stage lasts `every` iterations. "plateau": until its own success rate in training stops
-            rising: the mean of its last `patience` iterations is at most `margin` above that of the `patience` before.
-        every: > 0, iterations of a stage. patience: ≥ 2. margin: ≥ 0. Usual: 20, 5 and 0.02.
-        order: "rising" from the easiest bucket to the hardest; "falling" the other way, to see what order is worth.
+        switch: "steps": a stage lasts `every` iterations. "plateau": a stage lasts until its own success rate in
+            training stops rising, so that the mean of its last `patience` iterations is at most `margin` above that of
+            the `patience` before.
+        every: > 0, iterations of a stage. Higher: longer stages. Usual: 20.
+        patience: ≥ 2, iterations of each mean of "plateau". Higher: longer stages. Usual: 5.
+        margin: ≥ 0, least rise of the success rate. Higher: stages end sooner. Usual: 0.02.
+        order: "rising" from the easiest bucket to the hardest; "falling" the other way, as a control.
 
-    Metrics: curriculum/stage, from 0; curriculum/success, of this stage's own tasks; curriculum/replayed, the share
-    of earlier ones.
+    Metrics: curriculum/stage, from 0; curriculum/success, of this stage's own tasks; curriculum/replayed, the share of
+        tasks of other stages.
     Raises: RecipeError, if limits do not rise; InvalidData, if tasks have no difficulty, or if `SEARCHED` training
-        tasks have none in a bucket.
+        tasks hold too few of a bucket.
 
     Differs from the authors' code: there is none; limits, replay and both ways to switch are ours.
     """
@@ -78,7 +79,7 @@ class Stages:
         stage = self._stage_at(iteration)
         draw = random.Random(derive(seed, "stages", iteration))
         wanted = [self._order[stage]] * count
-        if stage > 0:  # one draw a task, so that further tasks change no earlier ones
+        if stage > 0:  # draws are made task by task, so that a larger count does not change the first tasks
             wanted = [
                 self._order[draw.randrange(stage)] if draw.random() < self._replay else bucket for bucket in wanted
             ]
@@ -88,7 +89,7 @@ class Stages:
         return min(iteration // self._every, len(self._order) - 1) if self._switch == "steps" else self.stage
 
     def _find(self, source: HasTasks, wanted: Sequence[int], seed: int) -> list[Task]:
-        """The first tasks of the environment's list that belong to the wanted buckets, each in its place."""
+        """The first tasks of the environment's list that belong to the wanted buckets, in the order of `wanted`."""
         if not self._limits:
             return source.tasks("train", len(wanted), seed)
         places: dict[int, list[int]] = {b: [i for i, own in enumerate(wanted) if own == b] for b in set(wanted)}
@@ -106,8 +107,8 @@ class Stages:
                 raise InvalidData(
                     where=WHERE,
                     what=f"bucket {empty + 1}, {self._range(empty)}, is empty or nearly so: {given} training tasks "
-                    f"hold fewer than the {wanted.count(empty)} wanted.",
-                    remedy="Move `limits` to where the environment's difficulties are, or widen its options.",
+                    f"contain fewer than the {wanted.count(empty)} wanted.",
+                    remedy="Set `limits` within the environment's difficulties, or widen its options.",
                 )
         return [found[place] for place in range(len(wanted))]
 
@@ -125,11 +126,11 @@ class Stages:
         edges = [float("-inf"), *self._limits, float("inf")]
         return f"difficulty above {edges[bucket]:g} and up to {edges[bucket + 1]:g}"
 
-    # ---- what it learns -----------------------------------------------------------------------------------
+    # ---- progress -----------------------------------------------------------------------------------------
     def learn(self, played: Sequence[Trajectory], iteration: int) -> dict[str, float]:
-        """Note how this stage's own tasks went; a plateau ends the stage.
+        """Record the success of this stage's own tasks; with "plateau" this may end the stage.
 
-        An episode without outcome counts as failed.
+        An episode without an outcome counts as failed.
         """
         stage = self._stage_at(iteration)
         self.stage = stage
@@ -153,9 +154,9 @@ class Stages:
         return bool(now - before <= self._margin)
 
     def state_dict(self) -> dict[str, Any]:
-        """The stage and how its tasks went."""
+        """The stage and the success of its tasks."""
         return {"stage": self.stage, "history": list(self._history)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put them back."""
+        """Restore the stage and the success of its tasks."""
         self.stage, self._history = int(state["stage"]), list(state["history"])

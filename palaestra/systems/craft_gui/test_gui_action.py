@@ -1,10 +1,10 @@
-"""What must hold of rewards for actions on a screen.
+"""Rules of the reward for actions on a screen.
 
-1. `gui_action`: the parts by type, their weights, the judge's share; a wrong type has no argument.
-2. With weight 0 and keep 1 it leaves the reward as it is, bit for bit; judge 0 is the rules alone.
-3. An episode is worth the mean of its actions, so that acting more often does not pay; padding is worth 0.
-4. What cannot be compared is refused, with its place.
-5. In UIForm the expert's actions are worth 1.
+1. `gui_action`: the parts by type, their weights, the judge's share; with a wrong type the argument earns nothing.
+2. With weight 0 and keep 1 the reward does not change, bit for bit; judge 0 is the rules alone.
+3. An episode earns the mean of its actions, so that acting more often does not pay; padding earns 0.
+4. Actions that cannot be compared are refused, with their place.
+5. In UIForm the expert's actions earn 1.
 """
 
 from __future__ import annotations
@@ -113,12 +113,12 @@ def test_an_episode_is_worth_its_mean():  # rule 3
 
 
 def test_bad_actions_are_refused():  # rule 4
-    with pytest.raises(RecipeError, match=r"format 0.1, type 0.3 and argument 0.5 are 0.9 together"):
+    with pytest.raises(RecipeError, match=r"format 0.1, type 0.3 and argument 0.5 sum to 0.9"):
         worth(INSIDE, format=0.1, type=0.3, argument=0.5)
-    with pytest.raises(InvalidData, match="`drag` is no type of action") as caught:
+    with pytest.raises(InvalidData, match="`drag` is not a known type of action") as caught:
         worth({"type": "drag"})
     assert "click" in caught.value.options and "trajectory g/0, turn 0" in caught.value.where
-    with pytest.raises(InvalidData, match="`drag` is no type"):
+    with pytest.raises(InvalidData, match="`drag` is not a known type"):
         worth(INSIDE, {"type": "drag"})
     with pytest.raises(InvalidData, match=r"the box \[300, 100, 100, 200\] ends before it begins"):
         worth(INSIDE, {"type": "click", "box": [300, 100, 100, 200]})

@@ -1,7 +1,7 @@
-"""What must hold of `stages`.
+"""Rules of `stages`.
 
 1. It gives tasks of the present bucket and a share of earlier ones; it moves on after fixed steps, or on a plateau.
-2. What cannot work is refused: limits that do not rise, empty buckets, tasks without difficulty.
+2. Refused: limits that do not rise, empty buckets, tasks without a difficulty.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def test_bad_stages_are_refused():  # rule 2
         Stages(limits=(8.0, 3.0))
     with pytest.raises(InvalidData, match="bucket 3, difficulty above 30 and up to inf, is empty") as caught:
         Stages(limits=(3.0, 30.0), every=1, replay=0.0)(FORMS, 2, 4, 0)
-    assert "Move `limits`" in caught.value.remedy
+    assert "Set `limits`" in caught.value.remedy
     plain = type("Plain", (), {"tasks": lambda self, split, n, seed: [Task(env="plain", seed=i) for i in range(n)]})
     with pytest.raises(InvalidData, match="a task of `plain` has no difficulty"):
         Stages()(plain(), 0, 4, 0)

@@ -1,7 +1,4 @@
-"""Fewer and shorter episodes where a task is solved already: what is saved goes unspent.
-
-Knows tasks, and outcomes and lengths of their episodes. Knows nothing of policies or rewards.
-"""
+"""A sampler that plays fewer and shorter episodes of tasks that are already solved; what it saves is not spent."""
 
 from __future__ import annotations
 
@@ -22,23 +19,24 @@ Most = Annotated[int, pydantic.Field(ge=2)]
 
 @register("sampler", "adaptive_rollouts", source="arXiv 2509.23866; the rule for the number is ours")
 class AdaptiveRollouts:
-    """Give each task trajectories by its success rate, and turns by its longest success.
+    """Set the number of trajectories of a task by its success rate, and its turn limit by its longest success.
 
         n     = max(least, round(most · (1 − max(0, (rate − threshold) / (1 − threshold)))))
         turns = length of the longest success of the task so far + slack
 
-    The rate is that of the task's last `window` episodes; a task never played has `most` trajectories, one never
-    solved no limit of its own. With threshold 1 and without slack this is the sampler `repeated`, or `uniform`
-    without a size.
+    The rate is that of the task's last `window` episodes. A task that was never played has `most` trajectories; a task
+    that was never solved has no turn limit of its own. With threshold 1 and without slack this is the sampler
+    `repeated`, or `uniform` without a size.
 
     Args:
-        size: tasks in the training set; None: fresh ones each iteration, of which nothing is known.
-        most: trajectories of a task. Usual: 8.
+        size: tasks in the training set; None: new tasks in each iteration, without a history.
+        most: trajectories of a task that is not yet solved often. Usual: 8.
         least: ≥ 2, trajectories of a task that is always solved. Usual: 2.
-        threshold: in [0, 1], rate from which on there are fewer. Higher: later. Usual: 0.6.
-        slack: ≥ 0 turns beyond the longest success. Lower: cheaper, and longer ways are never found. Usual: 2–5;
+        threshold: in [0, 1], success rate above which a task has fewer trajectories. Higher: fewer tasks are shortened.
+            Usual: 0.6.
+        slack: ≥ 0, turns beyond the longest success. Lower: cheaper, but longer solutions are never found. Usual: 2–5;
             None: no limit.
-        window: episodes of a task that its rate is taken over. Usual: 8–32.
+        window: number of episodes of a task that its rate is the mean of. Usual: 8–32.
         success: least outcome of a success. Usual: 1.
     """
 
@@ -68,7 +66,7 @@ class AdaptiveRollouts:
         return self.number(sum(results) / len(results)) if results else self._most
 
     def number(self, rate: float) -> int:
-        """Trajectories of a task with this success rate."""
+        """The number of trajectories of a task with this success rate."""
         if self._threshold == 1:
             return self._most
         above = max(0.0, (rate - self._threshold) / (1 - self._threshold))
@@ -79,8 +77,11 @@ class AdaptiveRollouts:
         return None if longest is None or self._slack is None else longest + self._slack
 
     def learn(self, played: Sequence[Trajectory], iteration: int) -> dict[str, float]:
-        """Note how the tasks went. Metrics: trajectories per task, and the share of the set (without a size: of
-        the tasks played) that was ever solved."""
+        """Record the results of the tasks.
+
+        Metrics: sampler/samples, trajectories per task; sampler/solved, the share of the training set (without a size:
+            of the tasks played) that was ever solved.
+        """
         over = [one for one in played if one.stop not in (StopReason.ERROR, StopReason.SUSPENDED) and one.steps]
         for trajectory in over:
             name, won = trajectory.task.content_hash, (trajectory.outcome or 0.0) >= self._success
@@ -101,7 +102,7 @@ class AdaptiveRollouts:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with what was saved."""
+        """Restore results and longest successes."""
         self._results.clear()
         for name, results in state["results"].items():
             self._results[name].extend(results)

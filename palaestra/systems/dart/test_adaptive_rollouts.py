@@ -1,6 +1,10 @@
-"""Adaptive rollouts: (1) the number of trajectories follows the success rate; (2) the limit of turns is the longest
-success and some slack; (3) neutral options give the tasks of `repeated` and `uniform`; (4) faulty episodes teach
-nothing, and faulty options are refused; (5) a run of the whole method resumes.
+"""Adaptive rollouts:
+
+1. The number of trajectories follows the success rate.
+2. The turn limit is the longest success plus the slack.
+3. Neutral options give the tasks of `repeated` and `uniform`.
+4. Failed episodes change nothing, and wrong options are refused.
+5. A run of the whole method resumes.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
-"""Uncertain steps: (1) steps below the group's quantile of entropy are left out; (2) quantile 0 keeps every step; (3)
-with neutral options every factor of DART is 1 and every episode stays, as under GRPO.
+"""Uncertain steps:
+
+1. Steps below the group's quantile of entropy are left out.
+2. Quantile 0 keeps every step.
+3. With neutral options every factor of DART is 1 and every episode stays, as in GRPO.
 """
 
 from __future__ import annotations

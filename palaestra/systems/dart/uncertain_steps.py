@@ -1,7 +1,7 @@
-"""Train on the uncertain steps of a group: where the policy hardly hesitates, there is little to learn.
+"""A weight that trains only on the uncertain steps of a group, where there is more to learn.
 
-Knows one entropy per step and groups. Knows nothing of rewards or tokens. It masks after advantages were made, so that
-whole trajectories are compared whichever of their steps are trained on.
+The mask is applied after advantages are computed, so that whole trajectories are compared, whichever of their steps are
+trained on.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def uncertain_steps(table: StepTable, *, quantile: Quantile = 0.2, by: Columns =
         w_k = [H_k ≥ quantile of H over the steps of the group]         (linear between ranks)
 
     Args:
-        table: columns group, entropy, each (rows,).
+        table: columns group, row_entropy, each (rows,).
         quantile: in [0, 1). Higher: fewer, more uncertain steps. 0 keeps all. Usual: 0.2.
-        by: columns that a group agrees in.
+        by: columns whose equal values make steps a group.
 
-    Returns: float32 (rows,); 0 on padding, unless all is kept.
+    Returns: float32 (rows,); 0 on padding, except with quantile 0, which gives 1 everywhere.
     Raises: MissingColumn, without entropies.
     """
     entropy, counts = table["row_entropy"].double(), table.row_weight > 0

@@ -1,4 +1,4 @@
-"""DCPO: a trajectory whose agent edits its own context is several token sequences with one advantage."""
+"""DCPO: all segments of a trajectory whose agent edits its own context get the trajectory's advantage."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ def dcpo(
     scale: Scale = "std",
     peers: Peers = Peers(fixed=("unit",)),
 ) -> Float[Tensor, " rows"]:
-    """Standardize the return inside the group; every segment of a trajectory gets the trajectory's number.
+    """Standardize the return inside the group; every segment of a trajectory gets the trajectory's advantage.
 
         A_i = (R_i − mean of R over the group) / (deviation of R over the group + 1e-6),   A of a row = A_i
 
-    A *segment* is what was generated between two memory actions under one growing prefix. Every row keeps the
-    prompt that its policy saw, and rows whose prompts extend each other are one training sequence; so each
-    segment is trained under its own context, and without memory actions this is GRPO.
+    A *segment* is what was generated between two memory actions under one growing prefix. Every row keeps the prompt
+    that its policy got, and rows whose prompts extend each other are one training sequence. So each segment is trained
+    under its own context, and without memory actions this is GRPO.
 
     Args:
-        table: columns group, trajectory, agent, turn, reward, segment, each (rows,); pruned (rows,), outputs
-            that the row's memory action removed, where there was one.
+        table: columns group, trajectory, agent, turn, reward, segment, each (rows,); pruned (rows,), the number of
+            outputs that the row's memory action removed, if any row has one.
         scale: "std" divides by the deviation; "none" only centers.
         peers: by, ddof, singleton and zero_variance of `Peers`; each trajectory counts once.
 
     Returns: float32 (rows,).
-    Raises: InvalidData, if no group has two trajectories, or a segment starts that follows no memory action: a
-        prompt that neither extends the previous one nor was edited by the agent.
+    Raises: InvalidData, if no group has two trajectories, or if a segment starts without a memory action: its prompt
+        does not extend the previous one, and the agent did not edit it.
     """
     _refuse_unedited(table)
     return peers.standardize(total_return(table), table, scale=scale)
@@ -63,6 +63,6 @@ def _refuse_unedited(table: StepTable) -> None:
     where = f"trajectory {table.labels('trajectory')[int(table['trajectory'][row])]}, turn {int(table['turn'][row])}"
     raise InvalidData(
         where=f"advantage: dcpo, {where}",
-        what=f"its prompt starts a segment, and the row before is no memory action; {len(broken)} rows are like this.",
-        remedy="Use `program: curate` with `context: editable`; other contexts are for advantage: grpo.",
+        what=f"its prompt starts a segment, but the row before is not a memory action; so do {len(broken)} rows.",
+        remedy="Use `program: curate` with `context: editable`; with other contexts use `advantage: grpo`.",
     )

@@ -1,7 +1,4 @@
-"""Curating: agents whose memory is theirs to edit, by an action that never reaches the environment.
-
-Knows episodes, agents and editable contexts. Knows no policy and no environment.
-"""
+"""The program of MemAct: agents edit their own memory by an action that does not reach the environment."""
 
 from __future__ import annotations
 
@@ -21,10 +18,9 @@ if TYPE_CHECKING:
 
 
 async def demonstrate_curating(episode: Episode, *, noise: float = 0.0) -> None:
-    """The environment's expert acts; whenever memory is full, all of it goes but the gist.
+    """Let the environment's expert act; whenever memory is full, replace all records by a summary.
 
-    The gist is what the environment says is worth knowing by now: the text `info["gist"][agent]`, empty where
-    it says nothing.
+    The summary is the environment's text `info["gist"][agent]`, empty where there is none.
     """
     draw = np.random.default_rng(derive(episode.play.seed, "noise"))
     result = await episode.reset()
@@ -45,11 +41,11 @@ async def demonstrate_curating(episode: Episode, *, noise: float = 0.0) -> None:
 @acted_by()
 @demonstrated_by(demonstrate_curating)
 async def curate(episode: Episode) -> None:
-    """Whoever the environment names acts; `prune IDS: SUMMARY` edits its own memory and does not reach the environment.
+    """Let agents act; the action `prune IDS: SUMMARY` edits the agent's own memory, not the environment.
 
-    For language policies with the context `editable`. A memory action is a step of reward 0 and counts against
-    the turn limit. The step's `info` tells `edit` (ids and summary) and `pruned`, how many outputs went; an edit
-    that the context refuses is marked `invalid`, and its reason is the next observation.
+    For language policies with the context `editable`. A memory action is a step of reward 0 and counts against the turn
+    limit. The step's `info` has `edit` (ids and summary) and `pruned`, the number of removed outputs. An edit that the
+    context refuses is marked `invalid`, and the reason is the next observation.
     """
     result = await episode.reset()
     while result.observations:
@@ -58,7 +54,7 @@ async def curate(episode: Episode) -> None:
 
 
 async def _decide(episode: Episode, name: str, seen: Observation) -> Action:
-    """The agent's next action for the environment, after as many edits as it likes."""
+    """The agent's next action for the environment, after any number of edits."""
     agent = episode.agents[name]
     _memory_of(agent)
     while True:
@@ -70,7 +66,7 @@ async def _decide(episode: Episode, name: str, seen: Observation) -> Action:
 
 
 def _edited(episode: Episode, agent: Agent, seen: Observation, edit: Edit) -> Observation:
-    """Edit the memory of the agent, whose last step says so; what it sees next."""
+    """Edit the agent's memory, record it in `info` of its last step, and return its next observation."""
     info = episode.latest[agent.name].info
     try:
         _memory_of(agent).prune(edit.ids)
@@ -86,7 +82,7 @@ def _memory_of(agent: Agent) -> EditableMemory:
     if not isinstance(memory, EditableMemory):
         raise ContractError(
             where=f"program: curate, agent {agent.name}",
-            what="it has no memory that could be edited.",
+            what="it has no memory that can be edited.",
             remedy="Give it a language policy and `context: editable`, or use `program: play`.",
         )
     return memory

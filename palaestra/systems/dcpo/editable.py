@@ -1,8 +1,8 @@
-"""The editable context: memory is a list of records with ids, and the agent itself says which of them go.
+"""The editable context: memory is a list of records with ids, and the agent itself removes records.
 
-A record is a call and its output, shown with an id. A memory action is a call too: what it says in place of
-the records that it prunes stays in memory as it was written, so that nothing is ever rendered again. Only the
-prefix breaks: a new segment starts. Knows renderers. Knows nothing of engines, models and environments.
+A record is a call and its output, shown with an id. A memory action is a call too: the summary in it stays in memory as
+it was written, in place of the removed records, so that no text is rendered again. After an edit the prompt does not
+extend the earlier one, and a new segment starts.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ FORM = re.compile(r"prune\b\s*([\d\s]*)(?::(.*))?", re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """A memory action: the records to prune, and what the agent wants to keep of them."""
+    """A memory action: the ids of the records to remove, and the agent's summary of them."""
 
     ids: tuple[int, ...]
     summary: str
 
 
 def read_edit(text: str) -> Edit | None:
-    """The memory action `prune IDS: SUMMARY` in a text; None if the text is for the environment.
+    """Read the memory action `prune IDS: SUMMARY`; None if the text is for the environment.
 
     >>> read_edit("prune 1 2: amber is old")
     Edit(ids=(1, 2), summary='amber is old')
 
-    The summary may be empty. A text that begins with the word and goes on otherwise names no record, which the
-    context refuses.
+    The summary may be empty. A text that begins with the word `prune` but has another form gives an edit without ids,
+    which the context refuses.
     """
     if not re.match(r"prune\b", text.strip()):
         return None
@@ -49,7 +49,7 @@ def read_edit(text: str) -> Edit | None:
 
 
 def write_edit(edit: Edit) -> str:
-    """The text of a memory action; `read_edit` gives it back."""
+    """Write a memory action as the text that `read_edit` reads."""
     return f"prune {' '.join(str(number) for number in edit.ids)}: {edit.summary}".strip()
 
 
@@ -60,13 +60,13 @@ class _Record:
 
 
 class EditableMemory:
-    """One agent's memory in one episode: what it was asked first, and a record for each call since."""
+    """One agent's memory in one episode: its task, and a record for each call since."""
 
     def __init__(self, renderer: Renderer, full: int, notice: bool) -> None:
         self._renderer, self._full, self._notice = renderer, full, notice
         self._task = np.zeros(0, np.int32)
         self._records: list[_Record] = []
-        self._call = np.zeros(0, np.int32)  # answered by the next observation
+        self._call = np.zeros(0, np.int32)  # the next observation is its output
         self._given, self._segment, self._edited = 0, 0, False
         self.length = 0
 
@@ -82,11 +82,11 @@ class EditableMemory:
 
     @property
     def full(self) -> bool:
-        """Whether memory holds as many records as it should, once the next output is there."""
+        """Whether memory holds `full` records once the next output is added."""
         return self.length > 0 and len(self._records) + 1 >= self._full
 
     def observe(self, observation: Observation) -> Prompt:
-        """The first observation is what the agent was asked, and stays; each further one is an output."""
+        """Add an observation: the first one is the task, which stays; each further one is an output with an id."""
         if not self.length:
             asked = self._renderer.observation(observation, first=True)
             self._task = np.concatenate([head_of(self._renderer, observation), asked])
@@ -110,16 +110,16 @@ class EditableMemory:
         self.length += len(ids)
 
     def prune(self, ids: Sequence[int]) -> None:
-        """Delete records; the next prompt starts a segment without them.
+        """Remove records; the next prompt starts a segment without them.
 
-        Raises: InvalidData, if an id is not in memory or none is given; memory is then as it was.
+        Raises: InvalidData, if an id is not in memory or none is given; memory does not change then.
         """
         missing = [number for number in ids if number not in self.ids]
         if missing or not ids:
             raise InvalidData(
                 where="context: editable",
                 what=f"memory has no {' '.join(map(str, missing)) or 'output without an id'}.",
-                remedy="Prune by ids that are shown before outputs: `prune 1 2: what to keep of them`. In memory: "
+                remedy="Use ids that are shown before outputs: `prune 1 2: SUMMARY`. In memory: "
                 f"{' '.join(map(str, self.ids)) or 'none'}.",
             )
         self._records = [record for record in self._records if record.id not in ids]
@@ -128,22 +128,21 @@ class EditableMemory:
 
 @register("context", "editable", source="arXiv 2510.12635")
 class Editable(Context):
-    """All outputs with ids, and an agent that prunes them: `prune IDS: SUMMARY`, with the program `curate`."""
+    """Show all outputs with ids; the agent removes some by `prune IDS: SUMMARY`, with the program `curate`.
+
+    Args:
+        full: number of records in memory at which demonstrations prune. Higher: rarer edits, longer prompts.
+        notice: begin observations with `memory full.` from this number of records on.
+
+    After an edit everything that stays is computed again, so that few large edits are cheaper than many small ones.
+    """
 
     def __init__(self, *, full: PositiveInt = 4, notice: bool = False) -> None:
-        """
-        Args:
-            full: records in memory at which demonstrations prune. Higher: rarer edits, longer prompts.
-            notice: begin observations with `memory full.` from so many records on.
-
-        An edit breaks the prefix, so everything that stays is read once more: few large edits are cheaper than
-        many small ones.
-        """
         self._full, self._notice = full, notice
 
     @property
     def phrases(self) -> tuple[str, ...]:
-        """Words of its own, for a tokenizer."""
+        """Texts of this context, for building a tokenizer."""
         return tuple(f"{NOTICE} {number}) prune {number}: {PRUNED}" for number in range(1, 33))
 
     def start(self, renderer: Renderer) -> EditableMemory:

@@ -1,7 +1,4 @@
-"""A price for running into a limit: of turns, of tokens, of the context.
-
-Knows which trajectories were cut off. Knows nothing of which limit it was.
-"""
+"""A price for a trajectory that ends at a limit: of turns, of tokens, or of the context."""
 
 from __future__ import annotations
 
@@ -15,15 +12,15 @@ from palaestra.registry import NonNegative, register
 
 @register("reward", "resource_penalty", reads=("truncated?",), writes=("reward",), source="arXiv 2510.12635")
 def resource_penalty(table: StepTable, *, penalty: NonNegative = 0.1) -> Float[Tensor, " rows"]:
-    """−penalty in all for a trajectory that ended at a limit; the others keep their rewards.
+    """Set the return of a trajectory that ended at a limit to −penalty; the others keep their rewards.
 
-    What such a trajectory earned before is taken from it, so that its return is −penalty: 1 for success, 0 for
-    failure within the limits and −0.1 for a violation, as published.
+    The trajectory's other rewards are set to 0: returns are 1 for success, 0 for a failure within the limits and −0.1
+    for reaching a limit, as published.
 
     Args:
         table: columns trajectory, turn, reward and truncated, (rows,); truncated marks an agent's last row. Without
-            that column nothing was cut off.
-        penalty: ≥ 0. Higher: agents stop earlier rather than run into a limit. Usual: 0.1.
+            that column no trajectory ended at a limit.
+        penalty: ≥ 0. Higher: agents stop earlier to stay within the limit. Usual: 0.1.
 
     Returns: float32 (rows,); the penalty is on the last row.
     """

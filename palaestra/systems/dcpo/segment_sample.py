@@ -1,7 +1,7 @@
-"""A few segments of each group: long trajectories with many memory edits do not fill the whole update.
+"""A weight that trains on a few segments of each group, so that trajectories with many edits do not fill the update.
 
-The choice is made after the advantages, so that a trajectory is compared by all its rewards, whichever of its segments
-are trained on.
+Segments are drawn after advantages are computed, so that a trajectory is compared by all its rewards, whichever of its
+segments are trained on.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ def segment_sample(
     trajectories: PositiveInt = 8,
     by: Columns = ("group",),
 ) -> Float[Tensor, " rows"]:
-    """1 on the rows of chosen segments, 0 on others; another choice in each iteration.
+    """Give 1 to the rows of drawn segments and 0 to others; each iteration draws anew.
 
-    Of each group `trajectories` are drawn, and of all their segments `segments`, without replacement.
+    In each group `trajectories` are drawn, and from all their segments `segments`, without replacement.
 
     Args:
-        table: columns group, trajectory, agent, segment (rows,). Without a column `segment` a trajectory is one.
-        segments: of a group. Higher: more tokens an update. Usual: 16.
-        trajectories: of a group. Usual: 8, all of them.
-        by: columns that a group agrees in.
+        table: columns group, trajectory, agent, segment (rows,). Without a column `segment` the rows of an agent in a
+            trajectory are one segment.
+        segments: segments of a group. Higher: more tokens per update. Usual: 16.
+        trajectories: trajectories of a group. Usual: 8, all of them.
+        by: columns whose equal values make rows a group.
 
-    Returns: float32 (rows,). A group that has no more keeps all.
+    Returns: float32 (rows,). A group with at most this many keeps all.
     """
     draw = torch.Generator().manual_seed(derive(iteration.seed, "segment_sample", iteration.number))
     peers, counts = table.key(*by), table.row_weight > 0
@@ -45,7 +46,7 @@ def segment_sample(
 
 
 def _drawn(units: Key, peers: Key, among: Tensor, most: int, draw: torch.Generator) -> Tensor:
-    """bool (rows,): rows `among` whose unit is one of at most `most` drawn from those of its peers."""
+    """bool (rows,): rows of `among` whose unit is one of at most `most` units drawn from each group."""
     codes, size = compact(units.codes[among])
     group = torch.zeros(size, dtype=torch.int64).index_copy_(0, codes, peers.codes[among])
     rank = segment_rank(torch.rand(size, generator=draw), by=Key(group, peers.size))

@@ -1,9 +1,9 @@
-"""DCPO and what belongs to it.
+"""DCPO and its parts.
 
 1. A group with returns 1, −0.1, 0, 1 gets the published numbers, on every segment.
 2. Without memory actions it is GRPO, bit for bit.
-3. A segment that follows no memory action is refused; one without generated tokens is no row.
-4. A limit costs 0.1 in all, whatever was earned before.
+3. A segment that starts without a memory action is refused, and so is a row without generated tokens.
+4. A trajectory that reaches a limit has the return −0.1, whatever it earned before.
 5. At most `segments` of each group are drawn, without replacement, others in each iteration, the same when resumed.
 6. The loss of a segment is the sum over its rows, computed one by one.
 """
@@ -57,7 +57,7 @@ def test_without_memory_actions_it_is_grpo(table):  # rule 2
 
 @pytest.mark.parametrize("pruned", [None, [0, 0, 0, 0, 0, 2, 0, 2, 0]])
 def test_a_segment_follows_a_memory_action(pruned):  # rule 3
-    with pytest.raises(InvalidData, match="starts a segment, and the row before is no memory action") as caught:
+    with pytest.raises(InvalidData, match="starts a segment, but the row before is not a memory action") as caught:
         dcpo(edited(pruned=pruned))
     assert "trajectory a, turn 2" in caught.value.where
     assert "program: curate" in caught.value.remedy

@@ -1,14 +1,14 @@
-"""What must hold of the editable context and of the program that hands it to agents:
+"""Rules of the editable context and of the program that uses it:
 
-1. Outputs are shown with ids, and what the agent was asked stays without one.
-2. Pruning removes records and leaves everything else as it was, token by token; a new segment starts.
-3. What a memory action says stays in memory and can be pruned in its turn.
+1. Outputs are shown with ids, and the task stays without one.
+2. Pruning removes records and changes no other token; a new segment starts.
+3. The summary of a memory action stays in memory and can be pruned later.
 4. Ids that are not in memory are refused: an error in direct calls, an observation and `invalid` in an episode.
 5. A memory action never reaches the environment; it is a step of reward 0 and counts against the turn limit.
 6. Before any update the policy gives every token the log-probability it was sampled with, in every segment; under the
    final context it does not.
-7. Without memory actions an episode is one segment, token by token that of the full history but for the ids.
-8. Demonstrations prune when memory is full, keep the gist, and solve what does not fit the context otherwise.
+7. Without memory actions an episode is one segment, token by token that of the full history except for the ids.
+8. Demonstrations prune when memory is full, keep the summary, and solve tasks that do not fit the context otherwise.
 9. An agent without such a memory is refused.
 """
 
@@ -52,7 +52,7 @@ class Spelled:
 
 
 def talk(*calls, **options):
-    """A conversation in which the calls were made, each answered by `out`."""
+    """A conversation with these calls, each answered by `out`."""
     memory = Editable(**options).start(Spelled())
     prompts = [memory.observe(Observation(text="task"))]
     for call in calls:
@@ -122,7 +122,7 @@ def test_memory_says_when_it_is_full():
     assert [read(prompt) for prompt in prompts[1:]] == ["<1) out>", "<2) out>", "<memory full. 3) out>"]
     assert memory.full
     assert not talk("a", full=3)[0].full
-    assert not Editable(full=1).start(Spelled()).full  # the task is no record
+    assert not Editable(full=1).start(Spelled()).full  # the task is not a record
     assert any("memory full." in text for text in Editable().phrases)
 
 
@@ -169,7 +169,7 @@ def run(on, count=1, **settings):
 
 @functools.cache
 def tiny():
-    """A language policy that knows the words, with logits sharp enough to tell contexts apart."""
+    """A language policy that knows the words, with large logits, so that another context gives other probabilities."""
     policy = TinyModel(context=400)
     with torch.no_grad():
         for parameter in policy.module.parameters():
@@ -178,7 +178,7 @@ def tiny():
 
 
 class Told(Policy):
-    """A language policy whose answers are given, in the order of the acts."""
+    """A language policy that gives prescribed answers in order."""
 
     def __init__(self, *texts):
         self._texts, self.name, self.trainable, self.version = texts, "told", False, 0
@@ -220,13 +220,13 @@ def test_refused_edits_are_answered():  # rule 4
     (trajectory,) = run(make_setup(told), max_turns=5)
     assert [step.info.get("invalid", 0.0) for step in trajectory.steps] == [1, 0, 1, 0, 1]
     shown = [step.observation.text for step in trajectory.steps]
-    assert shown[1] == "memory has no 1."  # this refusal is output 1 itself
+    assert shown[1] == "memory has no 1."  # this refusal is itself output 1
     assert shown[3] == "memory has no 3."
     assert [step.segment for step in trajectory.steps] == [0, 0, 0, 0, 1]
 
 
 async def pruning(episode, *, every=2):
-    """Acts are sampled; every second one is followed by an edit, whatever it says."""
+    """Acts are sampled; an edit follows every second one, whatever it says."""
     result = await episode.reset()
     agent = episode.agents["player"]
     while result.observations:
@@ -260,7 +260,7 @@ def test_ratios_are_one_under_the_own_context():  # rule 6
 
 
 def under_final_context(played: list[Trajectory]) -> np.ndarray:
-    """Ratios of tokens before the last edit, had they been read under the memory of the end."""
+    """Ratios of tokens before the last edit if the policy had the final memory as its context."""
     changed = copy.deepcopy(played)
     for trajectory in changed:
         final = trajectory.steps[-1]
@@ -327,4 +327,4 @@ def test_agents_without_memory_are_refused():  # rule 9
     for context, policy in ((FullHistory(), tiny()), (None, ScriptedPolicy(lambda turn, seen: "x"))):
         (trajectory,) = run(make_setup(policy, context=context, make=EchoEnvironment))
         assert trajectory.stop is StopReason.ERROR
-        assert "no memory that could be edited" in trajectory.error.message
+        assert "no memory that can be edited" in trajectory.error.message

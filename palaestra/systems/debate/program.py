@@ -1,4 +1,4 @@
-"""Debate: several answer at once, read all answers, answer again; most voices win."""
+"""The program of debate: several agents answer, read all answers and answer again; the majority decides."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def names_of(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """`debater_1`, `debater_2` …"""
+    """The names `debater_1`, `debater_2` …"""
     return tuple(f"debater_{number + 1}" for number in range(options.get("debaters", 3)))
 
 
@@ -26,20 +26,22 @@ def names_of(options: Mapping[str, Any]) -> tuple[str, ...]:
 async def debate(
     episode: Episode, *, debaters: PositiveInt = 3, rounds: PositiveInt = 2, agree: Fraction | None = None
 ) -> None:
-    """Debaters answer, and answer again after they have read all answers of the round before; the last round votes.
+    """Debaters answer, read all answers of the round before and answer again; the last round votes.
 
-    For environments with one agent; a debate for each of its acts. One round is self-consistency, one debater is
-    self-refinement; what is generated is debaters · rounds answers, and each prompt grows with the debaters.
+    For environments with one agent; there is one debate for each of its acts. One round is self-consistency, one
+    debater is self-refinement. A debate generates debaters · rounds answers, and each prompt grows with the number of
+    debaters.
 
     Args:
-        debaters: roles `debater_1` to `debater_n`, of one policy or of several. Of an even number a tie is possible,
-            which goes to the answer of the lowest number. Higher: more answers to choose from. Usual: 3.
-        rounds: with the first one. Higher: more can be persuaded, of what is right or wrong. Usual: 2.
-        agree: end early once this share means the same. Usual: none; 1 where tokens are dear.
+        debaters: number of roles `debater_1` to `debater_n`, of one policy or of several. With an even number a tie is
+            possible; the answer of the lowest number wins it. Higher: more answers to choose from. Usual: 3.
+        rounds: number of rounds, the first one included. Higher: more debaters change their answers, to right or wrong
+            ones. Usual: 2.
+        agree: end early once this share of the answers means the same. Usual: none; 1 where tokens are expensive.
 
-    The debater whose answer wins acts; of an estimator, `returns: [trajectory]` gives all of them what it earns. `info`
-    tells `agreement`, the share of the last round that means the same, and `changed`, the share of debaters whose last
-    answer is not their first.
+    The debater whose answer wins acts; an estimator with `returns: [trajectory]` gives all debaters its return. `info`
+    has `agreement`, the share of the last round that means the same, and `changed`, the share of debaters whose last
+    answer differs from their first.
     """
     names = names_of({"debaters": debaters})
 

@@ -1,9 +1,11 @@
 """Debate, each rule pinned by a test of the same number.
 
-1. One round is self-consistency: nobody reads anybody. One debater is self-refinement: it reads its own last answer.
-2. The majority of the last round acts, a tie goes to the lowest number, and `changed` tells who gave another answer.
-3. Where wrong debaters who read a right answer turn right with probability u, and right ones who read a wrong answer
-   turn wrong with v, the majority is right as the Markov chain on the number of right debaters says.
+1. One round is self-consistency: no debater reads an answer. One debater is self-refinement: it reads its own last
+   answer.
+2. The majority of the last round acts, a tie goes to the lowest number, and `changed` is the share of debaters that
+   gave another answer.
+3. If wrong debaters who read a right answer become right with probability u, and right ones who read a wrong answer
+   become wrong with v, the majority is right as often as the Markov chain on the number of right debaters predicts.
 """
 
 from __future__ import annotations

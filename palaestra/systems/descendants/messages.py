@@ -1,7 +1,4 @@
-"""Messages: which act was shown which other act, and what followed from each.
-
-Knows the columns trajectory, agent, turn, invocation, parent, reads and reward. Knows no text, estimator or model.
-"""
+"""Messages: find which acts each act was shown, and sum the rewards of an act's descendants."""
 
 from __future__ import annotations
 
@@ -18,23 +15,23 @@ from palaestra.errors import InvalidData
 
 
 class Readings(NamedTuple):
-    """Pairs of rows: `reader` was shown what `source` said. Each pair once, in ascending order of readers."""
+    """Pairs of rows: act `reader` was shown the message of act `source`. Each pair once, readers in ascending order."""
 
     reader: Int[Tensor, " pairs"]
     source: Int[Tensor, " pairs"]
 
 
 def readings_of(table: StepTable, *, own: bool, replies: bool, where: str) -> Readings:
-    """Who was shown what, from what the table says.
+    """Find which acts each act was shown, from the columns of the table.
 
     Args:
-        table: columns trajectory, agent, turn; reads, the turns whose messages a row was shown (rows that have it need
-            no more); parent, the turn of the act that called, on other rows; invocation.
+        table: columns trajectory, agent, turn; reads, the turns whose messages a row was shown; parent, the turn of the
+            act that called, used on rows without `reads`; invocation.
         own: an act was also shown the act before it in its own conversation.
-        replies: the next act of who called was also shown the last act of the call.
-        where: who asks, for messages.
+        replies: the caller's next act was also shown the last act of the call.
+        where: name of the caller, for error messages.
 
-    Raises: InvalidData, for a turn that is no earlier act of the trajectory, or that two acts share.
+    Raises: InvalidData, for a turn that is not an earlier act of the trajectory, or that two acts share.
     """
     place = _Places(table, where)
     reader, turn = _told(table, place.acts)
@@ -57,11 +54,11 @@ def descendant_return(
 ) -> Float[Tensor, " rows"]:
     """D_k = r_k + Σ gamma^hops(k, d) · r_d over the acts d that were shown k's message, directly or through others.
 
-    Each act counts once, over the fewest hops. Where every act was shown at most one other, D_k is
-    r_k + gamma · Σ D over its readers, and in a chain it is `reward_to_go`.
+    Each act counts once, over the fewest hops. Where every act was shown at most one other, D_k is r_k + gamma · Σ D
+    over its readers, and in a chain it is `reward_to_go`.
 
     Args:
-        reward: (rows,) in place of the reward column.
+        reward: (rows,), used in place of the reward column.
     """
     rewards = (table["reward"] if reward is None else reward).double() * (table.row_weight > 0)
     single = len(readings.reader) < 2 or bool((readings.reader[1:] != readings.reader[:-1]).all())
@@ -70,7 +67,7 @@ def descendant_return(
 
 
 def _forest(rewards: Tensor, readings: Readings, gamma: float) -> Float[Tensor, " rows"]:
-    """By doubling: after n rounds all acts within 2ⁿ hops are counted; log₂(depth) vector operations."""
+    """Sum by doubling: after n rounds all acts within 2ⁿ hops are counted; log₂(depth) vector operations."""
     total, factor = rewards.clone(), gamma
     above = torch.full((len(rewards),), -1)
     above[readings.reader] = readings.source
@@ -83,7 +80,7 @@ def _forest(rewards: Tensor, readings: Readings, gamma: float) -> Float[Tensor, 
 
 
 def _network(rewards: Tensor, readings: Readings, gamma: float) -> Float[Tensor, " rows"]:
-    """Hop by hop, each pair (act, descendant) once: as many vector operations as the longest way."""
+    """Sum hop by hop, each pair (act, descendant) once: as many vector operations as the longest path has hops."""
     rows, total, factor = len(rewards), rewards.clone(), 1.0
     start = torch.searchsorted(readings.reader, torch.arange(rows + 1))
     count = torch.diff(start)
@@ -103,7 +100,7 @@ def _network(rewards: Tensor, readings: Readings, gamma: float) -> Float[Tensor,
 
 
 def _told(table: StepTable, acts: Tensor) -> tuple[Int[Tensor, " pairs"], Int[Tensor, " pairs"]]:
-    """Rows and the turns that they say they were shown: `reads`, or else `parent`."""
+    """Rows, and the turns that each was shown: from `reads`, or else from `parent`."""
     readers, turns = [torch.zeros(0, dtype=torch.int64)], [torch.zeros(0, dtype=torch.int64)]
     silent = acts
     if "reads" in table:
@@ -129,14 +126,14 @@ def _turns_of_parents(table: StepTable) -> Int[Tensor, " rows"]:
     if strange:
         raise InvalidData(
             where="column `parent`",
-            what=f"it holds {strange[0]!r}, not the turn of an act.",
-            remedy="Give the turn of the act that called, and None for who was not called.",
+            what=f"it contains {strange[0]!r}, not the turn of an act.",
+            remedy="Give the turn of the act that called, and None for an act that was not called.",
         )
     return torch.tensor([*(int(label) for label in labels), -1])[table["parent"]]
 
 
 def _replies(table: StepTable, ends: Tensor, conversation: tuple[str, ...], place: _Places) -> tuple[Tensor, Tensor]:
-    """The last act of each call, and the next act of the conversation that called."""
+    """The next act of the calling conversation (the reader), and the last act of each call."""
     caller_turn = _turns_of_parents(table)
     ends = ends[place.acts[ends] & (caller_turn[ends] >= 0)]
     caller = place.find(ends, caller_turn[ends])
@@ -151,7 +148,7 @@ def _replies(table: StepTable, ends: Tensor, conversation: tuple[str, ...], plac
 
 
 class _Places:
-    """Finds the row of a turn. Rows of weight 0 that repeat another act are no acts; an opponent's are."""
+    """Finds the row of a turn. Rows of weight 0 that repeat another act are padding; an opponent's are acts."""
 
     def __init__(self, table: StepTable, where: str) -> None:
         self._table, self._where = table, where
@@ -173,7 +170,7 @@ class _Places:
         at = torch.searchsorted(self._key, wanted).clamp_max(max(len(self._key) - 1, 0))
         lost = (self._key[at] != wanted) | (turn >= self._table["turn"][reader]) | (turn < 0)
         row = self._order[at]
-        self._refuse(lost, reader, turn, "which is no earlier act of its trajectory")
+        self._refuse(lost, reader, turn, "which is not an earlier act of its trajectory")
         self._refuse(self._shared[row], reader, turn, "which two acts share")
         return row
 
@@ -186,7 +183,7 @@ class _Places:
         raise InvalidData(
             where=f"{self._where}, trajectory {name}, turn {int(self._table['turn'][row])}",
             what=f"it was shown turn {int(turn[first])}, {what}.",
-            remedy="Let the program tell `parent` or `reads`, the turns of earlier acts; each act has its own.",
+            remedy="Let the program give `parent` or `reads` as turns of earlier acts; each act has its own turn.",
         )
 
 

@@ -1,7 +1,11 @@
-"""Descendants, what holds for every input; numbers by hand are in golden.yaml. (1) In a chain D is the reward to go,
-bit for bit; (2) trees and networks of readers agree where both describe the same; (3) it is what walking over all
-descendants gives; (4) what nobody read has its own reward only; (5) parallel acts that do not read each other may be
-exchanged; (6) what is refused.
+"""Rules of descendants for every input; hand-derived numbers are in golden.yaml.
+
+1. In a chain D is the reward to go, bit for bit.
+2. The computations for trees and for networks agree where both apply.
+3. The result is that of a search over all descendants.
+4. An act that no other act was shown has its own reward only.
+5. Parallel acts that do not read each other may be exchanged.
+6. Refusals.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ def test_chain_is_reward_to_go(table: StepTable, gamma: float, seed: int) -> Non
 
 
 def walked(table: StepTable, readings: Readings, gamma: float) -> Tensor:
-    """The definition: breadth first over who read whom."""
+    """The definition: a breadth-first search over readers."""
     readers: dict[int, list[int]] = {}
     for reader, source in zip(readings.reader.tolist(), readings.source.tolist(), strict=True):
         readers.setdefault(source, []).append(reader)
@@ -85,7 +89,7 @@ def test_parallel_acts_may_be_exchanged() -> None:  # rule 5
 def test_what_descendants_refuses() -> None:  # rule 6
     columns: dict[str, Any] = {"group": ["g"] * 4, "trajectory": list("aabb"), "agent": ["x"] * 4, "reward": [0.0] * 4}
     for reads in ([None, (1,), None, None], [(3,), None, None, None], [None, (-1,), None, None]):
-        with pytest.raises(InvalidData, match="no earlier act of its trajectory"):
+        with pytest.raises(InvalidData, match="not an earlier act of its trajectory"):
             descendants(StepTable(turn=[0, 1, 0, 1], reads=reads, **columns))
     with pytest.raises(InvalidData, match="not the turn of an act"):
         descendants(StepTable(turn=[0, 1, 0, 1], parent=[None, "x", None, None], **columns))

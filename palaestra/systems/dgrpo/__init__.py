@@ -21,7 +21,7 @@ from palaestra.data.protocols import StatefulPart
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.registry import Fraction, Positive, register
 
-SLACK = 1e-6  # what float32 sums of rewards may leave outside of [0, 1]
+SLACK = 1e-6  # tolerance for float32 sums of rewards at the ends of [0, 1]
 
 
 @register(
@@ -34,28 +34,28 @@ SLACK = 1e-6  # what float32 sums of rewards may leave outside of [0, 1]
     source="arXiv 2508.04416",
 )
 class Difficulty(StatefulPart):
-    """The weight of DGRPO: how hard the family is, times how hard the task is.
+    """The weight of DGRPO: the difficulty of the family times the difficulty of the task.
 
         a_k ← momentum · a_k + (1 − momentum) · mean result of family k in this batch      (at first: that mean)
-        w_family = mean of a over all families seen / a_k, clipped to [low, high]
+        w_family = mean of a over all families so far / a_k, clipped to [low, high]
         w_task = 1 + hard · (1 − p)                                        p = mean result of the group
         w = w_family · w_task
 
-    It multiplies the advantage, not the reward: an estimator that divides by the group's deviation takes a common
-    factor of its rewards out again.
+    It multiplies the advantage, not the reward: an estimator that divides by the group's deviation cancels a common
+    factor of its rewards.
 
     Args:
-        column: the result, in [0, 1]: "return", the sum of rewards; "outcome"; or another column with one number a
+        column: the result, in [0, 1]: "return", the sum of rewards; "outcome"; or another column with one number per
             trajectory, such as an overlap of intervals.
-        family: a column of names that tells a task's family. None: all tasks are of one family, of weight 1.
-        known: names of the families that there may be; empty: any.
-        momentum: in [0, 1]. Higher: steadier weights, later. 1 keeps the first means. Usual: 0.9.
-        low, high: bounds of w_family, 0 < low ≤ high. Both 1: families weigh alike. Usual: 0.5 and 2.
-        hard: in [0, 1]. Higher: tasks that fail weigh more, at most 1 + hard. 0: tasks weigh alike. Usual: 1.
+        family: a column with the name of a task's family. None: all tasks are of one family, of weight 1.
+        known: the allowed names of families; empty: any name.
+        momentum: in [0, 1]. Higher: weights change more slowly. 1 keeps the first means. Usual: 0.9.
+        low, high: bounds of w_family, 0 < low ≤ high. Both 1: all families weigh the same. Usual: 0.5 and 2.
+        hard: in [0, 1]. Higher: tasks that fail weigh more, at most 1 + hard. 0: all tasks weigh the same. Usual: 1.
 
     Returns: float32 (rows,); with low = high = 1 and hard 0 exactly 1.
     Raises: MissingColumn, without families or results; InvalidData, for a result outside [0, 1], or for a trajectory
-        of no family, of an unknown one or of several; RecipeError, for low above high.
+        without a family, of an unknown one or of several; RecipeError, for low above high.
     Differs from the authors' code: there is none to compare with, and the paper names no functions; these are ours.
     """
 
@@ -74,7 +74,7 @@ class Difficulty(StatefulPart):
             raise RecipeError(
                 where="weights: difficulty",
                 what=f"`low: {low:g}` is above `high: {high:g}`.",
-                remedy="Give the bounds of a family's weight, the lower one first. Usual: 0.5 and 2.",
+                remedy="Set `low` to at most `high`. Usual: 0.5 and 2.",
             )
         self.column, self.family, self.known = column, family, known
         self.momentum, self.low, self.high, self.hard = momentum, low, high, hard
@@ -95,7 +95,7 @@ class Difficulty(StatefulPart):
         return torch.where(counts, weight[whole.codes], 1.0).float()
 
     def weight(self, family: str) -> float:
-        """w of a family by the running means; `high` for one that never succeeded, 1 for one never seen."""
+        """w of a family by the running means; `high` if it never succeeded, 1 if it was never played."""
         if family not in self.means:
             return 1.0
         mean = sum(self.means.values()) / len(self.means)
@@ -115,7 +115,7 @@ class Difficulty(StatefulPart):
             row = int(bad[0, 0])
             raise InvalidData(
                 where=f"weights: difficulty, `{self.column}`, row {row}",
-                what=f"a result is {float(result[row]):g}, outside of [0, 1]: it says nothing of how hard a task is.",
+                what=f"a result is {float(result[row]):g}, outside [0, 1], so that it gives no difficulty.",
                 remedy="Name a column of results in [0, 1], for instance `column: outcome`.",
             )
         return result
@@ -125,12 +125,12 @@ class Difficulty(StatefulPart):
         if self.family is None:
             return torch.zeros(whole.size, dtype=torch.int64), ["all"]
         codes, names = table[self.family], [str(label) for label in table.labels(self.family)]
-        self._refuse(table, counts & (codes < 0), "it is of no family")
+        self._refuse(table, counts & (codes < 0), "it has no family")
         family = torch.zeros(whole.size, dtype=torch.int64).index_copy_(0, whole.codes[counts], codes[counts])
-        self._refuse(table, counts & (codes != family[whole.codes]), "its rows are of different families")
+        self._refuse(table, counts & (codes != family[whole.codes]), "its rows have different families")
         if self.known:
             unknown = torch.tensor([name not in self.known for name in names])
-            self._refuse(table, counts & unknown[codes], f"its family is none of {', '.join(self.known)}")
+            self._refuse(table, counts & unknown[codes], f"its family is not one of {', '.join(self.known)}")
         return family, names
 
     def _refuse(self, table: StepTable, bad: Tensor, what: str) -> None:
@@ -141,7 +141,7 @@ class Difficulty(StatefulPart):
         raise InvalidData(
             where=f"weights: difficulty, trajectory {trajectory}",
             what=f"{what} (column `{self.family}`).",
-            remedy='Let the environment name one family in its last `info`: {"stratum": "grounding"}.',
+            remedy='Let the environment give one family in its last `info`: {"stratum": "grounding"}.',
         )
 
     def update(self, batch: Batch, iteration: Iteration) -> dict[str, float]:

@@ -1,11 +1,11 @@
 """The weight of difficulty, as in DGRPO.
 
-1. Without families, bounds and hard tasks every weight is 1, and the update is that of GRPO.
+1. With neutral options every weight is 1, and the update is that of GRPO.
 2. Means run over iterations and are kept in checkpoints; they are logged with the weights.
 3. Weights are bounded; a family that never succeeds gets the upper bound, and nothing divides by 0.
-4. A hard group of a hard family weighs most; weights do not depend on the order of rows, and padding has none.
+4. A hard group of a hard family weighs most; weights do not depend on the order of rows, and padding does not count.
 5. The shares of two families in the gradient become closer.
-6. Results outside [0, 1], and trajectories of no, of an unknown or of several families are refused.
+6. Results outside [0, 1], and trajectories without a family, of an unknown one or of several are refused.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def at(step: int = 0) -> Iteration:
 
 
 def batch(**families: list[list[float]]) -> StepTable:
-    """Groups of each family, one row a trajectory."""
+    """Groups of each family, one row per trajectory."""
     rows = [
         (name, f"{name}{g}", f"{name}{g}/{i}", result)
         for name, groups in families.items()
@@ -72,7 +72,7 @@ def test_2_running_means() -> None:
     resumed.load_state_dict(part.state_dict())
     table = batch(hard=[HARD])
     assert torch.equal(part(table, at(2)), resumed(table, at(2)))
-    assert part.means["easy"] == pytest.approx(0.8)  # of families that are not in the batch nothing changes
+    assert part.means["easy"] == pytest.approx(0.8)  # families that are not in the batch keep their means
 
 
 def test_3_bounds() -> None:
@@ -112,19 +112,19 @@ def test_5_shares_of_the_gradient() -> None:
 
 def test_6_refusals() -> None:
     table = batch(easy=[EASY], hard=[HARD])
-    with pytest.raises(InvalidData, match=r"a result is 1.5, outside of \[0, 1\]") as caught:
+    with pytest.raises(InvalidData, match=r"a result is 1.5, outside \[0, 1\]") as caught:
         Difficulty()(batch(grounding=[[1.5, 0.5]]), at())
     assert "`return`, row 0" in caught.value.where
     with pytest.raises(InvalidData, match=r"a result is -0\.2"):
         Difficulty(column="overlap")(table.replace(overlap=[-0.2] * 15), at())
-    with pytest.raises(InvalidData, match="its family is none of easy, medium") as caught:
+    with pytest.raises(InvalidData, match="its family is not one of easy, medium") as caught:
         Difficulty(known=("easy", "medium"))(table, at())
     assert "trajectory hard0/0" in caught.value.where
     Difficulty(known=("easy", "hard"))(table, at())
-    with pytest.raises(InvalidData, match="it is of no family"):
+    with pytest.raises(InvalidData, match="it has no family"):
         Difficulty()(table.replace(stratum=["easy"] * 14 + [None]), at())
     two = table.replace(trajectory=["t"] * 5 + [f"u{i}" for i in range(10)], turn=range(15), reward=[0.0] * 15)
-    with pytest.raises(InvalidData, match="its rows are of different families"):
+    with pytest.raises(InvalidData, match="its rows have different families"):
         Difficulty()(two.replace(stratum=["easy"] * 4 + ["hard"] * 11), at())
     with pytest.raises(MissingColumn, match="no column `stratum`"):
         Difficulty()(table.replace(stratum=None), at())

@@ -1,10 +1,10 @@
 """DPO, direct preference optimization (arXiv 2305.18290), learns from pairs of answers of which one is preferred. It
-needs neither a reward model nor play: beta times the log-ratio to a frozen reference is a reward that the policy
-implies, and the loss makes it higher for the preferred answer, as the Bradley-Terry model wants. Here an answer may be
-an episode of several turns; the ratio is then over all acts of the episode. Options of the loss are variants that were
-published later: conservative and robust labels, no reference, means over tokens, a margin.
+needs neither a reward model nor rollouts. Beta times the log-ratio to a frozen reference is the reward that the policy
+implies; the loss makes it higher for the preferred answer, by the Bradley-Terry model. Here an answer may be an episode
+of several turns; the ratio is then over all acts of the episode. Options of the loss are variants that were published
+later: conservative and robust labels, no reference, means over tokens, a margin.
 
-This file is the loss. `data.py` makes a file of pairs from an environment; `pairs.jsonl` is one, of sums.
+This file is the loss. `data.py` makes a file of pairs from an environment; `pairs.jsonl` is such a file, of sums.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def dpo(
     normalize: bool = False,
     margin: NonNegative = 0.0,
 ) -> tuple[Float[Tensor, " tokens"], dict[str, Tensor]]:
-    """−log sigmoid of how much more the preferred answer of a pair gained on the reference.
+    """Make the preferred answer of a pair more likely than the other one, both relative to the reference.
 
         l = Σ over the tokens of an answer of (logprob − logprob_reference)
         z = beta · (l_chosen − l_rejected) − margin
@@ -54,28 +54,33 @@ def dpo(
         L = (−(1 − flips) · log sigmoid(z) + flips · log sigmoid(−z)) / (1 − 2 · flips)    robust
 
     A pair is two trajectories of one group with the same mark `pair`, above 0; outcome 1 is preferred to 0. Every token
-    carries the loss of its pair, so that with `aggregate: sequence-mean` the scalar is the mean over pairs. What is in
-    no pair, or lost its other half, has loss 0 and counts in that mean.
+    carries the loss of its pair, so that with `aggregate: sequence-mean` the scalar is the mean over pairs. An answer
+    without a pair, or whose other answer is missing, has loss 0 and counts in that mean.
 
     Args:
         batch: columns logprob, logprob_reference, outcome, weight and the ids pair, trajectory, group; whole groups.
         beta: > 0. Higher: the policy stays nearer to the reference. Usual: 0.1; 0.01 to 0.5 were published.
-        flips: in [0, 0.5), the share of pairs that are the wrong way round. Higher: margins stay smaller. Usual: 0.
+        flips: in [0, 0.5), the assumed share of pairs with exchanged labels. Higher: margins stay smaller. Usual: 0.
         robust: use the unbiased form, whose mean over flipped pairs is the loss without flips.
-        reference_free: the reference is uniform: l is the log-probability itself.
-        normalize: l is the mean over the answer's tokens. Higher beta is usual then: 2 to 10.
-        margin: ≥ 0, which z must exceed. With `reference_free` and `normalize` this is SimPO. Usual: 0.
+        reference_free: use a uniform reference: l is the log-probability itself.
+        normalize: l is the mean over the answer's tokens. A higher beta is usual then: 2 to 10.
+        margin: ≥ 0, subtracted from the difference of rewards. Higher: pairs must differ more. With `reference_free`
+            and `normalize` this is SimPO. Usual: 0.
 
     Returns: loss (tokens,) and, of the pair of each token, dpo/accuracy (1 if l_chosen > l_rejected, ½ if equal),
         dpo/margin (beta · difference), dpo/chosen and dpo/rejected (beta · l).
     Raises: MissingColumn, without pair, outcome or reference; InvalidData, for outcomes other than 1 and 0;
-        ContractError, if a group is cut by the batch.
+        ContractError, if the batch has only a part of a group.
     """
     batch.check_scope("pair", where=WHERE)
     pair, group = batch.unit("pair", where=WHERE), batch.unit("group", where=WHERE)
     counts, outcome = (batch["weight"] > 0) & (pair > 0), batch["outcome"]
     if bool((counts & (outcome != 0) & (outcome != 1)).any()):
-        raise InvalidData(where=WHERE, what="a pair has an outcome other than 1 (preferred) and 0.")
+        raise InvalidData(
+            where=WHERE,
+            what="a pair has an outcome other than 1 (preferred) and 0 (not preferred).",
+            remedy="Give the preferred trajectory of each pair the outcome 1, and the other one 0.",
+        )
     codes, pairs = compact(group * (pair.max() + 1) + pair)
     answer = 2 * codes + (outcome == 0)
     reference = 0.0 if reference_free else torch.where(counts, batch["logprob_reference"], 0.0)

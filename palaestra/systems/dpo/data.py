@@ -1,4 +1,4 @@
-"""Pairs from an environment: a policy answers each task several times, and the best answer is preferred to the worst.
+"""Make pairs from an environment: a policy answers each task several times; the best and the worst answer are a pair.
 
     python -m palaestra.systems.dpo.data dpo --tasks 2400 --samples 4 --out pairs.jsonl
 
@@ -55,7 +55,7 @@ def pairs(settings: RunSettings, *, tasks: int, samples: int) -> Iterator[dict[s
 
 
 def _messages(trajectory: Trajectory) -> list[Mapping[str, str]]:
-    """What an agent and its environment said, in turns."""
+    """The observations and actions of a trajectory as alternating chat messages."""
     said = ((("user", step.observation.text), ("assistant", step.action.text)) for step in trajectory.steps)
     return [{"role": role, "content": text or ""} for turn in said for role, text in turn]
 
@@ -66,7 +66,7 @@ def brief(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Write the file that the command line asks for."""
+    """Write a file of pairs; the command line names the recipe, the sizes and the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe")
     parser.add_argument("--tasks", type=int, default=2400)

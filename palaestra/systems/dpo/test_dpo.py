@@ -1,8 +1,14 @@
-"""DPO: (1) the gradient is that of the formula; (2) a policy equal to the reference has log 2, and as beta goes to 0 so
-has every policy; (3) loss and gradient are those of TRL; (4) what is in no pair or lost its other half has none, and a
-pair turned round has the other sign; (5) the contract of losses on whole pairs; (6) bad pairs and recipes are refused;
-(7) from a file of pairs the policy learns which answers are preferred, and a resumed run is the same byte for byte; (8)
-pairs that are made of an environment are right, and nothing that is evaluated is in the committed ones.
+"""DPO:
+
+1. The gradient is that of the formula.
+2. A policy equal to the reference has the loss log 2, and so has every policy in the limit of beta 0.
+3. Loss and gradient are those of TRL.
+4. An answer without a pair, or without its other answer, has no gradient; a pair with exchanged labels has the other
+   sign.
+5. The contract of losses on whole pairs.
+6. Bad pairs and recipes are refused.
+7. From a file of pairs the policy learns which answers are preferred, and a resumed run is the same byte for byte.
+8. Pairs made from an environment are right, and the committed pairs contain no evaluation task.
 """
 
 from __future__ import annotations
@@ -57,7 +63,7 @@ def pair(**changes: Any) -> TokenBatch:
 
 
 def many(seed: int = 0) -> TokenBatch:
-    """Four pairs, their answers of one to three tokens, some masked."""
+    """Four pairs with answers of one to three tokens, some of them masked."""
     dice = torch.Generator().manual_seed(seed)
     trajectory = torch.repeat_interleave(torch.arange(8), torch.tensor([1, 3, 2, 2, 3, 1, 2, 3]))
 
@@ -79,7 +85,7 @@ def many(seed: int = 0) -> TokenBatch:
 
 @pytest.mark.parametrize("beta", [0.1, 1.0])
 def test_the_gradient_of_a_pair(beta: float) -> None:  # rule 1
-    slope = beta / (1 + math.exp(beta * 0.8)) * 3  # its three tokens carry the loss each
+    slope = beta / (1 + math.exp(beta * 0.8)) * 3  # each of the three tokens carries the loss
     assert gradient(dpo, pair(), beta=beta).tolist() == pytest.approx([-slope, -slope, slope])
     metrics = dpo(pair(), beta=beta)[1]
     assert metrics["dpo/accuracy"].tolist() == [1.0] * 3 and metrics["dpo/margin"][0] == pytest.approx(0.8 * beta)
@@ -106,7 +112,7 @@ def test_as_in_trl(kind: str, options: dict[str, Any]) -> None:  # rule 3
     trainer = pytest.importorskip("trl").DPOTrainer
     given = many()
     answers = 8
-    chosen_first = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7])  # as TRL lays out a batch
+    chosen_first = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7])  # the order of a batch in TRL
 
     def padded(values: Tensor) -> Tensor:
         """(answers, places) behind one place of the prompt, 0 where there is no token."""
@@ -148,7 +154,7 @@ def test_as_in_trl(kind: str, options: dict[str, Any]) -> None:  # rule 3
     ours_leaf = given["logprob"].clone().requires_grad_()
     loss = dpo(given.replace(logprob=ours_leaf), **options)[0]
     first = torch.stack([loss[given.trajectory == i][0] for i in range(answers)])
-    ours = first.mean()  # each pair stands in it twice
+    ours = first.mean()  # each pair is in it twice
     (our_gradient,) = torch.autograd.grad(ours, ours_leaf)
     torch.testing.assert_close(ours.detach(), theirs.detach())
     torch.testing.assert_close(our_gradient, their_gradient)

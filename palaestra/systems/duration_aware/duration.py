@@ -1,7 +1,4 @@
-"""Durations as weights: what takes long comes back rarely, and then counts for more.
-
-Knows one number per row: how long its act took. Knows nothing of what was done.
-"""
+"""A weight by duration: acts that take long return rarely, so that each of them counts more."""
 
 from __future__ import annotations
 
@@ -33,19 +30,20 @@ def duration(
 ) -> Float[Tensor, " rows"]:
     """w = dt / mean of dt over the batch, a constant factor of the loss; equal durations give 1.
 
-    Acts whose results arrive at a rate π(a) / dt(a) are seen too rarely by the factor dt; times dt the expected
-    gradient is that of waiting for all. This rate holds where the workers busy with an act are a share π(a): slots or
-    quotas per act, or a batch that is closed before the slow ones came back. It does not hold for workers that draw a
-    new act as soon as they are free: these return acts as often as π draws them, the plain gradient is right, and
-    weights would count slow acts too often.
+    If results arrive at a rate π(a) / dt(a), acts are undersampled by the factor dt, and gradients times dt have the
+    expectation of waiting for all results. This rate holds where the share of workers busy with an act is π(a): with
+    slots or quotas per act, or with a batch that is closed before slow results are in. It does not hold for workers
+    that draw a new act as soon as they are free: their results arrive as often as π draws the acts, the plain gradient
+    is right, and weights would overcount slow acts.
 
     Args:
-        table: the column (rows,), > 0.
-        normalize: "batch_mean", by the mean over the rows that count; "none", no weight at all.
-        column: "duration", as the environment tells it; "seconds", wall time.
-        limit: of time, which acts took that were cut off without a duration (0); None: they are refused.
+        table: the column `column` (rows,), > 0.
+        normalize: "batch_mean" divides by the mean over the rows that count; "none" gives every row the weight 1.
+        column: "duration", given by the environment; "seconds", wall time.
+        limit: duration of acts that were cut off and have none (0): the time limit that they reached; None: they are
+            refused.
 
-    Returns: float32 (rows,); 0 on padding.
+    Returns: float32 (rows,); 0 on padding, except with "none".
     Raises: MissingColumn, without the column; InvalidData, for a duration that is missing or not above 0.
     """
     if normalize == "none":
@@ -54,7 +52,7 @@ def duration(
         raise MissingColumn(
             where="weights: duration",
             what=f"the table has no column `{column}`.",
-            remedy='Let the environment tell `info["duration"] = {agent: 3.0}` of each act, or set column=seconds.',
+            remedy='Let the environment give `info["duration"] = {agent: 3.0}` for each act, or set column=seconds.',
         )
     took, counts = table[column].double(), table.row_weight > 0
     if limit is not None and "truncated" in table:
@@ -65,8 +63,8 @@ def duration(
         name = table.labels("trajectory")[int(table["trajectory"][row])]
         raise InvalidData(
             where=f"weights: duration, trajectory {name}, turn {int(table['turn'][row])}",
-            what=f"its act took {float(took[row]):g}, as {int(wrong.sum())} of {int(counts.sum())} rows.",
-            remedy="Tell the duration of every act; of one that ran into a time limit, that limit: `limit: …`.",
+            what=f"its duration is {float(took[row]):g}; {int(wrong.sum())} of {int(counts.sum())} rows are like this.",
+            remedy="Give the duration of every act; set `limit` to the time limit for acts that were cut off.",
         )
     took = torch.where(counts, took, 0.0)
     return (took / (took.sum() / counts.sum().clamp_min(1)).clamp_min(1e-300)).float()

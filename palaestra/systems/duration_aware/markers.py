@@ -1,7 +1,4 @@
-"""Markers: lines that a program prints when it has come so far, which nobody can print who does not know their nonce.
-
-Knows texts. Knows nothing of programs or rewards.
-"""
+"""Markers: lines that a program prints at a milestone; they count only with a secret nonce."""
 
 from __future__ import annotations
 
@@ -12,12 +9,12 @@ NAME = r"[a-z][a-z0-9_]*"
 
 
 def marker(name: str, nonce: str) -> str:
-    """The line that says that milestone `name` was reached. `nonce`: random, and unknown to who wrote the program."""
+    """The line that reports milestone `name`. `nonce` is random and unknown to the author of the program."""
     return f"#milestone {nonce} {name}"
 
 
 def reached(output: str, nonce: str, names: Sequence[str]) -> list[str]:
-    """Those of `names` whose markers stand in the output, each on a line of its own; others' nonces do not count."""
+    """Those of `names` whose markers are in the output, each on its own line; another nonce does not count."""
     found = set(re.findall(rf"^#milestone {re.escape(nonce)} ({NAME})\s*$", output, re.MULTILINE))
     return [name for name in names if name in found]
 

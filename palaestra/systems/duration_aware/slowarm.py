@@ -1,6 +1,6 @@
-"""Slowarm: choose between programs that take longer or shorter, and score higher or lower.
+"""Slowarm: an environment of programs that run for different times and have different scores.
 
-Knows choices, durations and scores, which are told and not waited for. Knows nothing of clocks.
+Durations are reported in `info`; nothing waits for them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from palaestra.systems.duration_aware.markers import marker, reached
 
 AGENT = "player"
 WORDS = ("fast", "slow", "third", "fourth", "fifth", "sixth")
-STAGES = ("imported", "loaded", "trained", "predicted", "wrote")  # of a program's run
+STAGES = ("imported", "loaded", "trained", "predicted", "wrote")  # stages of a program's run
 Arms = Annotated[tuple[float, ...], pydantic.Field(min_length=2, max_length=len(WORDS))]
 
 
@@ -30,15 +30,15 @@ class SlowArm:
 
     Args:
         durations: seconds that each program runs. Usual: 1 and 10.
-        scores: of each program when it comes through, in [0, 1]. Usual: 0.5 and 1.
-        crash: probability that a run breaks off, after a random number of its stages; seeded by the task. Usual: 0.
-        rounds: runs of an episode. Higher: acts of different durations stand in one episode. Usual: 1.
+        scores: score of each program if its run succeeds, in [0, 1]. Usual: 0.5 and 1.
+        crash: probability that a run crashes after a random number of its stages; seeded by the task. Usual: 0.
+        rounds: runs of an episode. Higher: one episode has acts of different durations. Usual: 1.
 
-    Reward: the score of a run that came through, divided by `rounds`; 0 for one that crashed. `success`: all runs came
-    through, with the best program. A step's `info` tells `duration`, of a crashed run the part that it ran; `valid`, 1
-    if it came through; and `milestones`, how many of the five markers its output shows. Each marker carries a nonce
-    of the run, so that a program which prints markers of its own gains nothing. An act that cannot be read takes the
-    shortest duration.
+    Reward: the score of a successful run, divided by `rounds`; 0 for one that crashed. `success`: all runs succeeded,
+        with the best program. A step's `info` has `duration`, for a crashed run that of the part that ran; `valid`, 1
+        if the run succeeded; and `milestones`, how many of the five markers its output has. Each marker has a nonce of
+        the run, so that a program cannot print markers in advance. An act that cannot be read takes the shortest
+        duration.
 
     `vector` is the share of rounds left, and 1.
     """

@@ -1,6 +1,9 @@
-"""Durations as weights: (1) the mean over rows that count is 1, whatever their order and the padding; (2) equal
-durations and `normalize: none` are no weight, bit for bit; (3) wall time can be asked for; (4) a duration that is
-missing or not above 0 is refused, but where a limit says how long an act took that was cut off.
+"""Durations as weights:
+
+1. The mean over rows that count is 1, whatever their order and the padding.
+2. Equal durations and `normalize: none` give the weight 1, bit for bit.
+3. Wall time can be used in place of the environment's durations.
+4. A duration that is missing or not above 0 is refused, unless `limit` replaces it for an act that was cut off.
 """
 
 from __future__ import annotations

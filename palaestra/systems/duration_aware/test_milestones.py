@@ -1,4 +1,4 @@
-"""Milestones: (1) hand-derived numbers; (2) a marker counts with its episode's nonce only; (3) what is out of range is
+"""Milestones: (1) hand-derived numbers; (2) a marker counts only with its episode's nonce; (3) values out of range are
 refused.
 """
 
@@ -32,7 +32,7 @@ def test_markers_need_their_nonce() -> None:  # rule 2
 
 def test_bad_milestones() -> None:  # rule 3
     table = episode(1, valid=0.0, milestones=1)
-    with pytest.raises(RecipeError, match=r"5 milestones earn 0.5, and a valid result may earn only 0"):
+    with pytest.raises(RecipeError, match=r"5 milestones earn 0.5, but a valid result may earn only 0"):
         milestones(table, base=0.0)
     with pytest.raises(RecipeError, match="partial credit stays below any valid score"):
         milestones(table, base=-0.5)

@@ -1,5 +1,5 @@
-"""What must hold of `slowarm`: (1) it keeps the contract of environments; (2) durations, scores and crashes are told as
-the options say; (3) success is the best program in all rounds; (4) unequal or impossible options are refused.
+"""Rules of `slowarm`: (1) it keeps the contract of environments; (2) durations, scores and crashes follow the options;
+(3) success is the best program in all rounds; (4) unequal or impossible options are refused.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """E-GRPO (arXiv 2510.24694) trains search agents on synthetic questions. If only a right answer is paid, an attempt
-that came near counts as little as one that found nothing. The construction of such questions also yields the entities
-on the way to the answer. A wrong but well-formed answer therefore earns a part of the reward, in proportion to the
+that came near earns as little as one that found nothing. The construction of such questions also yields the entities on
+the way to the answer. A wrong but well-formed answer therefore earns a part of the reward, in proportion to the
 entities that the agent named, relative to the best of its group. GRPO uses these rewards. Here an answer is malformed
 if an act could not be read or a limit cut the episode off. Synthesis of questions and real search are not here. This
 file is the reward; the estimator is `grpo` in `palaestra/parts/estimators.py`.
@@ -40,21 +40,21 @@ def entity_credit(
     malformed: Columns = ("invalid", "truncated"),
     by: Columns = ("group",),
 ) -> dict[str, Float[Tensor, " rows"]]:
-    """Pay 1 for success, and a failure by what it found, compared with the best of its group.
+    """Pay 1 for a success, and a failure in proportion to the entities it named, relative to the best of its group.
 
         g_i = share of the gold entities that the agent itself named        ĝ_i = g_i / max of g over the group
         R_i = 1 for success;   alpha · ĝ_i for a well-formed failure;   0 for a malformed one
 
-    A group in which everybody fails still tells who came nearer. ĝ is 0 where nobody in the group named any.
+    So trajectories of a group that fails altogether still differ. ĝ is 0 if no trajectory of the group named an entity.
 
     Args:
-        table: columns group, trajectory, turn; outcome (rows,), a success from 1 on; the share, (rows,), of which the
-            largest of a trajectory counts, so that it may grow from step to step.
-        alpha: in [0, 1). Higher: failures that came near earn more. 0: success alone pays. Usual: 0.3.
-        column: of the shares.
-        malformed: columns whose value other than 0 on any row makes a trajectory malformed: unreadable acts, or a
-            limit that cut it off. Those that the table lacks are not looked at.
-        by: columns that peers agree in.
+        table: columns group, trajectory, turn; outcome (rows,), 1 for a success; the share of entities (rows,), of
+            which the largest of a trajectory counts, so that it may grow from step to step.
+        alpha: in [0, 1). Higher: failures that came near earn more. 0: only success pays. Usual: 0.3.
+        column: the column with the shares.
+        malformed: columns that make a trajectory malformed where a row is not 0: unreadable acts, or a limit that cut
+            it off. A column that the table lacks is skipped.
+        by: columns whose equal values make trajectories peers.
 
     Returns: "reward" (rows,): R on the last row of each trajectory, 0 on others; "entity_credit" (rows,): ĝ.
     Raises: MissingColumn, without shares or outcomes; InvalidData, where one of them is missing or outside [0, 1].
@@ -78,7 +78,7 @@ def entity_credit(
 
 
 def _largest(values: Tensor, by: Key, counts: Bool[Tensor, " rows"]) -> Float[Tensor, " sets"]:
-    """Largest value of each set over rows that weigh, 0 at least: float64 (sets,)."""
+    """The largest value of each set over rows with weight, at least 0: float64 (sets,)."""
     most = torch.zeros(by.size, dtype=torch.float64)
     return most.scatter_reduce(0, by.codes[counts], values.double()[counts], "amax")
 
@@ -91,9 +91,9 @@ def _checked(table: StepTable, name: str, counts: Bool[Tensor, " rows"]) -> Floa
         missing = bool(column[row].isnan())
         raise InvalidData(
             where=f"reward: entity_credit, `{name}`, row {row}",
-            what="it is missing." if missing else f"it is {float(column[row]):g}, outside of [0, 1].",
-            remedy="`palaestra.data.named_share` gives the share; a task without gold entities has none."
+            what="it is missing." if missing else f"it is {float(column[row]):g}, outside [0, 1].",
+            remedy="Compute the share with `palaestra.data.named_share`; leave out tasks without gold entities."
             if name != "outcome"
-            else "Let the environment tell `success` in its `info`.",
+            else "Let the environment give `success` in its `info`.",
         )
     return column

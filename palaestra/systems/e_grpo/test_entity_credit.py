@@ -1,13 +1,13 @@
 """E-GRPO.
 
-1. Success pays 1, a failure alpha times its share of the group's best; then GRPO as published.
-2. A malformed trajectory earns nothing, and its findings still count as the group's best.
+1. A success earns 1, a failure alpha times its share relative to the group's best; then GRPO as published.
+2. A malformed trajectory earns nothing, but its share still counts for the group's best.
 3. alpha 0 is GRPO on the outcome, bit for bit.
-4. A near miss stays below a success; the reward stands on the last row, and the raw outcome stays as it was.
-5. A group that fails altogether still tells its trajectories apart.
+4. A near miss stays below a success; the reward is on the last row, and the raw outcome does not change.
+5. In a group that fails altogether trajectories still differ.
 6. Order of rows and padding change nothing.
 7. Shares that are missing or outside [0, 1], missing outcomes, and alpha outside [0, 1) are refused.
-8. Hopsearch tells the share of entities that the agent itself named; it goes with success.
+8. Hopsearch gives the share of entities that the agent itself named; it correlates with success.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.parts.tables import close, quick, shuffled, tables
 
 
 def group(shares: list[float], outcome: list[float], **columns: Any) -> StepTable:
-    """Four searches of one question, one row each."""
+    """Searches of one question, one row each."""
     base: dict[str, Any] = {
         "group": ["g"] * len(shares),
         "trajectory": [f"t{i}" for i in range(len(shares))],
@@ -115,7 +115,7 @@ def test_6_order_and_padding(table: StepTable, seed: int) -> None:
 
 def test_7_refusals() -> None:
     table = group([1, 0.5], [1, 0])
-    with pytest.raises(InvalidData, match=r"it is 1.5, outside of \[0, 1\]") as caught:
+    with pytest.raises(InvalidData, match=r"it is 1.5, outside \[0, 1\]") as caught:
         entity_credit(group([1, 1.5], [1, 0]))
     assert "`entities`, row 1" in caught.value.where and "named_share" in caught.value.remedy
     with pytest.raises(InvalidData, match="it is missing") as caught:
@@ -153,7 +153,7 @@ def test_8_what_the_agent_named() -> None:
     env.reset(Task(env="hopsearch", seed=0))
     middle = (steps_of(env)[1].text or "").split()[1]
     env.reset(Task(env="hopsearch", seed=0))
-    assert shares(env, f"it may be {middle.upper()}, who knows") == [0.5]  # unreadable, and said all the same
+    assert shares(env, f"it may be {middle.upper()}, who knows") == [0.5]  # unreadable, but the entity is named
 
 
 def steps_of(env: HopSearch) -> list[Action]:

@@ -30,26 +30,26 @@ def empg(
     bonus: NonNegative = 0.05,
     chain: Columns = ("trajectory",),
 ) -> Float[Tensor, " units"]:
-    """Scale an advantage by the policy's certainty, and reward steps that lead to a clear next one.
+    """Scale an advantage by the policy's certainty, and reward steps whose next step has low entropy.
 
         H̃ = (H − min H) / (max H − min H + 1e-8)                               over the rows of the batch
         A' = A · exp(−gain · H̃) / mean of exp(−gain · H̃) + bonus · exp(−clarity · H̃ of the next row)
         result = A' − mean of A' over the rows
 
-    The mean factor is 1. A trajectory's last row gets no bonus. For a softmax policy the expected gradient of
-    log π grows with its entropy, so that without the factor uncertain steps move the weights most.
+    The mean factor is 1. A trajectory's last row gets no bonus. For a softmax policy the expected gradient of log π
+    grows with its entropy, so that without the factor uncertain steps change the weights most.
 
     Args:
-        table: columns trajectory, turn, row_entropy (rows,): the mean token entropy of each step under the policy
-            that acted. It carries no gradient.
-        advantage: (rows,), or (tokens,), whose factor and bonus are those of their row.
+        table: columns trajectory, turn, row_entropy (rows,): the mean token entropy of each step under the policy that
+            acted. It carries no gradient.
+        advantage: (rows,), or (tokens,); a token gets the factor and the bonus of its row.
         gain: ≥ 0 (k₁ of the paper). Higher: uncertain steps count less; 0 leaves A. Usual: 1.
-        clarity: ≥ 0 (k₂). Higher: only very clear next steps earn the bonus. Usual: 1.
-        bonus: ≥ 0 (ζ). Higher: the policy seeks states in which it is sure. Usual: 0.05; 0 is none.
-        chain: rows that agree in these columns follow each other in time.
+        clarity: ≥ 0 (k₂). Higher: only next steps of very low entropy earn the bonus. Usual: 1.
+        bonus: ≥ 0 (ζ). Higher: the policy seeks states in which it is certain. Usual: 0.05; 0 is none.
+        chain: columns whose equal values make rows a sequence in time.
 
-    Returns: float32, as `advantage`; 0 on padding.
-    Raises: MissingColumn, without entropies; InvalidData, for a negative one or if no row weighs anything.
+    Returns: float32, with the shape of `advantage`; 0 on padding.
+    Raises: MissingColumn, without entropies; InvalidData, for a negative one or if every row has weight 0.
     Differs from a public re-implementation: entropies are scaled over steps, not over tokens and their padding.
     """
     counts = table.row_weight > 0
@@ -71,7 +71,11 @@ def empg(
 def _checked(table: StepTable, counts: Tensor) -> Tensor:
     entropy = table["row_entropy"].double()
     if not bool(counts.any()):
-        raise InvalidData(where="advantage: empg", what="every row has weight 0, so there is nothing to scale.")
+        raise InvalidData(
+            where="advantage: empg",
+            what="every row has weight 0.",
+            remedy="Let `selection` keep at least one row.",
+        )
     negative = (entropy < 0) & counts
     if bool(negative.any()):
         row = int(negative.nonzero()[0, 0])

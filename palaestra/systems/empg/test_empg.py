@@ -1,5 +1,8 @@
-"""EMPG: (1) the mean over rows is taken off, and a clear next step is rewarded; (2) without gain and bonus it only
-centers, and tokens get what their rows get; (3) it carries no gradient; what is refused, and what it says.
+"""EMPG:
+
+1. The mean over rows is subtracted, and a next step of low entropy is rewarded.
+2. Without gain and bonus it only centers, and tokens get the values of their rows.
+3. It carries no gradient; bad input is refused with a clear message.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from tests.parts.tables import close, quick, tables
 @given(tables())
 def test_empg_factors(some: StepTable) -> None:  # rule 1
     ones = torch.ones(len(some))
-    assert abs(float(empg(some, ones, bonus=0.0).double().mean())) < 1e-6, "the mean over rows is taken off"
+    assert abs(float(empg(some, ones, bonus=0.0).double().mean())) < 1e-6, "the mean over rows is subtracted"
     flat = some.replace(row_entropy=torch.full((len(some),), 0.7))
     base = grpo(some)
     assert close(empg(flat, base, bonus=0.0), base.double() - base.double().mean())
@@ -36,7 +39,7 @@ def test_empg_without_effect(some: StepTable) -> None:  # rule 2
 
 def test_empg_rewards_a_clear_next_step() -> None:  # rule 1
     sure = empg(table(row_entropy=[0.5, 0.0, 0.5, 1.0]), torch.zeros(4), bonus=0.1)
-    assert sure[0] > sure[2] > sure[1] and sure[1] == sure[3], "last rows get none"
+    assert sure[0] > sure[2] > sure[1] and sure[1] == sure[3], "last rows get no bonus"
 
 
 def test_empg_carries_no_gradient() -> None:  # rule 3

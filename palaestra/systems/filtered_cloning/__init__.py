@@ -21,7 +21,7 @@ from palaestra.registry import register
     "advantage", "filtered", reads=("outcome",), writes=("advantage",), source="maximum likelihood on chosen episodes"
 )
 def filtered(table: StepTable, *, threshold: float = 0.5) -> Float[Tensor, " rows"]:
-    """Credit every step of an episode alike: 1 if its outcome is above a threshold, else 0.
+    """Give every step of an episode the advantage 1 if the episode's outcome is above a threshold, else 0.
 
         A = 1 if outcome > threshold, else 0
 
@@ -29,7 +29,8 @@ def filtered(table: StepTable, *, threshold: float = 0.5) -> Float[Tensor, " row
 
     Args:
         table: columns outcome (rows,).
-        threshold: an episode must be better than this. Higher: fewer, better examples. Usual: 0.5 for success 0/1.
+        threshold: outcome that a chosen episode must exceed. Higher: fewer, better examples. Usual: 0.5 for success
+            0/1.
 
     Returns: float32 (rows,).
     Raises: InvalidData, if a row that counts has no outcome.
@@ -38,7 +39,7 @@ def filtered(table: StepTable, *, threshold: float = 0.5) -> Float[Tensor, " row
     if bool(table["outcome"][counts].isnan().any()):
         raise InvalidData(
             where="column `outcome`",
-            what="an episode has no outcome, so nobody knows whether to imitate it.",
+            what="an episode has no outcome, so that it cannot be compared with the threshold.",
             remedy='Let the environment give `info["success"]` at the end of each episode.',
         )
     return torch.where(counts, (table["outcome"] > threshold).float(), 0.0)

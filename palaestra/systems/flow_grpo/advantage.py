@@ -1,4 +1,4 @@
-"""Flow-GRPO: the outcome of a trajectory is copied to every turn of the one module that is trained in it."""
+"""Flow-GRPO: every turn of the trained planner gets the standardized return of the whole trajectory."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def flow_grpo(
 
     Args:
         table: columns group, trajectory, agent, reward, each (rows,).
-        planner: name of the trained module; None: every agent is one.
+        planner: name of the trained module; None: all agents are trained.
         scale: "std" divides by the deviation; "none" only centers.
         peers: unit, ddof, singleton and zero_variance of `Peers`, inside the group.
-        unit: what counts once in mean and deviation. "trajectory": each trajectory. "row": each planner turn, so
-            that long trajectories weigh more, as in the public code.
+        unit: what counts once in mean and deviation. "trajectory": each trajectory. "row": each planner turn, so that
+            long trajectories weigh more, as in the public code.
 
     Returns: float32 (rows,).
-    Raises: InvalidData, if no group has two members, if a trajectory has no planner turn, or if it has no outcome
-        while others have one: a judge that failed is no judgment of 0.
+    Raises: InvalidData, if no group has two members, if a trajectory has no planner turn, or if it has no outcome while
+        others have one: a missing judgment must not count as 0.
     Differs from the authors' code: statistics are over trajectories (`unit="row"` reproduces it).
 
     >>> table = StepTable(group=["g"] * 4, trajectory=["a", "a", "a", "b"], agent=["planner"] * 4, turn=[0, 1, 2, 0],
@@ -54,7 +54,7 @@ def flow_grpo(
 
 
 def _planned(table: StepTable, planner: str | None) -> Bool[Tensor, " rows"]:
-    """Which rows are the planner's."""
+    """Mark the rows of the planner."""
     if planner is None:
         return torch.ones(len(table), dtype=torch.bool)
     names = [str(name) for name in table.labels("agent")]
@@ -65,14 +65,14 @@ def _planned(table: StepTable, planner: str | None) -> Bool[Tensor, " rows"]:
         first = table.labels("trajectory")[int(idle.nonzero()[0])]
         raise InvalidData(
             where=f"advantage: flow_grpo, trajectory {first}",
-            what=f"it has no turn of `{planner}`, as {int(idle.sum())} of {len(idle)}; agents: {', '.join(names)}.",
-            remedy="Name the trained module with `planner`, and leave out trajectories in which it never acted.",
+            what=f"{int(idle.sum())} of {len(idle)} have no turn of `{planner}`; agents: {', '.join(names)}.",
+            remedy="Set `planner` to the trained module, and leave out trajectories in which it never acted.",
         )
     return own
 
 
 def _refuse_unjudged(table: StepTable) -> None:
-    """A missing outcome among others is a judge's failure; where nothing is judged, rewards are all there is."""
+    """Refuse a missing outcome beside others: its judge failed. If all are missing, only rewards are used."""
     if "outcome" not in table:
         return
     missing = table["outcome"].isnan() & (table.row_weight > 0)
@@ -81,5 +81,5 @@ def _refuse_unjudged(table: StepTable) -> None:
         raise InvalidData(
             where=f"advantage: flow_grpo, trajectory {table.labels('trajectory')[int(table['trajectory'][row])]}",
             what="its outcome is missing while others have one: the judge failed.",
-            remedy="Judge it again or leave the trajectory out; counted as 0 it would teach that the answer was wrong.",
+            remedy="Judge it again or leave the trajectory out; as 0 it would count as a wrong answer.",
         )

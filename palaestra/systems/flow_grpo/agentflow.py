@@ -1,7 +1,4 @@
-"""AgentFlow: planner, executor and verifier take turns over a memory that grows, until the generator answers from it.
-
-Knows episodes, four roles and texts. Knows no policy, no method, and of environments how an answer begins.
-"""
+"""The program of AgentFlow: planner, executor and verifier take turns with a growing memory; the generator answers."""
 
 from __future__ import annotations
 
@@ -22,17 +19,17 @@ if TYPE_CHECKING:
 
 PLANNER, EXECUTOR, VERIFIER, GENERATOR = ROLES = ("planner", "executor", "verifier", "generator")
 STOP, CONTINUE = "stop", "continue"
-ANSWER = "answer"  # what an expert's answer begins with
+ANSWER = "answer"  # first word of an expert's answer
 MEMORY = 8
 
 
 def verdict(text: str) -> str | None:
-    """What the verifier says: stop or continue."""
+    """Read the verifier's verdict, stop or continue; None for any other text."""
     return choice(text, options=(STOP, CONTINUE))
 
 
 def remembered(goal: str, command: str, found: str) -> str:
-    """One line of the memory: what was wanted, what was done, what came of it.
+    """One line of the memory: the sub-goal, the command and its result.
 
     >>> remembered("calc", "calc plus", "plus is done. 19.")
     'calc | calc plus | plus is done. 19.'
@@ -41,10 +38,11 @@ def remembered(goal: str, command: str, found: str) -> str:
 
 
 async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
-    """The sub-goal is the first word of what the expert does, the executor does it; who would answer next has enough.
+    """Demonstrate the team with the expert: the sub-goal is the first word of its action, the command the action.
 
-    A share `noise` of the sub-goals is another word that would do with the same rest (`head` for `calc` of `calc
-    plus`). The executor follows it, which is right, and the planner does not learn it.
+    The verifier says stop where the expert answers next. A share `noise` of the sub-goals is replaced by another word
+    that fits the same rest (`head` for `calc` of `calc plus`). The executor learns to follow it; the planner does not
+    learn it.
     """
     draw = np.random.default_rng(derive(episode.play.seed, "noise"))
     agents = episode.agents
@@ -74,21 +72,22 @@ async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
 @acted_by(*ROLES)
 @demonstrated_by(demonstrate)
 async def agentflow(episode: Episode, *, steps: PositiveInt = 5, memory: PositiveInt = MEMORY) -> None:
-    """The planner sets a sub-goal, the executor acts on it, the verifier says stop or continue; the generator answers.
+    """The planner sets sub-goals, the executor acts on them, the verifier stops or continues; the generator answers.
 
-    For environments with one agent. Everybody reads the question and the memory, to which each act adds a line:
-    sub-goal, act, and what the environment said; the executor reads the sub-goal too. What the environment pays goes to
-    who acted, the answer's reward to the generator: `flow_grpo` gives the planner the return of the whole.
+    For environments with one agent. All roles read the question and the memory, to which each act adds a line:
+    sub-goal, command, and the environment's result; the executor reads the sub-goal too. A role gets the rewards of its
+    own acts, so the generator gets the answer's; `flow_grpo` gives the planner the return of the whole trajectory.
 
     Args:
-        steps: most sub-goals; then the generator answers, whatever is known. Higher: longer questions can be answered,
-            and detours mended. Usual: 5.
-        memory: most lines that are shown, the latest. Higher: longer prompts; 1 is enough where the environment repeats
-            all that is known. Usual: 8.
+        steps: largest number of sub-goals; after them the generator answers in any case. Higher: longer questions can
+            be answered and mistakes corrected. Usual: 5.
+        memory: largest number of lines that are shown, the latest ones. Higher: longer prompts; 1 is enough where the
+            environment repeats all that is known. Usual: 8.
 
-    As in the authors' code the verifier is asked after the last sub-goal too, where its verdict changes nothing.
-    A verdict that is neither is `invalid` and taken as continue. `info` tells `steps`, the number of sub-goals.
-    Differs from the authors' code: the executor's command is for the environment, which has the tools.
+    As in the authors' code the verifier is asked after the last sub-goal too, where its verdict changes nothing. A
+    verdict that cannot be read is `invalid` and counts as continue. `info` has `steps`, the number of sub-goals.
+
+    Differs from the authors' code: the executor's command goes to the environment, which has the tools.
     """
     planner, executor, verifier, generator = (episode.agents[name] for name in ROLES)
     result, question, lines, enough = await episode.reset(), None, list[str](), False
@@ -115,7 +114,7 @@ async def agentflow(episode: Episode, *, steps: PositiveInt = 5, memory: Positiv
 
 
 def _remembering(seen: Observation, question: str | None, memory: list[str]) -> Observation:
-    """The question and the memory; what the environment shows beside text stays the present one."""
+    """The question and the memory as text; everything else is from the present observation."""
     return noted(replace(seen, text=question), *memory)
 
 

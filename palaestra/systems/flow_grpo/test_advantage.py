@@ -1,6 +1,10 @@
-"""Flow-GRPO, what holds for every input; the published numbers are in golden.yaml. (1) Every planner turn of a
-trajectory has the same advantage; (2) with one turn each it is GRPO; (3) rows of other modules get 0 and never enter
-the loss; (4) what it refuses; (5) in a run of `flow` only the planner learns.
+"""Rules of Flow-GRPO for every input; the published numbers are in golden.yaml.
+
+1. Every planner turn of a trajectory has the same advantage.
+2. With one turn each it is GRPO.
+3. Rows of other modules get 0 and never enter the loss.
+4. Refusals.
+5. In a run of `flow` only the planner learns.
 """
 
 from __future__ import annotations
@@ -59,16 +63,16 @@ def test_other_modules_never_enter_the_loss() -> None:  # rule 3
     others = table["agent"] == table.labels("agent").index("executor")
     credit = assign_credit([lambda t: flow_grpo(t, planner="planner", unit="row")], table)
     assert bool((credit["advantage"][others] == 0).all()) and bool((credit["advantage"][~others] != 0).all())
-    wild = table.replace(agent=["planner", "verifier"] * 3)  # who the others are changes nothing
+    wild = table.replace(agent=["planner", "verifier"] * 3)  # the names of other modules change nothing
     assert torch.equal(flow_grpo(wild, planner="planner", unit="row"), credit["advantage"])
 
 
 def test_what_flow_grpo_refuses() -> None:  # rule 4
-    with pytest.raises(InvalidData, match=r"trajectory b(.|\n)*no turn of `planner`, as 1 of 2"):
+    with pytest.raises(InvalidData, match=r"trajectory b(.|\n)*1 of 2 have no turn of `planner`"):
         flow_grpo(flow(agent=["planner", "executor"] * 2 + ["executor"] * 2), planner="planner")
     with pytest.raises(InvalidData, match=r"trajectory b(.|\n)*the judge failed"):
         flow_grpo(flow(outcome=[1.0] * 4 + [float("nan")] * 2))
-    assert bool((flow_grpo(flow(outcome=[float("nan")] * 6)) != 0).all())  # nothing is judged here
+    assert bool((flow_grpo(flow(outcome=[float("nan")] * 6)) != 0).all())  # no trajectory has an outcome
     with pytest.raises(InvalidData, match="belong to different tasks"):
         flow(task=["x"] * 4 + ["y"] * 2)
 

@@ -1,11 +1,13 @@
 """Planner, executor, verifier, generator; each rule pinned by a test of the same number.
 
-1. The executor acts on each sub-goal; once the verifier says stop, only the generator acts; an answer ends it.
-2. Everybody reads the question and the latest lines of the memory, which says the same for the same acts; the executor
-   also reads the sub-goal. Nobody else reads it before it is in the memory.
+1. The executor acts on each sub-goal; once the verifier says stop, only the generator acts; its answer ends the
+   episode.
+2. All roles read the question and the latest lines of the memory, which is the same for the same acts; the executor
+   also reads the sub-goal. No other role reads it before it is in the memory.
 3. After `steps` sub-goals the generator answers, whatever the verifier says; an unreadable verdict is `continue`.
-4. `flow_grpo` gives every planner turn the standardized return of the whole, and nothing to the other modules.
-5. Demonstrations follow the expert; a sub-goal that is not the expert's is followed by the executor, and not learned.
+4. `flow_grpo` gives every planner turn the standardized return of the trajectory, and 0 to the other modules.
+5. Demonstrations follow the expert; the executor follows a sub-goal that is not the expert's, and the planner does not
+   learn it.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ def last_line(seen: Observation) -> str:
 
 
 def execute(turn: int, seen: Observation) -> str:
-    """Does the next operation in the way that the sub-goal says."""
+    """Does the next operation in the way that the sub-goal names."""
     goal = (seen.text or "").rsplit("sub-goal: ", 1)[1]
     words = last_line(seen).rsplit(". ", 1)[-1].split()
     return f"{goal} {words[1]}"

@@ -5,7 +5,7 @@ critic nor further episodes. Two states are the same if their keys are equal or,
 if the texts of their observations are similar. Here clusters of similar texts are formed in the order of turns; in
 the authors' code it is the order of rows.
 
-This file is the estimator. `similarity.py` joins similar texts.
+This file is the estimator. `similarity.py` clusters similar texts.
 """
 
 from __future__ import annotations
@@ -54,18 +54,19 @@ def gigpo(
         table: columns group, trajectory, turn, reward, state_key, each (rows,).
         gamma: in (0, 1]. Higher: late rewards reach early steps. Usual: 0.95.
         step_weight: ≥ 0. Higher: same-state comparison counts more; 0 is GRPO without scale. Usual: 1.
-        scale: "std" divides E and S by their sample deviation. Safe choice: "none" — in a nearly constant
-            state group the deviation is tiny and one wasted turn explodes.
+        scale: "std" divides E and S by their sample deviation. Safe choice: "none" — where the results of a state are
+            nearly equal the deviation is tiny, and one wasted turn gets a huge advantage.
         clock: "row" discounts once per row, "turn" by the difference of turns, for agents that act together.
-        similarity: in (0, 1). States are then observations whose texts (column `state_text`) are alike by at least
-            this difflib ratio, in the order of turns (`similar_texts`); the state key is not read. Higher: only
-            trifles may differ. Usual: 0.9–0.95; None: states are equal keys.
-        peers: the options of `Peers`; unit and singleton are for E, a state seen once always gives S = 0.
-        by: columns that peers agree in; the state key joins them for S. ("group", "agent") for teams.
+        similarity: in (0, 1). If set, states are the same if the texts of their observations (column `state_text`) have
+            at least this difflib ratio, in the order of turns (`similar_texts`); the state key is not read. Higher:
+            texts may differ less. Usual: 0.9–0.95; None: states are the same if their keys are equal.
+        peers: the options of `Peers`; unit and singleton are for E; a state with a single row always gives S = 0.
+        by: columns whose equal values make trajectories peers; for S the state key is added. ("group", "agent") for
+            teams.
 
     Returns: float32 (rows,); multiply by the row's tokens yourself or let `aggregate` do it.
-    Raises: MissingColumn, if no row has a state key (or text); InvalidData, if no group has two trajectories, or
-        for similarity of what is no text.
+    Raises: MissingColumn, if no row has a state key (or text); InvalidData, if no group has two trajectories, or for
+        similarity of values that are not texts.
     Differs from the authors' code: clusters of similar texts open in the order of turns, not of rows.
 
     >>> table = StepTable(group=["g"] * 4, trajectory=["a", "a", "b", "b"], agent=["x"] * 4, turn=[1, 2, 1, 2],

@@ -1,7 +1,4 @@
-"""Similarity: texts that are nearly the same, as one key.
-
-Knows texts of observations and time. Knows nothing of what the texts say.
-"""
+"""Clusters of similar texts, as a key of peers."""
 
 from __future__ import annotations
 
@@ -19,19 +16,19 @@ TEXT = "state_text"
 
 
 def similar_texts(table: StepTable, *, by: tuple[str, ...], threshold: float) -> Key:
-    """Rows of one set of `by` whose observations' texts (column `state_text`) are alike.
+    """Cluster the rows of each set of `by` whose observations have similar texts (column `state_text`).
 
         ratio(a, b) = 2 · matching characters / (characters of a + of b)          (difflib)
 
-    Texts come one after the other: by turn, then by the names of trajectory and agent. Each joins the first
-    cluster of its set whose opening text has a ratio ≥ threshold to it, or opens one. So the order of rows does
-    not matter, but time does: whatever was seen first speaks for its cluster. Equal texts are compared once.
+    Texts are processed by turn, then by the names of trajectory and agent. Each text joins the first cluster of its set
+    whose first text has a ratio ≥ threshold to it, or starts a new cluster. So the result depends on time but not on
+    the order of rows. Equal texts are compared once.
 
     Args:
-        threshold: in (0, 1). Higher: only trifles may differ. Usual: 0.9–0.95.
+        threshold: in (0, 1). Higher: texts may differ less. Usual: 0.9–0.95.
 
-    Returns: a key; a row without text is unlike any other.
-    Raises: MissingColumn, without texts; InvalidData, for a column of something else.
+    Returns: a key; a row without a text is alone in its cluster.
+    Raises: MissingColumn, without texts; InvalidData, for a column of other values.
     """
     table.key(TEXT)
     sets, texts, labels = table.key(*by).codes.tolist(), table[TEXT].tolist(), table.labels(TEXT)
@@ -39,11 +36,11 @@ def similar_texts(table: StepTable, *, by: tuple[str, ...], threshold: float) ->
     if strange is not None:
         raise InvalidData(
             where=f"column `{TEXT}`",
-            what=f"similarity compares texts, and it holds {strange!r}.",
-            remedy="Leave `similarity` out: keys that are no texts are equal or not.",
+            what=f"similarity compares texts, but the column contains {strange!r}.",
+            remedy="Remove `similarity`: then states are compared by equal keys.",
         )
-    openings: dict[int, list[int]] = defaultdict(list)  # set → texts that opened a cluster
-    joined: dict[tuple[int, int], int] = {}  # set and text → the text that opened its cluster
+    openings: dict[int, list[int]] = defaultdict(list)  # set → first texts of its clusters
+    joined: dict[tuple[int, int], int] = {}  # set and text → first text of its cluster
     weight = table.row_weight.tolist()
     for row in _in_time(table):
         place = (sets[row], texts[row])
@@ -62,9 +59,9 @@ def _in_time(table: StepTable) -> list[int]:
 
 
 def _opening(text: int, openings: list[int], labels: list[str], threshold: float) -> int:
-    """The first opening text that is alike, else the text itself, which then opens a cluster."""
+    """The first text of the first similar cluster, else the text itself, which then starts a cluster."""
     matcher = SequenceMatcher(None)
-    matcher.set_seq2(labels[text])  # what difflib remembers between comparisons
+    matcher.set_seq2(labels[text])  # difflib caches its analysis of the second text
     for opening in openings:
         matcher.set_seq1(labels[opening])
         bounds = (matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio)  # from cheap to exact

@@ -1,5 +1,8 @@
-"""GiGPO over similar texts: (1) states whose texts are alike are compared; (2) texts that are unlike are states of
-their own; (3) what is refused, and what it says.
+"""GiGPO over similar texts:
+
+1. Steps from states with similar texts are compared.
+2. Texts that are not similar are different states.
+3. Bad input is refused with a clear message.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ def test_similarity_bad_input() -> None:  # rule 3
     for similarity in (0.0, 1.0, 1.5):
         with pytest.raises(RecipeError, match="cannot take `similarity: "):
             gigpo(table(), similarity=similarity)
-    with pytest.raises(InvalidData, match="similarity compares texts, and it holds 7"):
+    with pytest.raises(InvalidData, match="similarity compares texts, but the column contains 7"):
         gigpo(table(state_text=[7, 7, 8, 8]), similarity=0.9)
     with pytest.raises(MissingColumn, match="state_text"):
         gigpo(table(state_text=None), similarity=0.9)

@@ -1,5 +1,9 @@
-"""Similar texts: (1) the earliest text of a set opens a cluster, later ones join the first that is alike; (2) the order
-of rows plays no part; (3) sets stay apart, missing texts and padding alone; (4) many equal texts cost little.
+"""Similar texts:
+
+1. The earliest text of a set starts a cluster, later ones join the first similar cluster.
+2. The order of rows does not matter.
+3. Sets have separate clusters; missing texts and padding are alone.
+4. Many equal texts are compared quickly.
 """
 
 from __future__ import annotations
@@ -47,8 +51,8 @@ def test_sets_missing_texts_and_padding() -> None:  # rule 3
     assert clusters(apart) == [{0}, {1}]
     assert clusters(table(["aaaa", None, None, "aaaa"])) == [{0, 3}, {1}, {2}]
     padded = table(["aaab", "aaaa", "aabb"], row_weight=[0.0, 1.0, 1.0])
-    assert clusters(padded, threshold=0.5) == [{0}, {1, 2}], "padding opens no cluster"
-    with pytest.raises(InvalidData, match="it holds 1"):
+    assert clusters(padded, threshold=0.5) == [{0}, {1, 2}], "padding starts no cluster"
+    with pytest.raises(InvalidData, match="the column contains 1"):
         similar_texts(table([1, 2]), by=("group",), threshold=0.5)
     with pytest.raises(MissingColumn, match="no row has a value"):
         similar_texts(table([None, None]), by=("group",), threshold=0.5)

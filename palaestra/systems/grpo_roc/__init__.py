@@ -1,9 +1,9 @@
 """rStar2-Agent (arXiv 2508.20722) trains reasoning with a code tool under a reward of 0 or 1. Calls often fail, and a
 success after many failed calls is rewarded like a clean one. GRPO-RoC samples twice as many trajectories as it trains
-on. It keeps all kinds of failures, and those successes with the fewest tool errors and repeated answers; the reward
-does not change. By default the successes with the smallest penalty are kept, as in the public code; `mode: sample`
-draws them by weights, as in the paper. The service that runs code, the supervised start and the stages of growing
-response length are not here. This file is the selection; the estimator is `grpo` in `palaestra/parts/estimators.py`.
+on. It keeps all kinds of failures, and the successes with the fewest tool errors and repeated answers; the reward does
+not change. By default the successes with the smallest penalty are kept, as in the public code; `mode: sample` draws
+them by weights, as in the paper. The service that runs code, the supervised start and the stages of growing response
+length are not here. This file is the selection; the estimator is `grpo` in `palaestra/parts/estimators.py`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from palaestra.errors import InvalidData, RecipeError
 from palaestra.registry import Positive, PositiveInt, register
 
 WHERE = "selection: resample_on_correct"
-NO_CALL = 0.5  # the share of errors of a trajectory that called nothing
-COUNTED = {"calls": "tool_call", "errors": "tool_error", "answers": "answer"}  # what a penalty counts → its column
+NO_CALL = 0.5  # the share of errors of a trajectory without calls
+COUNTED = {"calls": "tool_call", "errors": "tool_error", "answers": "answer"}  # argument of `tool_penalty` → column
 Count = Annotated[int, pydantic.Field(ge=0)]
 
 
@@ -41,8 +41,8 @@ Count = Annotated[int, pydantic.Field(ge=0)]
         Clash(
             other=PartPattern(slot="selection", names=("constant_groups", "widest_groups", "resample_on_correct")),
             ordered=True,
-            why="Both decide who stays in a group, and after the resampling a group looks more alike than it was.",
-            ways="Drop groups first, then resample what is left: write `resample_on_correct` once, and last.",
+            why="Both choose trajectories of a group, and after resampling a group is more uniform than it was.",
+            ways="Drop groups first, then resample: write `resample_on_correct` once, and last.",
         ),
     ),
 )
@@ -56,27 +56,27 @@ def resample_on_correct(
     least_successes: Count = 2,
     softness: Positive = 0.1,
 ) -> Bool[Tensor, " rows"]:
-    """Keep `keep` trajectories of each group, chosen before anything is compared; the rewards stay as they are.
+    """Keep `keep` trajectories of each group before advantages are computed; rewards do not change.
 
         p   = errors / calls + min((answers − 1) / turns, 1)         1/2 in place of the first without calls,
                                                                       1 in place of the second without an answer
         n₀  = failures · keep / n, rounded, n₁ = keep − n₀            each at least its minimum, as far as there are any
 
-    First groups leave whose trajectories all ended alike, and groups of fewer than `keep`. Then n₁ successes and n₀
-    failures stay: with "lowest" the successes of least p and the first failures, with "sample" successes drawn
-    with weights 1 / (p + softness) and failures drawn evenly, without replacement. If no group is left, one that
-    ended alike stays, in which no advantage differs from 0.
+    First, groups in which all trajectories ended alike are removed, and groups of fewer than `keep`. Then n₁ successes
+    and n₀ failures stay: with "lowest" the successes of least p and the first failures, with "sample" successes drawn
+    with weights 1 / (p + softness) and failures drawn evenly, without replacement. If no group is left, one group that
+    ended alike stays, in which all advantages are 0.
 
     Args:
-        table: columns group, trajectory, outcome (rows,); tool_call, tool_error, answer (rows,), counts of each act,
-            0 where a column is absent.
-        keep: trajectories of a group, half of `rollout.group`. Usual: 16.
-        mode: "lowest", as the public code; "sample", as the paper.
-        least_failures, least_successes: minima. Usual: 2.
-        softness: > 0, of "sample". Lower: clean trajectories are drawn almost surely. Usual: 0.1.
+        table: columns group, trajectory, outcome (rows,); tool_call, tool_error, answer (rows,), counts of each act, 0
+            where a column is absent.
+        keep: number of trajectories that stay in each group, half of `rollout.group`. Usual: 16.
+        mode: "lowest", as in the public code; "sample", as in the paper.
+        least_failures, least_successes: smallest numbers of failures and successes that stay. Usual: 2.
+        softness: > 0, of "sample". Lower: successes with a small penalty are more likely to stay. Usual: 0.1.
 
     Returns: bool (rows,); all true with `keep` as large as the group and no group that ended alike. A trajectory whose
-        rows weigh nothing is no member of its group.
+        rows all have weight 0 is not a member of its group.
     Metrics: resample/groups, the share of groups that were resampled; resample/penalty and resample/penalty_kept, the
         mean p of their successes before and after, left out where there is none.
     Raises: RecipeError, if the minima are more than `keep`; InvalidData, if every group is smaller than `keep`, or a
@@ -85,17 +85,17 @@ def resample_on_correct(
     if least_failures + least_successes > keep:
         raise RecipeError(
             where=WHERE,
-            what=f"`least_failures: {least_failures}` and `least_successes: {least_successes}` are more than "
+            what=f"`least_failures: {least_failures}` and `least_successes: {least_successes}` sum to more than "
             f"`keep: {keep}`.",
-            remedy="Lower the minima, or keep more trajectories of a group.",
+            remedy="Lower the minima, or raise `keep`.",
         )
     groups = _groups(table)
     large = {name: codes for name, codes in groups.items() if len(codes) >= keep}
     if groups and not large:
         raise InvalidData(
             where=WHERE,
-            what=f"`keep: {keep}` of each group, and the largest has {max(map(len, groups.values()))}.",
-            remedy=f"Set rollout.group={2 * keep}, twice as many as are kept.",
+            what=f"`keep: {keep}` is more than the largest group has ({max(map(len, groups.values()))}).",
+            remedy=f"Set rollout.group={2 * keep}, twice `keep`.",
         )
     right = _right(table, [code for codes in large.values() for code in codes])
     mixed = {name: codes for name, codes in large.items() if right[codes].any() and not right[codes].all()}
@@ -119,22 +119,22 @@ def resample_on_correct(
 
 # ---- numbers ----------------------------------------------------------------------------------------------
 def tool_penalty(*, calls: float, errors: float, answers: float, turns: float) -> float:
-    """p of one trajectory: how badly it used tools and how badly it answered, in [0, 2].
+    """p of one trajectory, in [0, 2]: its share of failed calls plus its repeated answers.
 
     Raises: InvalidData, for negative counts, more errors than calls, or no turn.
     """
     if not (0 <= errors <= calls and answers >= 0 and turns > 0):
         raise InvalidData(
             where=WHERE,
-            what=f"{calls:g} calls, {errors:g} errors, {answers:g} answers in {turns:g} turns.",
-            remedy="Let the environment tell `tool_call`, `tool_error` and `answer` of each act.",
+            what=f"impossible counts: {calls:g} calls, {errors:g} errors, {answers:g} answers in {turns:g} turns.",
+            remedy="Let the environment give `tool_call`, `tool_error` and `answer` of each act.",
         )
     failed = errors / calls if calls else NO_CALL
     return failed + (min((answers - 1) / turns, 1.0) if answers else 1.0)
 
 
 def quotas(failures: int, successes: int, *, keep: int, minima: tuple[int, int]) -> tuple[int, int]:
-    """How many failures and how many successes stay: keep in all, halves rounded in favor of failures."""
+    """The numbers of failures and successes that stay: `keep` in all, halves rounded in favor of failures."""
     n0 = math.floor(failures * keep / (failures + successes) + 0.5)
     least0, least1 = min(minima[0], failures), min(minima[1], successes)
     n0 = max(n0, least0)
@@ -151,16 +151,24 @@ def resample(
     softness: float = 0.1,
     draw: np.random.Generator | None = None,
 ) -> list[int]:
-    """Places of those that stay, in order.
+    """The sorted indices of the trajectories that stay.
 
     Args:
-        right: bool (n,). penalty: float (n,), read for successes only.
-        draw: None keeps the successes of least penalty and the first failures; else both are drawn.
+        right: bool (n,), successes.
+        penalty: float (n,), read for successes only.
+        keep: number of trajectories that stay.
+        minima: smallest numbers of failures and successes.
+        softness: > 0; see `resample_on_correct`.
+        draw: None keeps the successes of least penalty and the first failures; a generator draws both.
 
     Raises: InvalidData, if `keep` is more than n.
     """
     if keep > len(right):
-        raise InvalidData(where=WHERE, what=f"`keep: {keep}`, and the group has {len(right)}.")
+        raise InvalidData(
+            where=WHERE,
+            what=f"`keep: {keep}` is more than the {len(right)} trajectories of the group.",
+            remedy="Lower `keep`, or raise rollout.group.",
+        )
     failures, successes = np.flatnonzero(~right), np.flatnonzero(right)
     n0, n1 = quotas(len(failures), len(successes), keep=keep, minima=minima)
     if draw is None:
@@ -173,7 +181,7 @@ def resample(
 
 # ---- trajectories -----------------------------------------------------------------------------------------
 def _groups(table: StepTable) -> dict[str, list[int]]:
-    """The trajectories (codes) of each group in the order of their names, a shorter name before a longer one."""
+    """The trajectories (codes) of each group in the order of their names, shorter names first."""
     counts = table.row_weight > 0
     pairs = set(zip(table["group"][counts].tolist(), table["trajectory"][counts].tolist(), strict=True))
     groups, trajectories = table.labels("group"), [str(label) for label in table.labels("trajectory")]
@@ -185,7 +193,7 @@ def _groups(table: StepTable) -> dict[str, list[int]]:
 
 
 def _right(table: StepTable, codes: Sequence[int]) -> np.ndarray:
-    """Whether each trajectory ended with an outcome of 1: bool (trajectories,), read for `codes`.
+    """Whether each trajectory ended with an outcome of 1: bool (trajectories,), checked for `codes`.
 
     Raises: InvalidData, for one of `codes` whose outcome is neither 0 nor 1.
     """
@@ -197,7 +205,7 @@ def _right(table: StepTable, codes: Sequence[int]) -> np.ndarray:
             raise InvalidData(
                 where=f"{WHERE}, trajectory {table.labels('trajectory')[code]}",
                 what=f"its outcome is {found}, neither 0 nor 1.",
-                remedy="It tells right from wrong: give `success` in the environment's info.",
+                remedy="Let the environment give `success` in its info.",
             )
     return np.asarray(outcome == 1)
 

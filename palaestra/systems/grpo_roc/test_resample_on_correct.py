@@ -1,7 +1,12 @@
-"""Resampling of correct trajectories: (1) hand-derived penalties, quotas and places; (2) `keep` stay of each group,
-both kinds where there are both, in their order; (3) groups that ended alike or are too small leave first, and what is
-left is never nothing; (4) with `keep` as large as the group nothing changes, bit for bit; (5) "sample" prefers clean
-successes, by its seed and not by the order of arrival; (6) impossible numbers are refused; (7) it runs in a recipe.
+"""Resampling of correct trajectories:
+
+1. Hand-derived penalties, quotas and indices.
+2. `keep` trajectories of each group stay, failures and successes where there are both, in their order.
+3. Groups that ended alike or are too small are removed first; at least one group always stays.
+4. With `keep` as large as the group nothing changes, bit for bit.
+5. "sample" prefers clean successes, depends on its seed, and not on the order of rows.
+6. Impossible numbers are refused.
+7. It runs in a recipe.
 """
 
 from __future__ import annotations
@@ -88,7 +93,7 @@ def test_quotas_can_be_met(failures: int, successes: int, data: st.DataObject) -
 
 # ---- groups -----------------------------------------------------------------------------------------------
 def chosen(table: StepTable, *, seed: int = 0, **options: Any) -> tuple[list[str], dict[str, float]]:
-    """Names of the trajectories that stay, in the order of rows, and what is logged."""
+    """Names of the trajectories that stay, in the order of rows, and the metrics."""
     iteration = at(seed)
     kept = resample_on_correct(table, iteration, **options)
     names = [table.labels("trajectory")[code] for code in table["trajectory"].tolist()]
@@ -99,7 +104,7 @@ def chosen(table: StepTable, *, seed: int = 0, **options: Any) -> tuple[list[str
 
 
 def groups() -> list[Trajectory]:
-    """Of 8 each: one with both kinds, one that was always right; and a small one."""
+    """Two groups of 8, one with failures and successes and one with successes only; and a small group."""
     mixed = [episode(i, float(i < 5), errors=i % 3) for i in range(8)]
     alike = [episode(i, 1.0, group="h") for i in range(8)]
     return [*mixed, *alike, *(episode(i, float(i), group="small") for i in range(2))]
@@ -115,7 +120,7 @@ def test_groups() -> None:  # rules 2 and 3
     assert metrics["resample/penalty_kept"] == 0.0
     order = torch.arange(len(table)).flip(0)
     assert chosen(table.take(order), **options) == (kept[::-1], metrics)
-    left = table.replace(row_weight=(table["group"] != 0).float())  # the group of both kinds was dropped before
+    left = table.replace(row_weight=(table["group"] != 0).float())  # the mixed group was dropped before
     assert chosen(left, **options)[0] == ["h/0", "h/1", "h/2", "h/3"]
     assert chosen(table.replace(row_weight=torch.zeros(len(table))), **options) == ([], {})
 
@@ -160,13 +165,13 @@ def test_samples() -> None:  # rule 5
 
 # ---- what is refused --------------------------------------------------------------------------------------
 def test_bad_input() -> None:  # rule 6
-    with pytest.raises(RecipeError, match=r"are more than `keep: 4`(.|\n)*Lower the minima"):
+    with pytest.raises(RecipeError, match=r"sum to more than `keep: 4`(.|\n)*Lower the minima"):
         chosen(StepTable.from_trajectories(groups()), keep=4, least_failures=3, least_successes=2)
     with pytest.raises(RecipeError, match="least_failures"):
         chosen(StepTable.from_trajectories(groups()), least_failures=-1)
-    with pytest.raises(InvalidData, match=r"the largest has 8(.|\n)*rollout.group=18"):
+    with pytest.raises(InvalidData, match=r"the largest group has .8.(.|\n)*rollout.group=18"):
         chosen(StepTable.from_trajectories(groups()), keep=9)
-    with pytest.raises(InvalidData, match="`keep: 9`, and the group has 8"):
+    with pytest.raises(InvalidData, match="`keep: 9` is more than the 8 trajectories"):
         resample(RIGHT, PENALTY, keep=9)
     for counts in ({"calls": -1}, {"errors": -1}, {"errors": 3}, {"answers": -1}, {"turns": 0}):
         with pytest.raises(InvalidData, match=r"calls(.|\n)*tool_call"):

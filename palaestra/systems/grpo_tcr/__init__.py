@@ -31,21 +31,21 @@ WHERE = "reward: tool_bonus"
 def tool_bonus(
     table: StepTable, *, bonus: NonNegative = 0.1, right: float = 1.0, wrong: float = -1.0, cap: float = -0.6
 ) -> dict[str, Float[Tensor, " rows"]]:
-    """Pay the answer, and for a wrong one a little for each call, at the end of a trajectory.
+    """Pay the answer, and for a wrong answer a little for each call, at the end of a trajectory.
 
         R = right                                if the outcome is 1
         R = min(cap, wrong + bonus · calls)      if it is 0
 
-    In a dialogue of m messages, the question and the answer among them, calls = (m − 2) / 2.
+    In a dialogue of m messages, including the question and the answer, calls = (m − 2) / 2.
 
     Args:
         table: columns outcome, 0 or 1, and tool_call, how many calls a step made.
-        bonus: ≥ 0, for each call. Higher: tools are taken up sooner. Usual: 0.1; 0 is the ablation.
-        right: of a right answer, which is never paid for calls. Usual: 1.
-        wrong: of a wrong answer without calls. Usual: −1.
-        cap: the most that a wrong answer can earn; in [wrong, right). Usual: −0.6.
+        bonus: ≥ 0, for each call. Higher: the policy starts to use tools sooner. Usual: 0.1; 0 is the ablation.
+        right: reward of a right answer, whatever its calls. Usual: 1.
+        wrong: reward of a wrong answer without calls. Usual: −1.
+        cap: the largest reward of a wrong answer; in [wrong, right). Usual: −0.6.
 
-    Returns: reward, in place of the environment's, and tool_bonus, what of it is for calls, each float32 (rows,).
+    Returns: reward, in place of the environment's, and tool_bonus, the part of it for calls, each float32 (rows,).
         `bonus: 0, wrong: 0, cap: 0` is the reward `outcome`.
     Raises: MissingColumn, without one of the columns; InvalidData, for another outcome or a negative count;
         RecipeError, for a cap outside [wrong, right).
@@ -53,11 +53,17 @@ def tool_bonus(
     if not wrong <= cap < right:
         raise RecipeError(
             where=WHERE,
-            what=f"`cap: {cap:g}` is not between `wrong: {wrong:g}` and `right: {right:g}`, the latter excluded.",
-            remedy="A wrong answer must never earn what a right one does, nor calls cost anything.",
+            what=f"`cap: {cap:g}` is not in [`wrong: {wrong:g}`, `right: {right:g}`).",
+            remedy="Set `cap` so that `wrong` ≤ `cap` < `right`: a wrong answer earns less than a right one.",
         )
     result, made = outcomes(table, where=WHERE, binary=True), table["tool_call"]
-    refuse(table, ~(made >= 0), lambda row: f"{float(made[row]):g} tool calls.", where=WHERE)
+    refuse(
+        table,
+        ~(made >= 0),
+        lambda row: f"{float(made[row]):g} tool calls.",
+        where=WHERE,
+        remedy="Let the environment give `tool_call`, the number of calls of each act, at least 0.",
+    )
     failed = (wrong + bonus * total_of(table, made)).clamp_max(cap)
     reward = at_the_end(table, torch.where(result == 1, right, failed))
     return {"reward": reward, "tool_bonus": at_the_end(table, torch.where(result == 1, 0.0, failed - wrong))}

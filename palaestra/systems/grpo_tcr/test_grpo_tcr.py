@@ -1,4 +1,4 @@
-"""The bonus for tools: (1) hand-derived numbers; (2) what is out of range is refused."""
+"""The bonus for tool calls: (1) hand-derived numbers; (2) values out of range are refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_tool_bonus_by_hand(right: float, messages: int, expected: float) -> Non
 def test_bad_bonus() -> None:  # rule 2
     table = episode(2, outcome=0.0, tool_call=1)
     for options in ({"cap": 1.0}, {"cap": 2.0}, {"cap": -1.5}, {"right": -0.7}):
-        with pytest.raises(RecipeError, match=r"is not between(.|\n)*never earn what a right one does"):
+        with pytest.raises(RecipeError, match=r"is not in \[`wrong(.|\n)*earns less than a right one"):
             tool_bonus(table, **options)
     with pytest.raises(InvalidData, match=r"its outcome is 0\.5, not 0 or 1"):
         tool_bonus(episode(2, outcome=0.5, tool_call=1))

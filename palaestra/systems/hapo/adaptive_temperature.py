@@ -1,7 +1,4 @@
-"""Temperatures of single tokens: hotter where the policy is uncertain, cooler where it is certain (HAPO).
-
-Knows the entropies that actions carry. Knows no policy and no runner.
-"""
+"""The strategy `adaptive_temperature`: uncertain tokens are sampled at a higher temperature than certain ones."""
 
 from __future__ import annotations
 
@@ -23,31 +20,31 @@ Strength = Annotated[float, pydantic.Field(ge=0, lt=1)]
 
 @register("strategy", "adaptive_temperature", source="arXiv 2509.16591")
 class AdaptiveTemperature:
-    """Draw each token at a temperature that its entropy decides.
+    """Sample each token at a temperature that depends on its entropy.
 
         T = T₀ · (1 + strength · h),   h in [−1, 1]: where the entropy at T₀ lies among those of the iteration before
 
-    The first iteration is drawn at T₀. Log-probabilities of actions are those at T; the update reads the policy at T₀,
-    and `weights: truncated_importance` accounts for the difference.
+    The first iteration is sampled at T₀. The log-probabilities of actions are those at T. The update evaluates the
+    policy at T₀, and `weights: truncated_importance` corrects for the difference. One scale serves the tokens of all
+    policies.
 
     Args:
-        strength: in [0, 1). Higher: more exploration where there is a choice. Usual: 0.05; lower it if training
-            collapses. 0 is T₀ everywhere.
-        quantile: of the log-entropies, where h is 0. Higher: fewer tokens are drawn hotter. Usual: 0.5–0.8.
-        released_sign: h = |h|, as in code released with the method: no token is drawn cooler.
-
-    Tokens of all policies are measured by one scale.
+        strength: in [0, 1). 0 samples everywhere at T₀. Higher: more exploration where the policy is uncertain. Usual:
+            0.05; lower it if training collapses.
+        quantile: the quantile of the log-entropies at which h is 0. Higher: fewer tokens get a higher temperature.
+            Usual: 0.5–0.8.
+        released_sign: use |h|, as the authors' released code does, so that no token gets a lower temperature.
     """
 
-    called_per = "iteration"  # each iteration is drawn by the scale of the one before
+    called_per = "iteration"  # each iteration is sampled with the scale of the one before
 
     def __init__(self, *, strength: Strength = 0.05, quantile: Fraction = 0.8, released_sign: bool = False) -> None:
         self.strength, self.quantile, self.released_sign = strength, quantile, released_sign
-        self.scale: EntropyScale | None = None  # of the iteration before
-        self._step, self._seen = -1, torch.zeros(0)  # entropies of iteration `_step`, however often it collects
+        self.scale: EntropyScale | None = None  # made from the iteration before
+        self._step, self._seen = -1, torch.zeros(0)  # entropies of iteration `_step`, from all its calls
 
     async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
-        """Play all, hotter and cooler."""
+        """Play all plays with the temperatures of this iteration, and record their entropies for the next scale."""
         self._enter(rollout.step)
         rule = None
         if self.scale is not None:
@@ -63,7 +60,7 @@ class AdaptiveTemperature:
         return found
 
     def _enter(self, step: int) -> None:
-        """A new iteration is drawn by the scale of the one before."""
+        """When a new iteration begins, make its scale from the entropies of the one before."""
         if step == self._step:
             return
         if len(self._seen):
@@ -71,17 +68,17 @@ class AdaptiveTemperature:
         self._step, self._seen = step, torch.zeros(0)
 
     def state_dict(self) -> dict[str, Any]:
-        """The scale, and the entropies that the next one comes from."""
+        """The scale, and the entropies that the next scale is made from."""
         scale = None if self.scale is None else dataclasses.asdict(self.scale)
         return {"scale": scale, "step": self._step, "seen": self._seen}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state` was taken."""
+        """Restore the scale and the entropies from `state`."""
         self.scale = None if state["scale"] is None else EntropyScale(**state["scale"])
         self._step, self._seen = state["step"], state["seen"]
 
 
 def _entropies(played: Sequence[Trajectory]) -> Tensor:
-    """Entropies of all sampled tokens, float32 (tokens,)."""
+    """The entropies of all sampled tokens, float32 (tokens,)."""
     given = [step.action.entropy for trajectory in played for step in trajectory.steps]
     return torch.cat([torch.zeros(0), *(torch.from_numpy(own) for own in given if own is not None)])

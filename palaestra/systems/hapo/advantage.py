@@ -1,4 +1,4 @@
-"""HAPO's group average: long answers count by their tokens, so that advantages balance over tokens."""
+"""HAPO's advantage: the return standardized with a mean and a deviation over the tokens of the group."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from palaestra.registry import Degrees, Positive, register
         Clash(
             options={"average": ("token",)},
             other=SettingPattern(key="aggregate.how", values=("sequence-mean", "step-mean", "trajectory-step-mean")),
-            why="Its advantages balance over tokens; an average over a trajectory's own tokens corrects for length "
-            "again.",
+            why="Its advantages sum to 0 over a group's tokens; an average over a trajectory's own tokens would change "
+            "that.",
             ways="Set aggregate.how=token-mean, or advantage.hapo.average=trajectory.",
         ),
     ),
@@ -41,7 +41,7 @@ def hapo(
     fallback_ddof: Degrees = 0,
     peers: Peers = Peers(ddof=0, fixed=("unit",)),
 ) -> Float[Tensor, " rows"]:
-    """Standardize the return inside the group, mean and deviation over its tokens.
+    """Standardize the return inside the group, with mean and deviation over the group's tokens.
 
         A_i = (R_i − mean) / (deviation + 1e-6),   both over the tokens of the group, each with its trajectory's R
         A_i = GRPO's, in a group where any |A_i| ≥ largest
@@ -50,15 +50,16 @@ def hapo(
 
     Args:
         table: columns group, trajectory, reward, token_count, each (rows,).
-        average: "trajectory" counts each trajectory once and is GRPO.
-        largest: > 0, the size of an advantage that a short answer among long ones may reach. Higher: less often
-            GRPO's numbers. Usual: 5; None: no bound.
-        fallback_ddof: degrees taken off the deviation over trajectories.
+        average: "token" counts each trajectory once for each of its tokens; "trajectory" counts it once and is GRPO.
+        largest: > 0. A group with an advantage of at least this size gets GRPO's advantages; a short answer among long
+            ones can reach it. Higher: fewer groups get them. Usual: 5; None: no bound.
+        fallback_ddof: degrees of freedom subtracted in the deviation over trajectories, in groups that get GRPO's
+            advantages.
         peers: by, ddof, singleton and zero_variance of `Peers`.
 
     Returns: float32 (rows,).
     Raises: InvalidData, if no group has two trajectories.
-    Differs from the authors' code: where an advantage is too large, that divides by the sample deviation
+    Differs from the authors' code: where an advantage is too large, that code divides by the sample deviation
         (`fallback_ddof=1`).
 
     >>> table = StepTable(group=["g"] * 2, trajectory=["a", "b"], agent=["x"] * 2, turn=[0, 0], reward=[1, 0],
@@ -71,7 +72,7 @@ def hapo(
         return peers.standardize(returns, table, scale="std")
     plain = replace(peers, ddof=fallback_ddof).standardize(returns, table, scale="std")
     over_tokens = peers.standardize(returns, table, unit=table.unit("token"), scale="std")
-    alone = segment_range(table["trajectory"], by=key) == 0  # several rows of one trajectory are no peers
+    alone = segment_range(table["trajectory"], by=key) == 0  # rows of one trajectory are not peers of each other
     too_large = over_tokens.abs() >= (torch.inf if largest is None else largest)
     spoiled = alone | (torch.zeros(key.size).index_add(0, key.codes, too_large.float()) > 0)
     return torch.where(spoiled[key.codes], plain, over_tokens)

@@ -1,7 +1,4 @@
-"""HAPO: the entropy of a token steers its advantage and its clip range.
-
-Knows log-probabilities, advantages and entropies of tokens. Knows no model and no estimator.
-"""
+"""HAPO's loss: a clipped surrogate whose advantages and clip bounds depend on the entropy of each token."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from palaestra.systems.hapo.entropy_signal import entropy_scale
 
 Low = Annotated[float, pydantic.Field(ge=0, lt=1)]
 Dual = Annotated[float, pydantic.Field(gt=1)]
-LARGEST = 20.0  # of a log-ratio's size: exp(20) is far outside any clip and still finite
+LARGEST = 20.0  # bound on the size of a log-ratio: exp(20) is outside every clip range and still finite
 
 
 @register(
@@ -41,36 +38,40 @@ def hapo(
     clip: Fraction = 1.0,
     released_sign: bool = False,
 ) -> tuple[Float[Tensor, " tokens"], dict[str, Tensor]]:
-    """−min(ρ A', clip(ρ, 1 − low', 1 + high') A') per token, steered by its entropy signal h in [−1, 1].
+    """The clipped surrogate, with a clip range and an advantage that depend on the token's entropy signal h.
 
+        loss                −min(ρ A', clip(ρ, 1 − low', 1 + high') A')
         h > 0, uncertain    high' = high · (1 + clip · h),   A' = A · (1 + redistribution · h) outside the neutral zone
         h ≤ 0, certain      low' = low · (1 − clip · h),     A' = A · (1 + redistribution · h) inside the neutral zone
         neutral zone        1 − low'/2 < ρ < 1 + high'/2
-        signal              h of `EntropyScale`, measured over the tokens of the mini-batch
+        signal              h of `EntropyScale`, in [−1, 1], measured over the tokens of the mini-batch
 
-    So a certain token moves little while it stays near, and may become rarer faster; an uncertain one that has
-    moved goes on moving, and may become likelier faster. The ratio is a token's own, since its bounds are.
+    While a certain token's ratio is near 1, its advantage is smaller; its probability may fall further than others'. An
+    uncertain token whose ratio has left the neutral zone has a larger advantage; its probability may rise further. ρ is
+    the ratio of the single token, since the bounds are.
 
     Args:
         batch: columns advantage, logprob, logprob_old, weight and entropy_old, of the policy before the update, each
             (tokens,).
-        low, high: as in `ppo_clip`, at h = 0. dual: where A' < 0, the loss is at most −dual · A'; None: no bound.
-        quantile: of the log-entropies, where h is 0. Higher: fewer tokens count as uncertain. Usual: 0.5–0.8.
-        redistribution: in [0, 1], how much h moves advantages. clip: in [0, 1], how much it moves bounds. With both
-            at 0 this is `ppo_clip`.
-        released_sign: h = |h|, as in code released with the method: no token ever counts as certain.
+        low, high: the clip range at h = 0, as in `ppo_clip`.
+        dual: > 1. Where A' < 0, the loss is at most −dual · A'; None: no bound.
+        quantile: the quantile of the log-entropies at which h is 0. Higher: fewer tokens count as uncertain. Usual:
+            0.5–0.8.
+        redistribution: in [0, 1], how much h changes advantages. With `clip` 0 too, this loss is `ppo_clip`.
+        clip: in [0, 1], how much h widens the clip range.
+        released_sign: use |h|, as the authors' released code does, so that no token counts as certain.
 
-    Returns: loss (tokens,) and, per token, policy/clip_fraction (…_high, …_low), policy/kl (k3 to the
-        old policy), policy/ratio and policy/entropy_signal.
-    Raises: RecipeError, if low · (1 + clip) reaches 1; MissingColumn, without entropies; InvalidData, for one that is
-        negative.
-    Differs from the authors' code: h is signed, as the text describes it; there tokens below the pivot get |h|, so
-        that the rules for certain tokens never act (`released_sign=True`).
+    Returns: loss (tokens,) and, per token, policy/clip_fraction (…_high, …_low), policy/kl (k3 to the old policy),
+        policy/ratio and policy/entropy_signal.
+    Raises: RecipeError, if low · (1 + clip) reaches 1; MissingColumn, without entropies; InvalidData, for an entropy
+        that is negative.
+    Differs from the authors' code: h is signed, as the paper's text describes it. In that code, tokens below the pivot
+        get |h|, so that the rules for certain tokens never apply (`released_sign=True`).
     """
     if low * (1 + clip) >= 1:
         raise RecipeError(
             where="loss: hapo",
-            what=f"the lower bound 1 − {low:g} · (1 + {clip:g}) of a certain token's ratio is not positive.",
+            what=f"the lower clip bound of certain tokens, 1 − {low:g} · (1 + {clip:g}), must be positive.",
             remedy="Lower `low` or `clip`, so that low · (1 + clip) stays below 1.",
         )
     counts = batch["weight"] > 0
@@ -99,7 +100,7 @@ def hapo(
 
 
 def _signal(batch: TokenBatch, counts: Tensor, quantile: float, released_sign: bool) -> Tensor:
-    """h of this cut's tokens, measured over the mini-batch it was cut from: float64 (tokens,), 0 on masked ones."""
+    """h of this batch's tokens, on the scale of its mini-batch: float64 (tokens,), 0 on masked tokens."""
     minibatch = batch if batch.minibatch is None else batch.minibatch
     measured = minibatch["entropy_old"]
     scale = entropy_scale(measured, quantile=quantile, counts=minibatch["weight"] > 0)

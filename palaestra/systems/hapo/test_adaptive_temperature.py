@@ -1,8 +1,13 @@
-"""Temperatures that change: (1) the first iteration of adaptive temperature is drawn at T₀, the next by the entropies
-of the one before, hotter where there is a choice and cooler where there is none; (2) log-probabilities are of what
-sampled, entropies are at T₀; (3) strength 0 draws the same tokens and numbers bit for bit; (4) a row's draw does not
-depend on the others; (5) the state is kept and goes on exactly; (6) cooling goes evenly from T₀ to its end, and with an
-end of T₀ nothing changes; (7) options out of range are refused.
+"""Strategies that change temperatures, `adaptive_temperature` and `cooling`:
+
+1. Adaptive temperature samples the first iteration at T₀. It samples the next with the entropies of the one before: at
+   a higher temperature where there is a choice, at a lower one where there is none.
+2. Log-probabilities are those of the temperature that sampled; entropies are those at T₀.
+3. Strength 0 samples the same tokens and numbers bit for bit.
+4. A row's sample does not depend on the other rows.
+5. The state is saved and continues exactly.
+6. Cooling goes evenly from T₀ to its end, and with an end of T₀ it changes nothing.
+7. Options out of range are refused.
 """
 
 from __future__ import annotations
@@ -37,7 +42,7 @@ def logits(rows: int = 6) -> torch.Tensor:
 
 
 class Runner:
-    """Plays by giving each episode these entropies, and remembers how it was asked to sample."""
+    """Plays by giving each episode these entropies, and records the sampling settings that it was called with."""
 
     def __init__(self, *entropies: float) -> None:
         self.entropies, self.asked = entropies, list[Sampling]()
@@ -90,7 +95,7 @@ def test_the_scale_is_of_the_iteration_before() -> None:  # rule 1
     assert second["sampling/temperature"] == pytest.approx(np.mean(expected), abs=1e-4)
     run(strategy, runner, 1)  # the same iteration plays further groups
     assert runner.asked[2].entropy_temperature == rule
-    run(strategy, Runner(), 2)  # nobody acted: the scale stays
+    run(strategy, Runner(), 2)  # without actions the scale stays
     run(strategy, runner, 3)
     assert runner.asked[3].entropy_temperature == rule
 

@@ -1,7 +1,11 @@
-"""The entropy signal: (1) it has the numbers of the definition, signed and as released; (2) it lies in [−1, 1], grows
-with entropy, and reaches both ends in its own batch; (3) a batch without tokens above or below the pivot, or of equal
-entropies, has a scale too; (4) masked tokens do not matter; (5) entropies that are none are refused; (6) a rule
-changes temperatures by the signal, each row by its own, and strength 0 leaves them bit for bit.
+"""The entropy signal:
+
+1. It has the numbers of the definition, signed and as released.
+2. It lies in [−1, 1], grows with entropy, and reaches both ends in its own batch.
+3. A batch without tokens above or below the pivot, or with equal entropies, has a scale too.
+4. Masked tokens change nothing.
+5. Negative and not finite entropies are refused.
+6. A rule changes temperatures by the signal, each row by its own rule, and strength 0 leaves them bit for bit.
 """
 
 from __future__ import annotations
@@ -52,7 +56,7 @@ def test_order_and_range(entropies: list[float], quantile: float) -> None:  # ru
         assert float(h.max()) == pytest.approx(1)
     if bool((h < 0).any()):
         assert float(h.min()) == pytest.approx(-1)
-    assert float(scale.signal(torch.tensor([100.0]))) <= 1  # another batch's entropies are cut
+    assert float(scale.signal(torch.tensor([100.0]))) <= 1  # an entropy outside the batch's range is cut
 
 
 def test_nothing_on_one_side() -> None:  # rule 3
@@ -75,7 +79,7 @@ def test_no_entropy(bad: float) -> None:  # rule 5
         entropy_scale(torch.tensor([1.0, bad]), quantile=0.5)
     with pytest.raises(InvalidData, match="must be a number ≥ 0"):
         entropy_scale(FIVE, quantile=0.5).signal(torch.tensor([bad]))
-    with pytest.raises(InvalidData, match="no token to measure"):
+    with pytest.raises(InvalidData, match="no token counts"):
         entropy_scale(FIVE, quantile=0.5, counts=torch.zeros(5, dtype=torch.bool))
 
 

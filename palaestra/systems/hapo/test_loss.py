@@ -1,7 +1,12 @@
-"""HAPO's loss: (1) with both strengths 0 it is ppo_clip, value and gradient bit for bit; (2) so it is where all
-entropies are equal; (3) the signal is measured over the mini-batch, so that cuts change nothing; (4) what stands on
-masked tokens does not matter, however wild; (5) bounds that reach 0, missing and negative entropies are refused;
-(6) the group's average with trajectories is GRPO bit for bit, its tokens sum to 0, and lone trajectories are none.
+"""HAPO's loss and advantage:
+
+1. With both strengths 0 the loss is `ppo_clip`, value and gradient bit for bit.
+2. Where all entropies are equal, it is `ppo_clip` too.
+3. The signal is measured over the mini-batch, so that cutting it into micro-batches changes nothing.
+4. Values on masked tokens change nothing, not even NaN.
+5. Bounds that reach 0, and missing or negative entropies, are refused.
+6. The group's average over trajectories is GRPO bit for bit. Over tokens the advantages sum to 0. A trajectory alone in
+   its group has no peers.
 """
 
 from __future__ import annotations
@@ -49,7 +54,7 @@ def test_cuts() -> None:  # rule 3
     for cut in torch.arange(len(BATCH)).split(4):
         part = BATCH.take(cut).replace(minibatch=BATCH)
         assert torch.equal(hapo(part)[0], whole[cut])
-    assert not torch.equal(hapo(BATCH.take(torch.arange(4)))[0], whole[:4])  # by itself it is another batch
+    assert not torch.equal(hapo(BATCH.take(torch.arange(4)))[0], whole[:4])  # without `minibatch` the scale differs
 
 
 def test_masked_tokens() -> None:  # rule 4
@@ -60,7 +65,7 @@ def test_masked_tokens() -> None:  # rule 4
 
 
 def test_bad_input() -> None:  # rule 5
-    with pytest.raises(RecipeError, match=r"1 − 0.5 · \(1 \+ 1\) of a certain token's ratio is not positive"):
+    with pytest.raises(RecipeError, match=r"of certain tokens, 1 − 0.5 · \(1 \+ 1\), must be positive"):
         hapo(BATCH, low=0.5)
     hapo(BATCH, low=0.5, clip=0.5)
     with pytest.raises(MissingColumn, match="entropy_old"):

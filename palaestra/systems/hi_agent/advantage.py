@@ -1,4 +1,4 @@
-"""Foresight advantage: subgoals are compared with the other subgoals that were tried in the same state."""
+"""The foresight advantage: a subgoal is compared with the other subgoals that were tried in the same state."""
 
 from __future__ import annotations
 
@@ -35,30 +35,31 @@ def foresight(
     ddof: Degrees = 1,
     zero_variance: ZeroVariance = "zero",
 ) -> Float[Tensor, " rows"]:
-    """Credit a subgoal with what it led to, among the subgoals of its state; and each attempt with its success.
+    """Credit a subgoal relative to the other subgoals of its state, and an attempt by whether it was executed.
 
         planner:  F = format_weight · format + execution_weight · executed + judge_weight · judged
                   A = (F − mean of F over the node) / (deviation of F over the node + 1e-6)
         others:   A = (executed − mean over attempts of the peers) / (their deviation + 1e-6)
 
-    A node is one state with the subgoals that were tried there (program `foresight`); one decision is one group, so
-    credit needs no episode to end. An attempt is what one agent did for one subgoal (`invocation`).
+    A node is one state with the subgoals that the program `foresight` tried there. One decision is one group, so credit
+    does not need the end of the episode. An attempt is what one agent did for one subgoal (`invocation`).
 
     Args:
-        table: columns trajectory, agent, node, invocation, each (rows,); on rows of the planner format, executed and
-            judged (rows,): was the subgoal well-formed, did the others reach it, and what does a judge think of the
-            state then; on rows of others executed, of which the largest of an attempt counts.
-        format_weight, execution_weight, judge_weight: ≥ 0. Usual: 0.1, 0.6, 0.3 (ours; we know none of the paper).
+        table: columns trajectory, agent, node, invocation, each (rows,); on rows of the planner also format, executed
+            and judged: whether the subgoal was well-formed, whether the others reached it, and the judge's score for
+            the state after it. On rows of others also executed, of which the largest value of an attempt counts.
+        format_weight, execution_weight, judge_weight: ≥ 0. Usual: 0.1, 0.6, 0.3 (ours; the paper's are unknown to us).
         planner: the agent that sets subgoals.
-        by: columns in which subgoals of one state agree.
-        peers: columns in which attempts of the others agree that are compared: ("group", "agent"), or
+        by: columns whose equal values mark subgoals of one state.
+        peers: columns whose equal values mark attempts of the others that are compared: ("group", "agent"), or
             ("trajectory", "agent") inside one episode.
-        scale: "std" divides by the deviation, in both; "none" only centers.
-        ddof, zero_variance: as in `palaestra.algebra.Peers`, for both; an attempt or subgoal without peers gets 0.
+        scale: "std" divides by the deviation, for subgoals and attempts; "none" only centers.
+        ddof, zero_variance: as in `palaestra.algebra.Peers`, for subgoals and attempts; an attempt or subgoal without
+            peers gets 0.
 
     Returns: float32 (rows,); 0 on padding.
-    Raises: MissingColumn, without nodes or a column of worth; InvalidData, if the planner has no row or a row without
-        node, or if one node has different states.
+    Raises: MissingColumn, without `node`, `format`, `executed` or `judged`; InvalidData, if no row is the planner's, if
+        a subgoal has no node, or if one node has different states.
     """
     counts, planned = table.row_weight > 0, torch.zeros(len(table), dtype=torch.bool)
     if planner in table.labels("agent"):
@@ -90,14 +91,14 @@ def _check_nodes(table: StepTable, node: Key, planned: Bool[Tensor, " rows"], pl
     if not bool(planned.any()) and bool((table.row_weight > 0).any()):
         raise InvalidData(
             where="advantage: foresight",
-            what=f"no row is by agent `{planner}`; there are {', '.join(map(str, table.labels('agent')))}.",
+            what=f"no row is of agent `{planner}`; the agents are {', '.join(map(str, table.labels('agent')))}.",
             remedy="Name the agent that sets subgoals in `planner`.",
         )
     lacking = (planned & (table["node"] < 0) if "node" in node.names else planned[:0]).nonzero()
     if len(lacking):
         raise InvalidData(
             where=f"advantage: foresight, row {int(lacking[0, 0])}",
-            what="a subgoal has no node, so it is not known in which state it was tried.",
+            what="a subgoal has no node, so its state is unknown.",
             remedy="Play with `program: foresight`.",
         )
     if "state_key" not in table:
@@ -108,6 +109,6 @@ def _check_nodes(table: StepTable, node: Key, planned: Bool[Tensor, " rows"], pl
         trajectory = table.labels("trajectory")[int(table["trajectory"][row])]
         raise InvalidData(
             where=f"advantage: foresight, trajectory {trajectory}, turn {int(table['turn'][row])}",
-            what="subgoals of one node were set in different states, and cannot be compared.",
-            remedy="Let `snapshot` and `restore` of the environment put back all that decides what is seen.",
+            what="the subgoals of one node were set in different states, so they cannot be compared.",
+            remedy="Let the environment's `snapshot` and `restore` cover everything that its observations depend on.",
         )

@@ -1,7 +1,4 @@
-"""Errands: a planner names the next place, a walker goes there; all errands of a list are to be done in their order.
-
-Knows places, turns of the two roles and texts of the game. Knows nothing of how attempts are tried or compared.
-"""
+"""The environment `errands`: a planner names the next place and a walker goes there, until all errands are done."""
 
 from __future__ import annotations
 
@@ -28,12 +25,18 @@ Place = int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """How far one episode is. Frozen: a snapshot is the state itself.
+    """The state of an episode. It is frozen, so a snapshot is the state itself.
 
     Attributes:
-        cells: of the places. errands: places to go to, in order; the first `done` of them are done.
-        goal: where the walker is to go; None while the planner acts. walked: moves of this attempt.
-        decisions: of the planner so far. trail: moves of all attempts, which decide the judge's errors.
+        cells: the cell of each place.
+        errands: places to go to, in order; the first `done` of them are done.
+        seed: of the task; it decides the judge's errors.
+        here: the walker's cell.
+        done: the number of errands done.
+        goal: the place that the walker is to go to; None while the planner acts.
+        walked: moves of this attempt.
+        decisions: of the planner so far.
+        trail: moves of all attempts, on which the judge's errors depend.
     """
 
     cells: tuple[Cell, ...]
@@ -48,7 +51,7 @@ class State:
 
     @property
     def agent(self) -> str:
-        """Who acts."""
+        """The agent that acts."""
         return PLANNER if self.goal is None else WALKER
 
 
@@ -56,26 +59,26 @@ class State:
 class Errands:
     """Do errands in a town: `planner` says `go bank`, then `walker` makes moves until it is there or gives up.
 
-    An errand is done when its place was reached as a goal while it was the next of the list; any other place is a
-    decision lost. So every decision is short and can be judged at once, and the whole list is long.
+    An errand is done when its place is reached as a goal while it is the next of the list; any other place costs a
+    decision. So every decision is short and can be judged at once, and the whole list is long.
 
     Args:
         errands: length of the list. Higher: rarer success, by chance and by mistakes. Usual: 4.
-        places: 2–8, that may be goals, each on a cell of its own. Higher: more wrong goals. Usual: 6.
+        places: 2–8, the places that may be goals, each on its own cell. Higher: more wrong goals. Usual: 6.
         size: cells per side of the town. Higher: longer ways. Usual: 4.
-        reach: most moves of an attempt. Usual: 2 · size − 2, as many as the longest way has.
-        spare: decisions beyond those needed. Higher: more mistakes can be mended. Usual: 1.
+        reach: most moves of an attempt. Usual: 2 · size − 2, the length of the longest way.
+        spare: decisions beyond those needed. Higher: more mistakes are allowed. Usual: 1.
         judge_noise: probability that the judge says the opposite. Usual: 0.
 
-    Reward: 1 to `planner` when the last errand is done, else 0. A move against the border, one of the planner, or what
-    cannot be read changes nothing but the turn; what is no goal is a decision lost.
+    Reward: 1 to `planner` when the last errand is done, else 0. A walker's act that moves against the border, names a
+    place or cannot be read costs a turn and changes nothing else. A planner's act that names no place costs a decision.
 
-    The planner's steps tell in `info` what its subgoal was worth: `format`, whether it was one; `executed`, whether the
-    walker arrived; `judged`, whether a judge sees progress, an errand done. The walker's steps tell `executed` at the
-    end of an attempt. The last `info` tells `done`, the errands done.
+    The `info` of a planner's step describes its subgoal: `format`, whether it names a place; `executed`, whether the
+    walker arrived; `judged`, whether the judge sees progress, which is an errand done. The walker's steps have
+    `executed` at the end of an attempt. The last `info` has `done`, the number of errands done.
 
-    `vector` says: the role; to the planner the list, how many are done, and the decisions left; to the walker the
-    goal's column and row from here, and the moves left.
+    `vector` has the role; for the planner the list, how many errands are done, and the decisions left; for the walker
+    the goal's column and row relative to its cell, and the moves left.
     """
 
     agents: tuple[str, ...] = (PLANNER, WALKER)

@@ -1,7 +1,4 @@
-"""Foresight: several subgoals are tried from the same state, one after the other, and one of them is gone on with.
-
-Knows episodes, their standing and the environment's snapshots. Knows no method, no model and no environment by name.
-"""
+"""The program `foresight`: it tries several subgoals from the same state, and continues with one of them."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ Several = Annotated[int, pydantic.Field(ge=1)]
 
 
 def _gives(*columns: str) -> Callable[[Any], Any]:
-    """Decorates a program whose steps bring these columns into the table."""
+    """Decorator for a program whose steps add these columns to the table."""
 
     def decorate(program: Any) -> Any:
         program.provides = frozenset(columns)
@@ -43,27 +40,29 @@ async def foresight(
     subgoals: Several = 4,
     follow: Literal["first", "best", "random"] = "first",
 ) -> None:
-    """The planner sets several subgoals at each of its states; each is carried out from that state.
+    """The planner sets several subgoals in each of its states, and each one is carried out from that state.
 
-    A subgoal and all that the others do until the planner's next turn is an *attempt*. After each attempt the
-    environment is put back, after the last one to where the chosen attempt ended; so n decisions take n · subgoals
-    attempts, where trying all sequences would take subgoals to the power of n. Every attempt is in the trajectory and
-    was spent; rewards, outcome and what the environment told count from the chosen ones only.
+    An *attempt* is a subgoal and all that the others do until the planner's next turn. After each attempt the
+    environment is restored to the state of the decision; after the last one, to the end of the chosen attempt. So n
+    decisions take n · subgoals attempts, where trying all sequences would take subgoals to the power of n. Every
+    attempt is in the trajectory and counts as spent. Rewards, outcome and the environment's `info` count from the
+    chosen attempts only.
 
-    A planner's step carries `node`, the same for all subgoals of one state; every step of an attempt carries its
-    number as `invocation`, and the others' steps the planner's turn as `parent`.
+    A planner's step carries `node`, which is the same for all subgoals of one state. Every step of an attempt carries
+    the attempt's number as `invocation`, and the others' steps carry the planner's turn as `parent`.
 
     Policies must see the state alone, not their earlier attempts: `context: latest_only` for language policies, no
     memory for network policies.
 
     Args:
         planner: the agent that sets subgoals.
-        subgoals: attempts at a state. Higher: a better comparison, dearer decisions. 1 is plain play. Usual: 4.
-        follow: which attempt the episode goes on with. "first": states are met as the planner meets them alone, also
-            in evaluations. "best": the one whose `judged` is highest, the first of equals. "random": any, by seed.
+        subgoals: attempts per state. 1 plays without comparison. Higher: a better comparison, but each decision costs
+            more. Usual: 4.
+        follow: the attempt that the episode continues with. "first" visits the states that the planner visits alone,
+            also in evaluations. "best" takes the highest `judged`, the first of equals. "random" takes any, by seed.
 
-    Raises: RecipeError, if the environment has no such agent; EpisodeFailure, if it cannot be put back;
-        ContractError, if a policy remembers.
+    Raises: RecipeError, if the environment has no such agent; EpisodeFailure, if it cannot restore a state;
+        ContractError, if a policy remembers earlier attempts.
     """
     if planner not in episode.names:
         raise RecipeError(
@@ -95,7 +94,7 @@ async def foresight(
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """Where an episode stands: the environment's state, and what counts so far."""
+    """A point of an episode to which it can return: the environment's state, and what counts so far."""
 
     result: StepResult
     state: Any
@@ -103,16 +102,16 @@ class Attempt:
     returns: Mapping[str, float]
     latest: Mapping[str, Step]
     seen: Mapping[str, Observation]
-    planned: Step | None = None  # the subgoal's step
+    planned: Step | None = None  # the step that set the subgoal
 
     @classmethod
     def of(cls, episode: Episode, result: StepResult, state: Any, planned: Step | None = None) -> Attempt:
-        """How the episode stands now."""
+        """Record where the episode is now."""
         info, returns = dict(episode.trajectory.info), dict(episode.trajectory.returns)
         return cls(result, state, info, returns, dict(episode.latest), dict(episode.pending), planned)
 
     async def put_back(self, episode: Episode) -> None:
-        """Let the episode stand so again. Steps, tokens and turns that were spent stay spent."""
+        """Return the episode to this point. Steps, tokens and turns that were spent stay spent."""
         await episode.host.restore(self.state)
         episode.trajectory.info, episode.trajectory.returns = dict(self.info), dict(self.returns)
         episode.latest, episode.pending = dict(self.latest), dict(self.seen)
@@ -121,7 +120,7 @@ class Attempt:
 async def _attempt(
     episode: Episode, planner: str, seen: Mapping[str, Observation], *, node: str, number: int
 ) -> tuple[Step, StepResult]:
-    """One subgoal and what the others make of it, until the planner acts again or the episode is over."""
+    """Play one subgoal and the others' acts for it, until the planner is asked again or the episode ends."""
     turn = len(episode.trajectory.steps)
     actions = {planner: await episode.agents[planner].act(seen[planner], invocation=number)}
     planned = episode.latest[planner]
@@ -137,7 +136,7 @@ async def _attempt(
 async def _others(
     episode: Episode, seen: Mapping[str, Observation], *, number: int = 0, parent: int | None = None
 ) -> StepResult:
-    """Everybody who is asked acts, as in `play`."""
+    """Every agent with an observation acts, as in the program `play`."""
     actions = {
         name: await episode.agents[name].act(observation, invocation=number, parent=parent)
         for name, observation in seen.items()
@@ -154,11 +153,11 @@ def _chosen(attempts: list[Attempt], follow: str, *, seed: int) -> Attempt:
 
 
 def _refuse_memory(agent: Agent, first: Step | None, latest: Step) -> None:
-    """A second subgoal at a state must be drawn as the first one was."""
+    """Raise a ContractError if a later subgoal was not sampled from the same prompt and state as the first one."""
     appended = first is not latest and len(latest.prompt) > 0 and first is not None and first.segment == latest.segment
     if appended or agent.session.remembers():
         raise ContractError(
             where=f"program: foresight, agent {agent.name}",
-            what="its policy remembers earlier attempts at the same state, so they cannot be compared.",
+            what="its policy remembers earlier attempts from the same state, so subgoals cannot be compared.",
             remedy="Give a language policy `context: latest_only`, and a network policy no memory (`body: mlp`).",
         )

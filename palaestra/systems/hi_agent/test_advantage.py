@@ -1,10 +1,10 @@
 """The foresight advantage of Hi-Agent.
 
-1. Where each subgoal is a trajectory of one row and its node a group, it is GRPO on their worth, bit for bit.
+1. Where each subgoal is a trajectory of one row and its node is a group, it is GRPO on F, bit for bit.
 2. Without weights on execution and judge, equal forms give exactly 0.
 3. A subgoal is compared with those of its own state only; credit needs no reward.
-4. All rows of an attempt share its credit; attempts are compared over the peers, each once.
-5. Nodes of different states, subgoals without node, tables without planner, and negative weights are refused.
+4. All rows of an attempt share its credit; attempts are compared over the peers, and each counts once.
+5. Nodes of different states, subgoals without a node, tables without planner, and negative weights are refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.parts.tables import quick, tables
 
 
 def subgoals(executed: list[float], judged: list[float], **columns: Any) -> StepTable:
-    """Subgoals of one state, without what others did."""
+    """Subgoals of one state, without rows of other agents."""
     size = len(executed)
     base: dict[str, Any] = {
         "group": ["g"] * size,
@@ -72,18 +72,18 @@ def test_4_attempts() -> None:
     )
     found = foresight(table, scale="none")
     assert found.tolist() == pytest.approx([0.3, 0.5, 0.5, -0.3, -0.5, -0.5])
-    longer = table.take(torch.tensor([0, 1, 1, 1, 2, 3, 4, 5]))  # a longer attempt counts once too
+    longer = table.take(torch.tensor([0, 1, 1, 1, 2, 3, 4, 5]))  # a longer attempt also counts once
     assert foresight(longer.replace(turn=range(8)), scale="none")[1:5].tolist() == pytest.approx([0.5] * 4)
 
 
 def test_5_refusals() -> None:
     table = subgoals([1, 0], [1, 0])
-    with pytest.raises(InvalidData, match="set in different states, and cannot be compared") as caught:
+    with pytest.raises(InvalidData, match="set in different states, so they cannot be compared") as caught:
         foresight(table.replace(state_key=["s", "r"]))
     assert "trajectory t, turn 0" in caught.value.where and "`snapshot` and `restore`" in caught.value.remedy
     with pytest.raises(InvalidData, match="a subgoal has no node"):
         foresight(table.replace(node=["n", None]))
-    with pytest.raises(InvalidData, match="no row is by agent `chief`; there are planner"):
+    with pytest.raises(InvalidData, match="no row is of agent `chief`; the agents are planner"):
         foresight(table, planner="chief")
     for name in ("node", "format", "executed", "judged"):
         with pytest.raises(MissingColumn, match=name):

@@ -1,13 +1,13 @@
-"""What must hold of `errands`:
+"""The environment `errands`:
 
 1. It keeps the contract of environments, for small and large towns, with and without a judge that errs.
-2. The experts do every list with one decision an errand; random play hardly ever does.
-3. An errand is done only when its place is reached as a goal while it is the next; other goals cost a decision.
-4. `format`, `executed` and `judged` stand with the planner's step; the walker's tells whether it arrived.
-5. What is no goal is a decision lost, and what is no move a turn; only the unreadable is marked.
-6. The episode ends when all is done or the decisions are used up.
-7. A judge that errs says the opposite at its rate, and the same after going back.
-8. Options without a possible walk are refused.
+2. The experts finish every list with one decision per errand; random play hardly ever does.
+3. An errand is done only when its place is reached as a subgoal while it is the next; other subgoals cost a decision.
+4. `format`, `executed` and `judged` are on the planner's step; the walker's step says whether it arrived.
+5. A text that is no subgoal costs a decision, and one that is no move costs a turn; only what cannot be read is marked.
+6. The episode ends when all errands are done or the decisions are used up.
+7. A judge that errs says the opposite at its rate, and says the same after a restore.
+8. Options that allow no walk are refused.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The program `foresight`:
 
-1. n decisions take n · subgoals attempts; with one subgoal it is plain play.
-2. All subgoals of a node see the same state; the environment is put back exactly.
-3. The episode goes on with the first attempt, the best judged, or a random one; outcome and returns are of that way.
-4. Steps tell their node and attempt; the others' steps tell the planner's turn.
-5. Episode and vector runner play alike.
-6. Estimator, program and two policies train together; a flat run of the same recipe has no nodes.
-7. Environments that cannot be put back, missing planners and policies that remember are refused.
+1. n decisions take n · subgoals attempts; with one subgoal it is the program `play`.
+2. All subgoals of a node see the same state; the environment is restored exactly.
+3. The episode continues with the first attempt, the best judged, or a random one; outcome and returns are of that one.
+4. Steps carry their node and attempt; the others' steps carry the planner's turn.
+5. The episode runner and the vector runner play the same.
+6. Estimator, program and two policies train together; another program in the same recipe is refused without nodes.
+7. Environments that cannot restore a state, missing planners and policies that remember are refused.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from palaestra.training.start import train
 
 
 class Unable(Errands):  # type: ignore[misc]
-    """Cannot be put back."""
+    """An environment that cannot restore a state."""
 
     abilities = without(Errands.abilities, "snapshot")
 
@@ -99,7 +99,7 @@ def test_one_is_followed(follow: str) -> None:  # rule 3
                 nodes.setdefault(step.marks.node, []).append(place)
         ends = [*[place for places in nodes.values() for place in places][1:], len(trajectory.steps)]
         until = dict(zip((place for places in nodes.values() for place in places), ends, strict=True))
-        for number, places in enumerate(nodes.values()):  # play the way again that the next node tells
+        for number, places in enumerate(nodes.values()):  # replay the attempt that the next node continues
             following = list(nodes.values())[number + 1 : number + 2]
             state, found = env.snapshot(), None
             for place in places:

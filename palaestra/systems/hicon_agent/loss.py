@@ -1,7 +1,4 @@
-"""Two branches of each rollout: the policy improves under a compressed history and under the whole one, and agrees.
-
-Knows which tokens are whose twins, their log-probabilities and advantages. Knows nothing of histories.
-"""
+"""The loss of HiconAgent's two branches: the trajectory that was sampled with a compressed history, and its twin."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from palaestra.errors import ContractError
 from palaestra.registry import NonNegative, register
 
 WHERE = "loss: dual_branch"
-LARGEST = 20.0  # of a log-ratio's size: exp(20) is far outside any clip and still finite
+LARGEST = 20.0  # bound on the size of a log-ratio: exp(20) is outside every clip range and still finite
 Low = Annotated[float, pydantic.Field(ge=0, lt=1)]
 
 
@@ -40,26 +37,26 @@ def dual_branch(
     uncompressed: NonNegative = 1.0,
     alignment: NonNegative = 0.1,
 ) -> tuple[Float[Tensor, " tokens"], dict[str, Tensor]]:
-    """The clipped surrogate on the branch that sampled, the plain gradient on its twin, and a KL between them.
+    """The clipped surrogate on the sampled branch, the REINFORCE gradient on its twin, and a KL between them.
 
         branch 0, c:  −min(ρ A, clip(ρ, 1 − low, 1 + high) A)  +  alignment · k3(π_c ‖ sg[π_u])
         branch 1, u:  −uncompressed · exp(lp − sg[lp]) · A      a ratio of 1, so the gradient of REINFORCE
 
-    A twin holds the same response tokens behind another prompt; the k-th token of branch 0 is aligned with the k-th of
-    branch 1. Without twins it is `ppo_clip`, bit for bit. The mean runs over the tokens of both branches, so with
-    twins for all it is half of the published sum L_c + L_u + alignment.
+    A twin has the same response tokens after another prompt; the k-th token of branch 0 is aligned with the k-th of
+    branch 1. Without twins it is `ppo_clip`, bit for bit. The mean runs over the tokens of both branches, so when every
+    trajectory has a twin it is half of the published sum L_c + L_u + alignment.
 
     Args:
         batch: columns advantage, logprob, logprob_old, weight, row, group, and branch (0 or 1) and pair (equal for a
             trajectory and its twin, inside a group), each (tokens,); whole groups.
-        low, high: of the clip. Usual: 0.2.
-        uncompressed: ≥ 0. Higher: more of the update is made under the whole history. 0: twins only guide. Usual: 1.
-        alignment: ≥ 0. Higher: the compressed branch follows the other one more. Its k3 has no cap. Usual: 0.1 (the
-            authors' 10 · 0.01).
+        low, high: the clip range. Usual: 0.2.
+        uncompressed: ≥ 0, the factor of the twin's loss. Higher: more of the update comes from the uncompressed
+            history. 0: twins act only through `alignment`. Usual: 1.
+        alignment: ≥ 0, the factor of the KL, whose k3 has no cap. Higher: the compressed branch stays closer to its
+            twin. Usual: 0.1 (the authors' 10 · 0.01).
 
     Returns: loss (tokens,) and, per token, policy/clip_fraction, policy/kl, policy/ratio and policy/branch_kl.
-    Raises: MissingColumn, without branch or pair; ContractError, if a group is cut by the batch or a twin has other
-        tokens.
+    Raises: MissingColumn, without branch or pair; ContractError, if the batch cuts a group or a twin has other tokens.
     Differs from the authors' code: tokens are dropped at the input; the KL to the reference is the regularizer `kl`.
     """
     whole = batch["branch"] > 0
@@ -88,14 +85,14 @@ def dual_branch(
 
 
 def twins(batch: TokenBatch, whole: Tensor) -> tuple[Int[Tensor, " pairs"], Int[Tensor, " pairs"]]:
-    """Positions of tokens of branch 0 and of their twins, pair by pair.
+    """Positions of the tokens of branch 0 that have a twin, and of the twins' tokens, aligned one to one.
 
-    Raises: ContractError, if a group is cut, or a twin is alone or has another number of tokens.
+    Raises: ContractError, if the batch cuts a group, or a twin has no partner or another number of tokens.
     """
     group = unit_key(batch, "group", where=WHERE).codes
     number, size = compact(batch.unit("pair", where=WHERE))
     pair, pairs = compact(group * size + number)
-    order = torch.argsort(batch.row, stable=True)  # rows stand in the order of turns, tokens in that of a row
+    order = torch.argsort(batch.row, stable=True)  # rows are in the order of turns; tokens keep their order in a row
     order = order[torch.argsort(pair[order], stable=True)]
     counted = torch.zeros(2, pairs, dtype=torch.int64, device=pair.device).index_put(
         (whole.long(), pair), torch.ones_like(pair), accumulate=True
@@ -106,7 +103,7 @@ def twins(batch: TokenBatch, whole: Tensor) -> tuple[Int[Tensor, " pairs"], Int[
         raise ContractError(
             where=WHERE,
             what=f"{wrong} of {int(has.sum())} twins do not have the tokens of their trajectory.",
-            remedy="Make twins by the strategy `dual_branch`, and let selections drop both or none of a pair.",
+            remedy="Make twins with the strategy `dual_branch`; selections must drop both of a pair or neither.",
         )
     order = order[has[pair[order]]]
     return order[~whole[order]], order[whole[order]]

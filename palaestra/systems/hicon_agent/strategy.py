@@ -1,7 +1,4 @@
-"""Twins: every rollout under a compressed history gets a copy whose prompts show the whole one.
-
-Knows contexts that can be told uncompressed, plays and trajectories. Knows nothing of losses.
-"""
+"""The strategy `dual_branch`: it adds to each trajectory a twin with the same actions after uncompressed prompts."""
 
 from __future__ import annotations
 
@@ -19,24 +16,25 @@ from palaestra.rollout.strategies import Opened, RolloutContext, opening, retold
 
 @register("strategy", "dual_branch", uses=("tokens",), source="arXiv 2512.01763")
 class DualBranch:
-    """Adds to each trajectory its twin: the same actions after prompts with the past observations left in.
+    """Add to each trajectory its twin: the same actions after prompts that keep the past observations.
 
-    Twins are samples of the same group, marked by the columns `branch` (0: what sampled, 1: a twin) and `pair` (equal
-    for both). So that a twin is compared with twins only, estimate `by: [group, branch]`. Twins cost no environment
-    step and no generated token, but a second pass of the update. A trajectory whose prompts are the same in both
-    branches, as one of a single turn, has none; nor has one that does not fit the model's context uncompressed.
+    Twins are samples of the same group, marked by the columns `branch` (0: the sampled trajectory, 1: a twin) and
+    `pair` (equal for both). To compare a twin with twins only, give the estimator `by: [group, branch]`. Twins cost no
+    environment step and no generated token, but each is a further sequence of the update. A trajectory has no twin
+    where its prompts are the same in both branches, as in a single turn, or where the uncompressed prompt does not fit
+    the model's context.
 
-    Metrics: branch/twins (share of the trajectories that have one), branch/read (squared lengths of what the policy
-    read to act, summed, as a share of the twins'): what compression saves of attention.
+    Metrics: branch/twins (the share of trajectories that have a twin); branch/read (the sum of squared prompt lengths
+        as a share of the twins', which is what compression leaves of the attention cost).
 
     Raises: ContractError, if no agent's context compresses.
     """
 
     called_per = "group"
-    provides = frozenset({"branch", "pair", "foreign"})  # columns that tables have with it
+    provides = frozenset({"branch", "pair", "foreign"})  # columns that it adds to tables
 
     async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
-        """What was played, then the twins."""
+        """Play, and return the trajectories followed by their twins."""
         played = await rollout.collect(plays)
         opened = opening(rollout.setup, **_uncompressed(rollout.setup, played))
         size: dict[str, int] = defaultdict(int)
@@ -58,6 +56,9 @@ class DualBranch:
 
 
 def _twin(one: Trajectory, opened: Opened) -> Trajectory | None:
+    """The twin of a trajectory; None for a failed or empty one, and where the twin's prompts would not fit or not
+    differ.
+    """
     if one.stop is StopReason.ERROR or not one.steps:
         return None
     twin = retold(one, opened, instruction=one.steps[0].observation.instruction, branch=1.0)
@@ -68,7 +69,7 @@ def _twin(one: Trajectory, opened: Opened) -> Trajectory | None:
 
 
 def _uncompressed(setup: RunSetup, played: Sequence[Trajectory]) -> Mapping[str, Any]:
-    """Per agent, its context with nothing compressed; agents whose context shows all that already are left out."""
+    """The uncompressed context of each agent whose context compresses."""
     agents = sorted({step.agent for one in played for step in one.steps})
     found = {agent: setup.role(agent).context.uncompressed for agent in agents}
     found = {agent: context for agent, context in found.items() if context is not None}
@@ -82,6 +83,6 @@ def _uncompressed(setup: RunSetup, played: Sequence[Trajectory]) -> Mapping[str,
 
 
 def _attention(one: Trajectory) -> float:
-    """Squared lengths of all segments, summed: what attention over them costs."""
+    """The sum of the squared lengths of all segments, to which the cost of attention is proportional."""
     segments = {(step.agent, step.segment) for step in one.steps}
     return float(sum(len(one.sequence(agent, segment)) ** 2 for agent, segment in segments))

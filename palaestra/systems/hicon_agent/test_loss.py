@@ -1,6 +1,10 @@
-"""The loss over branches: (1) without twins it is `ppo_clip` bit for bit, gradient included; (2) the twin's gradient is
-that of REINFORCE, whatever the old policy; (3) equal branches align with 0 in value and gradient; (4) order of tokens
-and micro-batches of whole groups change nothing; (5) twins with other tokens, and cut groups, are refused.
+"""The loss of two branches:
+
+1. Without twins it is `ppo_clip` bit for bit, gradient included.
+2. The twin's gradient is that of REINFORCE, whatever the old policy.
+3. Equal branches have an alignment of 0, in value and gradient.
+4. The order of tokens and micro-batches of whole groups change nothing.
+5. Twins with other tokens, and groups that are cut, are refused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Sampled histories: (1) their lengths by numbers, and drawn per episode, anchored to the responses."""
+"""Sampled histories: (1) the number of observations has the distribution of the definition, is sampled per episode, and
+empty responses are refused.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Twins: (1) the same actions behind the whole history; (2) where both branches agree there is none; (3) without
-compression it is refused.
+"""The strategy `dual_branch`: (1) a twin has the same actions after the uncompressed history; (2) where both branches
+agree there is no twin; (3) a context without compression is refused.
 """
 
 from __future__ import annotations

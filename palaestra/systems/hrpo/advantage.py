@@ -1,4 +1,4 @@
-"""HRPO: whole results are compared inside the group, and every action has a price of its own beside."""
+"""HRPO's advantage: the group-relative advantage of the result, plus a score of the single action."""
 
 from __future__ import annotations
 
@@ -22,16 +22,19 @@ def hrpo(
     scale: Scale = "std",
     peers: Peers = Peers(),
 ) -> Float[Tensor, " rows"]:
-    """Add to the group-relative advantage of the whole what was said of the single action, uncompared.
+    """Add the score of each action to the group-relative advantage of the trajectory.
 
         A_t = group_weight · (R_i − mean of R over the group) / (deviation + 1e-6)  +  action_weight · q_t
 
+    The score q_t is neither centered nor scaled.
+
     Args:
-        table: columns group, trajectory, reward and process = q, each (rows,); NaN in `process` is 0.
-        action_weight: λ ≥ 0. Higher: building cheaply counts more; 0 is GRPO. Usual: 0.5.
+        table: columns group, trajectory, reward and process = q, each (rows,); NaN in `process` counts as 0.
+        action_weight: λ ≥ 0. Higher: the price of building counts more; 0 is GRPO. Usual: 0.5.
         group_weight: ≥ 0; 0 learns from action scores only.
-        action: columns whose rows are one action, such as ("trajectory", "agent", "invocation"): they share the sum
-            of their scores, so that the probability of the whole action is moved. Empty: every row is an action.
+        action: columns whose equal values mark the rows of one action, such as ("trajectory", "agent", "invocation").
+            Those rows share the sum of their scores, so that the probability of the whole action changes. Empty: every
+            row is an action.
         scale: "std" divides by the deviation; "none" only centers.
         peers: the options of `Peers`.
 
@@ -48,7 +51,7 @@ def hrpo(
         raise MissingColumn(
             where="advantage: hrpo",
             what="no row has a score of its action (column `process`).",
-            remedy="Use an environment that gives `process` in its info, or grpo, which needs none.",
+            remedy="Use an environment that gives `process` in its info, or the advantage `grpo`, which needs none.",
         )
     whole = peers.standardize(total_return(table), table, scale=scale)
     counts, score = table.row_weight > 0, table["process"].nan_to_num()

@@ -1,7 +1,4 @@
-"""Teambuilding: a policy builds a team of agents for a query, one agent and one connection after the other.
-
-Knows states, actions and texts of the game. Roles, teams and what they can do are in `teambuilding_graph`.
-"""
+"""The environment `teambuilding`: a policy builds a team for a query, one agent and one connection after the other."""
 
 from __future__ import annotations
 
@@ -25,12 +22,16 @@ EMPTY = Team()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """How far one episode is; a new agent is in `team` before it was asked whom it hears.
+    """The state of an episode; a new agent is in `team` before the questions whom it hears.
 
     Attributes:
-        topic, needed: of the query. seed: of the task.
-        before: the team before the present action. asked: the agent that the new one may hear; None: choose a node.
-        done: building actions so far. added: whether the last of them added an agent.
+        topic, needed: of the query.
+        seed: of the task.
+        team: the team as it is.
+        before: the team before the present action.
+        asked: the agent that the new one may hear; None: a node is to be chosen.
+        done: building actions so far.
+        added: whether the last of them added an agent.
     """
 
     topic: str
@@ -47,30 +48,31 @@ class State:
 class Teambuilding:
     """Build the team that a query needs: which roles, and who hears whom.
 
-    `query: survey. team: empty.` A building action is a node, `add searcher` (or another role), `delete` (the agent
-    that joined last) or `exit`; and, after an addition, one `yes` or `no` for each earlier agent: `does 2 writer hear 1
-    searcher?` So the probability of an action is that of its node times those of its connections. At `exit` the team is
-    executed by fixed rules: the last agent answers, and every role that the topic needs, one to three of six, must
-    reach it and do its part. What a topic needs is always the same, and is not told.
+    `query: survey. team: empty.` A building action is a node: `add searcher` (or another role), `delete` (the agent
+    that joined last) or `exit`. After an addition follows one `yes` or `no` for each earlier agent: `does 2 writer hear
+    1 searcher?` So the probability of an action is that of its node times those of its connections. At `exit` the team
+    is executed by fixed rules: the last agent answers, and every role that the topic needs, one to three of six, must
+    reach it and must not fail. The needs of a topic are always the same; observations do not show them.
 
     Args:
         roles: K, 1–6, kinds of agents. Higher: more to choose from. Usual: 6.
         needs: fewest and most roles that a query needs. Usual: [1, 3].
         agents: most agents of a team. Higher: larger graphs. Usual: 6.
         max_actions: building actions; then the team is executed as it is. Usual: 10.
-        faults: role r (from 0) fails a task with probability faults · r / (K − 1). Higher: fewer queries can be
-            solved at all. Usual: 0.1.
+        faults: role r (from 0) fails a task with probability faults · r / (K − 1). Higher: fewer queries can be solved.
+            Usual: 0.1.
         exempt: building actions without a score of their own. Usual: 3.
-        step: ≥ 0, what each added agent costs. Usual: 0.05.
-        duplicate: ≥ 0, what it costs to add one more of a role, hearing nobody. Usual: 0.2.
-        delete: ≥ 0, what it costs to delete an agent that was just added. Usual: 0.1.
-        use: ≥ 0, what an agent is worth when it is heard for the first time. Usual: 0.05.
+        step: ≥ 0, the price of each added agent. Usual: 0.05.
+        duplicate: ≥ 0, the further price of an agent that repeats a role and hears no agent. Usual: 0.2.
+        delete: ≥ 0, the price of deleting an agent that was just added. Usual: 0.1.
+        use: ≥ 0, the gain for each agent that is heard for the first time. Usual: 0.05.
 
     Reward: 1 if the team solves the query, else 0. An act that is impossible or cannot be read counts as a building
     action and changes nothing.
 
-    A step's `info` tells `invocation`, the number of its building action, and, on the action's last act, `process`, the
-    action's score. The last one tells `agents`, how many the team has, and `stratum`, how many roles were needed.
+    A step's `info` has `invocation`, the number of its building action, and, on the action's last act, `process`, the
+    action's score. The last one has `agents`, the size of the team, and `stratum`, the number of roles that were
+    needed.
 
     Raises: RecipeError, if no topic needs so many of so few roles.
     """
@@ -191,7 +193,7 @@ class Teambuilding:
         return self.actions.index(text) if text in self.actions else None
 
     def _possible(self, state: State) -> list[int]:
-        """Indices of what can be done: answer the question that is asked, or a node."""
+        """Indices of the possible actions: answers, if there is a question, else nodes."""
         index = self.actions.index
         if state.asked is not None:
             return [index(YES), index(NO)]
@@ -216,7 +218,7 @@ class Teambuilding:
         return self._asked(replace(state, before=team, team=Team(roles=(*team.roles, role), edges=team.edges)), 0)
 
     def _asked(self, state: State, place: int) -> tuple[State, float]:
-        """Ask whether the new agent hears the one at `place`; nobody left: the action is complete."""
+        """Ask whether the new agent hears the one at `place`; after the last question the action is complete."""
         if place < len(state.team.roles) - 1:
             return replace(state, asked=place), 0.0
         score = self._prices.of_adding(state.done, state.before, state.team)
@@ -233,7 +235,9 @@ class Teambuilding:
         )
 
     def _vector(self, state: State) -> np.ndarray:
-        """Topic; role of each agent; who hears whom; who is asked about; whether anybody is; share of actions done."""
+        """Topic; role of each agent; edges; the agent in question; whether a node is to be chosen; share of actions
+        done.
+        """
         roles = np.zeros((self._size, len(self._roles)), np.float32)
         hears = np.zeros((self._size, self._size), np.float32)
         topic, asked = np.zeros(len(TOPICS), np.float32), np.zeros(self._size, np.float32)

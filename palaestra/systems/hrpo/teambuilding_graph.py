@@ -1,7 +1,4 @@
-"""Queries, teams and what they can do together: the rules behind `teambuilding`.
-
-Knows roles, who hears whom, and prices of building actions. Knows nothing of observations or policies.
-"""
+"""The rules of the environment `teambuilding`: queries, teams, what a team solves, and what building actions cost."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from palaestra.data import derive
 from palaestra.errors import InvalidData
 
 ROLES = ("searcher", "coder", "writer", "analyst", "critic", "planner")
-# Topic → the roles that its queries need.
+# For each topic, the roles that its queries need.
 TOPICS: dict[str, tuple[str, ...]] = {
     "weather": ("searcher",),
     "sorting": ("coder",),
@@ -36,20 +33,20 @@ class Team:
     """Agents by their roles, in the order in which they joined; the last one answers.
 
     Attributes:
-        roles: one of each agent.
-        edges: (sender, receiver), places in `roles`.
+        roles: the role of each agent.
+        edges: pairs (sender, receiver) of places in `roles`.
     """
 
     roles: tuple[Role, ...] = ()
     edges: frozenset[Edge] = frozenset()
 
     def without_last(self) -> Team:
-        """The team before its last agent joined."""
+        """The team without its last agent and that agent's edges."""
         last = len(self.roles) - 1
         return Team(roles=self.roles[:last], edges=frozenset(edge for edge in self.edges if last not in edge))
 
     def order(self) -> list[int]:
-        """The agents in an order in which every sender speaks before who hears it.
+        """The agents in an order in which every sender comes before its receivers.
 
         Raises: InvalidData, for an edge to an agent that is not in the team, or for a cycle.
         """
@@ -57,7 +54,7 @@ class Team:
         if lost:
             raise InvalidData(
                 where="team",
-                what=f"the edge {lost[0]} names an agent that is not there; the team has {len(self.roles)}.",
+                what=f"the edge {lost[0]} names an agent that does not exist; the team has {len(self.roles)}.",
                 remedy="Delete an agent together with its edges.",
             )
         spoken: list[int] = []
@@ -68,7 +65,7 @@ class Team:
                 raise InvalidData(
                     where="team",
                     what=f"agents {silent} wait for each other: the edges have a cycle.",
-                    remedy="Let new agents hear earlier ones only; then there is always an order.",
+                    remedy="Let each agent hear only agents that joined before it; then there is always an order.",
                 )
             spoken.append(free[0])
         return spoken
@@ -76,13 +73,13 @@ class Team:
     def heard(self) -> set[int]:
         """The agents whose messages reach the one that answers, itself included.
 
-        Raises: InvalidData, if nobody answers, or as `order`.
+        Raises: InvalidData, if the team is empty, and as `order`.
         """
         if not self.roles:
             raise InvalidData(
                 where="team",
-                what="it has no agent, so nobody answers.",
-                remedy="Add a role before the team is executed; `exit` is not legal on an empty graph.",
+                what="it has no agent, so there is no answer.",
+                remedy="Add an agent before the team is executed; `exit` is not legal on an empty team.",
             )
         reached = {len(self.roles) - 1}
         for one in reversed(self.order()):
@@ -93,8 +90,8 @@ class Team:
 def execute(team: Team, needed: frozenset[Role], *, faults: float, roles: int, seed: int) -> bool:
     """Whether the team solves its query: every needed role is heard, and none of them fails at this task.
 
-    Role r of K fails with probability faults · r / (K − 1), drawn once per task: a second agent of the same role,
-    asked the same, fails as well.
+    Role r of K fails with probability faults · r / (K − 1), sampled once per task, so that a second agent of the same
+    role fails as well.
     """
     present = {team.roles[one] for one in team.heard()}
     able = {r for r in needed if random.Random(derive(seed, "fault", r)).random() >= faults * r / max(roles - 1, 1)}
@@ -103,16 +100,16 @@ def execute(team: Team, needed: frozenset[Role], *, faults: float, roles: int, s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """What single building actions are worth. All are ≥ 0; the first `exempt` actions are free of all of it."""
+    """The scores of single building actions. All values are ≥ 0; the first `exempt` actions score 0."""
 
     exempt: int
-    step: float  # taken for every agent that is added
-    duplicate: float  # taken too, if its role was there already and it hears nobody
-    delete: float  # taken for deleting an agent that was added just before
-    use: float  # given for each agent that is heard for the first time
+    step: float  # the price of every agent that is added
+    duplicate: float  # a further price, if the team had its role already and it hears no agent
+    delete: float  # the price of deleting an agent that was added just before
+    use: float  # the gain for each agent that is heard for the first time
 
     def of_adding(self, place: int, before: Team, after: Team) -> float:
-        """The score of the action number `place` (from 0) that added the last agent of `after`."""
+        """The score of building action number `place` (from 0), which added the last agent of `after`."""
         if place < self.exempt:
             return 0.0
         new = len(after.roles) - 1
@@ -122,5 +119,5 @@ class Prices:
         return self.use * len(first) - self.step - self.duplicate * twice
 
     def of_deleting(self, place: int, *, just_added: bool) -> float:
-        """The score of the action number `place` that deleted the last agent."""
+        """The score of building action number `place`, which deleted the last agent."""
         return -self.delete if place >= self.exempt and just_added else 0.0

@@ -1,5 +1,5 @@
-"""HRPO, what holds for every input; the published numbers are in golden.yaml. (1) λ = 0 is GRPO; (2) the action part is
-neither centered nor scaled; (3) what it refuses.
+"""HRPO, for every input; the published numbers are in golden.yaml. (1) λ = 0 is GRPO; (2) the action part is neither
+centered nor scaled; (3) a table without scores and negative weights are refused.
 """
 
 from __future__ import annotations
@@ -55,4 +55,4 @@ def test_what_hrpo_refuses() -> None:  # rule 3
     with pytest.raises(RecipeError, match="action_weight"):
         hrpo(flow(process=[0.0] * 6), action_weight=-1)
     missing = hrpo(flow(process=[float("nan")] * 5 + [-1.0]))
-    assert close(missing - grpo(flow()), [0, 0, 0, 0, 0, -0.5])  # a row without a score has none, not a bad one
+    assert close(missing - grpo(flow()), [0, 0, 0, 0, 0, -0.5])  # a row without a score counts as 0

@@ -1,16 +1,16 @@
-"""What must hold of `teambuilding`:
+"""The environment `teambuilding`:
 
 1. It keeps the contract of environments, for few and many roles, small and large teams.
 2. The expert solves what can be solved, with as many agents as roles are needed; random building rarely does.
-3. An action is a node and then a yes or no for each earlier agent; all its acts tell the same invocation.
+3. An action is a node and then a yes or no for each earlier agent; all its acts carry the same invocation.
 4. The probabilities of all building actions (node and set of edges) of a state sum to 1.
-5. Teams: an edge to a deleted agent, a cycle and a team in which nobody answers are refused; who is heard counts.
-6. EXIT and DELETE on an empty graph are masked, and so is ADD in a full team.
-7. Prices: nothing in the exemption, then per addition, duplicate, deletion and first use.
-8. The action's score stands on its last act only.
+5. Teams with an edge to a deleted agent, with a cycle or without agents are refused; only agents that are heard count.
+6. EXIT and DELETE are masked on an empty team, and ADD is masked in a full one.
+7. Actions in the exemption cost nothing; later ones have prices per addition, duplicate, deletion and first use.
+8. The action's score is on its last act only.
 9. Roles fail by task, not by agent: a second agent of a role changes nothing.
 10. Options are checked: K < 1, no topic left.
-11. What is impossible or unreadable costs a building action; after `max_actions` the team is executed as it is.
+11. An impossible or unreadable action costs a building action; after `max_actions` the team is executed as it is.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def test_the_expert_builds_the_smallest_team() -> None:  # rule 2
             result = env.step({AGENT: env.expert(AGENT)})
         won.append(result.info["success"])
         assert result.info["agents"] == int(result.info["stratum"])
-    assert 0.85 < np.mean(won) < 0.97  # the rest is what roles fail at
+    assert 0.85 < np.mean(won) < 0.97  # in the other tasks a needed role fails
     env = Teambuilding(faults=0.0)
     for task in env.tasks("eval", 50, 0):
         result = env.reset(task)
@@ -131,7 +131,7 @@ def test_probabilities_of_all_actions_sum_to_one() -> None:  # rule 4
 
 
 def _chance(policy: NetworkPolicy, result: StepResult, index: int) -> float:
-    """The probability with which the policy draws this act."""
+    """The probability that the policy samples this act."""
     seen = result.observations[AGENT]
     legal = policy.legal(seen)
     logits, _ = policy.module.step(torch.from_numpy(policy.vector(seen)[None]), None)
@@ -141,11 +141,11 @@ def _chance(policy: NetworkPolicy, result: StepResult, index: int) -> float:
 
 
 def test_teams_refuse_what_has_no_order() -> None:  # rule 5
-    with pytest.raises(InvalidData, match=r"edge \(1, 2\) names an agent that is not there; the team has 2"):
+    with pytest.raises(InvalidData, match=r"edge \(1, 2\) names an agent that does not exist; the team has 2"):
         Team(roles=(0, 1), edges=frozenset({(1, 2)})).order()
     with pytest.raises(InvalidData, match=r"agents \[0, 1\] wait for each other: the edges have a cycle"):
         Team(roles=(0, 1, 2), edges=frozenset({(0, 1), (1, 0)})).order()
-    with pytest.raises(InvalidData, match="no agent, so nobody answers"):
+    with pytest.raises(InvalidData, match="no agent, so there is no answer"):
         execute(Team(), frozenset({0}), faults=0, roles=6, seed=0)
     whole = Team(roles=(0, 1, 2), edges=frozenset({(0, 2), (1, 2)}))
     assert whole.without_last() == Team(roles=(0, 1))

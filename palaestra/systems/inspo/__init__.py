@@ -1,10 +1,10 @@
-"""INSPO (arXiv 2512.01945) addresses agents that are trained under one fixed instruction although nobody knows the
-best one. It keeps a population of instructions with weights. Each group of rollouts draws one instruction, and
-rewards move its weight. At intervals the lowest are dropped, a proposer writes candidates from failures, and those
-that score best with the present policy join. The paper does not give the pace of the weights, the share that is
-dropped, or the rule for joining: these are ours. Candidates are tried on fresh training tasks. The recipe's proposer
-draws from a fixed pool of texts; a language model that writes them can be given as a function and is not included.
-This file is the strategy.
+"""INSPO (arXiv 2512.01945) addresses agents that are trained under one fixed instruction although nobody knows the best
+one. It keeps a population of instructions with weights. Each group of rollouts samples one instruction, and rewards
+move its weight. At intervals the instructions of lowest weight are dropped, a proposer writes candidates from failures,
+and the candidates that score best with the present policy join. The paper does not give the pace of the weights, the
+share that is dropped, or the rule for joining: these are ours. Candidates are tried on fresh training tasks. The
+recipe's proposer samples from a fixed pool of texts; a language model that writes them can be given as a function and
+is not included. This file is the strategy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Count = Annotated[int, pydantic.Field(ge=0)]
 
 
 class Failed(NamedTuple):
-    """What a proposer reads of an episode that went badly."""
+    """An episode with a low reward, as a proposer reads it."""
 
     instruction: str
     reward: float
@@ -37,7 +37,7 @@ class Failed(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """One instruction: its weight, and a number that it keeps for the log."""
+    """One instruction with its weight, and a number that identifies it in the log."""
 
     text: str
     weight: float
@@ -45,7 +45,7 @@ class Member:
 
 
 def draw_probabilities(weights: Sequence[float], temperature: float) -> np.ndarray:
-    """softmax(weights / temperature): float64 (instructions,)."""
+    """The probability of each instruction, softmax(weights / temperature): float64 (instructions,)."""
     scaled = np.asarray(weights, np.float64) / temperature
     scores = np.exp(scaled - scaled.max())
     found: np.ndarray = scores / scores.sum()
@@ -53,46 +53,50 @@ def draw_probabilities(weights: Sequence[float], temperature: float) -> np.ndarr
 
 
 def moved(weight: float, reward: float, *, pace: float) -> float:
-    """(1 − pace) · weight + pace · reward."""
+    """The new weight: (1 − pace) · weight + pace · reward."""
     return (1 - pace) * weight + pace * reward
 
 
 @register("strategy", "instruction_population", uses=("tokens",), source="arXiv 2512.01945")
 class InstructionPopulation:
-    """Each group plays under an instruction drawn from a population; rewards move the weights, failures the texts.
+    """Play each group under an instruction from a population; rewards move weights, failures lead to new texts.
 
-        p(I_j) = exp(w_j / temperature) / Σ_k exp(w_k / temperature)              one draw for a whole group
+        p(I_j) = exp(w_j / temperature) / Σ_k exp(w_k / temperature)              one sample for a whole group
         w_j    ← (1 − pace) · w_j + pace · mean outcome of the rollouts under I_j   of this iteration; others stay
 
-    Every `every` iterations the lowest weights are dropped, a proposer writes candidates from an instruction and
-    failures under it (drawn with priority 1 − reward from a memory of the worst), all candidates are tried on the same
-    fresh tasks with the present policy, and the best join with their score as weight.
+    Every `every` iterations there is a reflection. The lowest weights are dropped. A proposer writes candidates from an
+    instruction and failures under it, which are sampled with priority 1 − reward from a memory of the worst
+    trajectories. All candidates are tried on the same fresh tasks with the present policy, and the best join with their
+    score as weight.
+
+    Evaluations are played under the instruction of the largest weight (`instruction`).
 
     Args:
-        instructions: to begin with, all different. "" is none at all. One, and no reflection, is plain GRPO.
-        temperature: > 0, of the draw. Lower: the best one nearly always. Usual: 0.2.
+        instructions: the first members, all different. "" is no instruction. One member without reflection is plain
+            GRPO.
+        temperature: > 0, of the softmax. Lower: the best one nearly always. Usual: 0.2.
         pace: in [0, 1]. Higher: weights follow the last rewards. Usual: 0.3.
-        weight: of the first instructions. Higher: all are tried before one wins. Usual: 0.5.
+        weight: the weight of the first instructions. Higher: all are tried before one wins. Usual: 0.5.
         every: iterations between reflections; None: never. Usual: 20.
-        drop: share of the population that goes then. Usual: 0.25.
-        least, most: of the population.
-        candidates: proposed each time. 0: only drop. Usual: 4.
-        verify: tasks a candidate is tried on. Higher: a truer choice, more to play. Usual: 8.
-        memory: worst trajectories that are kept. shown: of them, what a proposer sees.
-        proposer: `module:function` or `file.py:function`, called with (instruction, failures, seed), answering a text,
-            also asynchronously; None: draws from `pool`, a simulated writer who reads nothing.
-        pool: texts of that writer.
+        drop: share of the population that a reflection drops. Usual: 0.25.
+        least: the smallest population that dropping leaves.
+        most: the largest population.
+        candidates: texts proposed in each reflection. 0: only drop. Usual: 4.
+        verify: tasks that each candidate is tried on. Higher: a more reliable choice, more episodes. Usual: 8.
+        memory: how many of the worst trajectories are kept.
+        shown: how many of them a proposer sees at most.
+        proposer: `module:function` or `file.py:function`, called with (instruction, failures, seed), which returns a
+            text or awaits one; None: samples from `pool`, a simulated proposer that reads nothing.
+        pool: texts of the simulated proposer.
 
-    Evaluations are played under the instruction of the largest weight (`instruction`). Metrics: instruction/size,
-    instruction/entropy (of p, nats), and for each member instruction/<number>/probability, where the first ones are
-    0, 1, … in the order of the recipe.
-
-    Raises: RecipeError, for an empty population, repeated texts, or reflection without writer; InvalidData, if plays
-        have an instruction already or a group would mix several.
-    Differs from the paper, whose numbers for pace, drop and joining are not given: those here are ours.
+    Metrics: instruction/size, instruction/entropy (of p, nats), and for each member instruction/<number>/probability,
+        where the first ones are 0, 1, … in the order of the recipe.
+    Raises: RecipeError, for an empty population, repeated texts, or reflection without a proposer; InvalidData, if
+        plays have an instruction already or a group would mix several.
+    Differs from the paper, which does not give numbers for pace, drop and joining: those here are ours.
     """
 
-    called_per = "iteration"  # weights move by the mean over an iteration
+    called_per = "iteration"  # a weight moves by the mean outcome over an iteration
 
     def __init__(
         self,
@@ -124,21 +128,23 @@ class InstructionPopulation:
 
     @property
     def phrases(self) -> tuple[str, ...]:
-        """Texts that a policy may read, for a tokenizer."""
+        """All texts that a policy may read from this part; a tokenizer is built from them."""
         return (*(member.text for member in self.members), *self._pool)
 
     @property
     def instruction(self) -> str | None:
-        """The instruction of the largest weight, for evaluations; None, if it is the empty one."""
+        """The instruction of the largest weight, for evaluations; None, if it is ""."""
         return max(self.members, key=lambda member: member.weight).text or None
 
     @property
     def probabilities(self) -> np.ndarray:
-        """Of the members, in their order."""
+        """The probability of each member, float64 (members,)."""
         return draw_probabilities([member.weight for member in self.members], self._temperature)
 
     async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
-        """What was played under drawn instructions; candidates' trials are spent and not returned."""
+        """Play and return the plays under sampled instructions. Trials of candidates count as spent and are not
+        returned.
+        """
         chosen = self._draw(plays, rollout.seed)
         played = await rollout.collect([_told(play, chosen[play.group].text) for play in plays])
         refuse_mixed(played)
@@ -164,7 +170,7 @@ class InstructionPopulation:
         return found
 
     def _learn(self, played: Sequence[Trajectory], chosen: Mapping[str, Member]) -> None:
-        """Weights from rewards, and the worst trajectories into memory."""
+        """Move weights by the rewards, and keep the worst trajectories in memory."""
         rewards: dict[int, list[float]] = defaultdict(list)
         for one in played:
             if one.stop is not StopReason.ERROR:
@@ -178,7 +184,7 @@ class InstructionPopulation:
 
     # ---- reflection ---------------------------------------------------------------------------------------
     async def _reflect(self, rollout: RolloutContext) -> None:
-        """Drop the worst, propose, verify, let the best join."""
+        """Drop the lowest weights, propose candidates, try them, and let the best join."""
         going = min(int(self._drop * len(self.members)), len(self.members) - self._least)
         if going > 0:
             gone = {m.number for m in sorted(self.members, key=lambda m: (m.weight, -m.number))[:going]}
@@ -194,7 +200,7 @@ class InstructionPopulation:
         rollout.metrics["instruction/verified"] = float(len(texts))
 
     async def _written(self, seed: int) -> list[str]:
-        """Different candidates, each from an instruction and failures under it."""
+        """Different candidates, each written from an instruction and failures under it."""
         found: dict[str, None] = {}
         for place in range(self._candidates):
             own = derive(seed, "proposal", place)
@@ -214,7 +220,7 @@ class InstructionPopulation:
         return [own[i] for i in draw.choice(len(own), count, replace=False, p=priority / priority.sum())]
 
     async def _tried(self, texts: Sequence[str], rollout: RolloutContext) -> list[float]:
-        """Mean outcome of each candidate over the same tasks."""
+        """The mean outcome of each candidate over the same tasks."""
         tasks = [play for play in rollout.more(self._verify) if play.sample == 0]
         plays = [
             replace(_told(play, text), group=f"{play.group}-candidate-{i}")
@@ -227,7 +233,7 @@ class InstructionPopulation:
         return [float(np.mean(own)) if own else 0.0 for own in rewards]
 
     def _from_pool(self, instruction: str, failures: Sequence[Failed], seed: int) -> str:
-        """The simulated writer: any text of the pool that is not in the population."""
+        """The simulated proposer: any text of the pool that is not in the population."""
         known = {member.text for member in self.members}
         free = [text for text in self._pool if text not in known]
         return free[int(np.random.default_rng(seed).integers(len(free)))] if free else ""
@@ -242,7 +248,7 @@ class InstructionPopulation:
 
     # ---- checkpoints --------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
-        """Population, memory and how many instructions there were ever."""
+        """The population, the memory, and the next member's number."""
         return {
             "members": [asdict(member) for member in self.members],
             "failures": [list(failed) for failed in self.failures],
@@ -250,19 +256,23 @@ class InstructionPopulation:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with what was saved.
+        """Restore what `state_dict` gave.
 
         Raises: CheckpointError, if the population is empty.
         """
         if not state["members"]:
-            raise CheckpointError(where=WHERE, what="the checkpoint holds no instruction.")
+            raise CheckpointError(
+                where=WHERE,
+                what="the checkpoint's population of instructions is empty.",
+                remedy="Resume from another checkpoint, or start a new run.",
+            )
         self.members = [Member(**member) for member in state["members"]]
         self.failures = [Failed(*failed) for failed in state["failures"]]
         self._given = int(state["given"])
 
 
 def refuse_mixed(played: Sequence[Trajectory]) -> None:
-    """Raises: InvalidData, if trajectories of one group had different instructions: their mean is no baseline."""
+    """Raise InvalidData if trajectories of one group had different instructions: their mean is not a baseline."""
     told: dict[str, set[str | None]] = defaultdict(set)
     for one in played:
         told[one.group] |= {step.observation.instruction for step in one.steps}
@@ -271,7 +281,7 @@ def refuse_mixed(played: Sequence[Trajectory]) -> None:
             raise InvalidData(
                 where=f"{WHERE}, group {group}",
                 what=f"its trajectories have {len(texts)} different instructions: {sorted(map(str, texts))}.",
-                remedy="One instruction a group: trajectories are compared with their group's mean.",
+                remedy="Give each group one instruction: trajectories are compared with their group's mean.",
             )
 
 
@@ -288,17 +298,17 @@ def _transcript(one: Trajectory) -> str:
 
 
 def _refuse(instructions: Sequence[str], *, writes: bool) -> None:
-    """Raises: RecipeError."""
+    """Raise RecipeError for an empty population, repeated texts, or reflection without a proposer."""
     twice = sorted({text for text in instructions if list(instructions).count(text) > 1})
     if not instructions or twice:
         raise RecipeError(
             where=WHERE,
-            what=f"the instruction {twice[0]!r} is there twice." if twice else "the population is empty.",
-            remedy="Give `instructions` that differ, at least one.",
+            what=f"`instructions` has {twice[0]!r} twice." if twice else "`instructions` is empty.",
+            remedy="Give at least one instruction, and no text twice.",
         )
     if not writes:
         raise RecipeError(
             where=WHERE,
-            what="it should propose instructions, and nobody writes any.",
+            what="`every` and `candidates` ask for new instructions, but neither `proposer` nor `pool` is set.",
             remedy="Set `proposer` or `pool`, or `every: null` for a population that stays as it is.",
         )

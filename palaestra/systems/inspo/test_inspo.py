@@ -1,6 +1,11 @@
-"""Populations of instructions: (1) probabilities and weights by numbers; (2) one instruction a group, drawn again
-alike; (3) one member and no reflection is plain GRPO bit for bit; (4) reflection drops, tries and joins, and what it
-plays is spent; (5) state survives; (6) bad populations, doubly instructed plays and mixed groups are refused.
+"""Populations of instructions:
+
+1. Probabilities and weights have the numbers of the definition.
+2. Each group plays under one instruction, and a second run samples the same ones.
+3. One member without reflection is plain GRPO bit for bit.
+4. Reflection drops, tries and joins, and what it plays counts as spent.
+5. The state is saved and restored.
+6. Bad populations, plays that have an instruction already, and mixed groups are refused.
 """
 
 from __future__ import annotations
@@ -29,14 +34,14 @@ def test_one_instruction_a_group(tiny: Any) -> None:  # rules 1, 2
     told = {t.group: {s.observation.instruction for s in t.steps} for t in found}
     assert all(len(texts) == 1 for texts in told.values())
     assert {texts.pop() for texts in told.values()} == {"look at line 1.", None}
-    assert [member.weight for member in population.members] == [0.25, 0.25]  # nobody succeeded
+    assert [member.weight for member in population.members] == [0.25, 0.25]  # every episode failed
     assert {t.info["instruction"] for t in found} == {"look at line 1.", ""}
     assert rollout.metrics["instruction/size"] == 2 and rollout.metrics["instruction/0/probability"] == 0.5
     again = InstructionPopulation(instructions=("look at line 1.", ""), every=None)
     assert same(found, arena.run(again, arena.plays(8), arena.rollout()))
     alone = InstructionPopulation(instructions=("a", "b", "c"), every=None, pace=1.0)
     arena.run(alone, arena.plays(1), arena.rollout())
-    assert sorted(member.weight for member in alone.members) == [0.0, 0.5, 0.5]  # who is not drawn keeps its weight
+    assert sorted(member.weight for member in alone.members) == [0.0, 0.5, 0.5]  # members not sampled keep theirs
 
 
 def test_one_member_is_plain(tiny: Any) -> None:  # rule 3
@@ -85,10 +90,10 @@ def test_a_proposer_of_ones_own(tiny: Any) -> None:  # rule 4
 
 def test_bad_populations(tiny: Any) -> None:  # rule 6
     for options, fault in (
-        ({"instructions": ()}, "the population is empty"),
-        ({"instructions": ("a", "b", "a")}, "the instruction 'a' is there twice"),
+        ({"instructions": ()}, "`instructions` is empty"),
+        ({"instructions": ("a", "b", "a")}, "`instructions` has 'a' twice"),
         ({"instructions": ("a",), "temperature": 0}, "cannot take `temperature: 0"),
-        ({"instructions": ("a",)}, "nobody writes any"),
+        ({"instructions": ("a",)}, "neither `proposer` nor `pool` is set"),
     ):
         with pytest.raises(RecipeError, match=fault):
             InstructionPopulation(**{"every": 5, **options})  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Attention logits: the largest of each head, measured in passes with gradient, and bounded by its weights."""
+"""Attention logits of a model: the largest of each head is measured, and bounded by shrinking the head's weights."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from palaestra.errors import ContractError, InvalidData
 from palaestra.models.attention import lengths
 
-MEASURED = "palaestra_measured"  # transformers' sdpa attention, and beside it the largest logits
-LARGEST_BLOCK = 2**24  # logits that are held at once
+MEASURED = "palaestra_measured"  # transformers' sdpa attention, which also records the largest logits
+LARGEST_BLOCK = 2**24  # logits that are in memory at once
 
 
 class AttentionMeter:
-    """Measures the attention of a module's language models from now on.
+    """Measures the attention logits of a module's language models, from its construction on.
 
         S_h = max over samples, queries i and keys j ≤ i of q_i · k_j · scaling        per layer and head h
 
-    over all forward passes with gradient since the last `reset`. What the model computes stays the same bit for bit.
+    The maximum runs over all forward passes with gradient since the last `reset`. What the model computes stays the
+    same bit for bit.
 
     Args:
-        module: holds one or several transformers models whose layers project queries and keys by `q_proj` and
-            `k_proj`.
+        module: holds one or several transformers models whose layers project queries and keys by `q_proj` and `k_proj`.
 
     Raises: ContractError, if there is no such layer, or one whose logits its projections do not bound.
     """
@@ -42,17 +42,17 @@ class AttentionMeter:
         self.reset()
 
     def reset(self) -> None:
-        """Forget what was measured."""
+        """Begin a new measurement."""
         for layer in self.layers:
             layer.largest_logit = torch.full((heads_of(layer)[0],), -torch.inf)
 
     def largest(self) -> list[Float[Tensor, " heads"]]:
-        """S of each layer; −∞ if nothing was read."""
+        """S of each layer; −∞ where no pass was measured."""
         return [layer.largest_logit for layer in self.layers]
 
 
 def heads_of(layer: Any) -> tuple[int, int]:
-    """Numbers of query heads and of key heads."""
+    """The number of query heads and of key heads."""
     return layer.q_proj.out_features // layer.head_dim, layer.k_proj.out_features // layer.head_dim
 
 
@@ -62,19 +62,21 @@ def bound_logits(layer: Any, largest: Float[Tensor, " heads"], *, tau: float) ->
 
         gamma = min(1, tau / S)        W_q, W_k ·= sqrt(gamma), per head; with shared keys W_q ·= gamma alone
 
-    so that on the same inputs the largest logit is tau. Biases shrink with their weights.
+    On the same inputs the largest logit of such a head is then tau. Biases shrink with their weights.
 
     Args:
-        layer: an attention layer. largest: S of each query head. tau: > 0; infinity changes nothing.
+        layer: an attention layer.
+        largest: S of each query head.
+        tau: > 0; infinity changes nothing.
 
-    Returns: gamma (heads,), 1 where nothing was done.
+    Returns: gamma (heads,), 1 for heads that did not change.
     Raises: InvalidData, if S is not a number or +∞.
     """
     if bool((largest.isnan() | (largest == torch.inf)).any()):
         raise InvalidData(
             where="optimizer: muon_clip",
             what="the largest attention logit of a head is not finite.",
-            remedy="The weights have diverged before they could be clipped: lower the learning rate or `tau`.",
+            remedy="The weights have diverged before the clip could act: lower the learning rate or `tau`.",
         )
     gamma = torch.where(largest > tau, tau / largest, 1.0)
     queries, keys = heads_of(layer)
@@ -93,7 +95,9 @@ def bound_logits(layer: Any, largest: Float[Tensor, " heads"], *, tau: float) ->
 def _measured_attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """transformers' attention function: query (samples, heads, tokens, width)."""
+    """transformers' attention function, which also records the largest logits. query is (samples, heads, tokens,
+    width).
+    """
     if torch.is_grad_enabled() and hasattr(module, "largest_logit"):
         with torch.no_grad():
             scaling = options.get("scaling")
@@ -104,7 +108,7 @@ def _measured_attention(
 
 
 def _largest(query: Tensor, key: Tensor, mask: Tensor | None, *, window: int | None) -> Tensor:
-    """Largest q_i · k_j per head, over what may be attended to: (heads,)."""
+    """The largest q_i · k_j of each head, over the pairs that the mask allows: (heads,)."""
     samples, heads, tokens, _ = query.shape
     place = torch.arange(tokens, device=query.device)
     seen = place[:, None] >= place  # (queries, keys)
@@ -138,25 +142,25 @@ def _refuse_others(module: nn.Module, layers: Sequence[Any]) -> None:
         raise ContractError(
             where=where,
             what="no layer has the projections `q_proj` and `k_proj`.",
-            remedy="Use a decoder of the Llama family, or an optimizer that bounds no attention.",
+            remedy="Use a decoder of the Llama family, or an optimizer that does not bound attention logits.",
         )
     for layer in layers:
         if not all(type(getattr(layer, name, None)) is nn.Linear for name in ("q_proj", "k_proj")):
             raise ContractError(
                 where=where,
-                what="queries and keys of a layer come from no plain linear projections.",
-                remedy="Merge adapters into the weights, or use an optimizer that bounds no attention.",
+                what="a layer's queries or keys do not come from plain linear projections.",
+                remedy="Merge adapters into the weights, or use an optimizer that does not bound attention logits.",
             )
         if hasattr(layer, "q_norm") or hasattr(layer, "k_norm"):
             raise ContractError(
                 where=where,
-                what="queries or keys are normalized after their projection, whose size then bounds nothing.",
-                remedy="Such models need no clip: use an optimizer that bounds no attention.",
+                what="queries or keys are normalized after their projection, so shrinking it bounds no logit.",
+                remedy="Such models need no clip: use an optimizer that does not bound attention logits.",
             )
     for model in module.modules():
         if isinstance(model, PreTrainedModel) and model.config._attn_implementation not in ("sdpa", MEASURED):
             raise ContractError(
                 where=where,
-                what=f"the model's attention is `{model.config._attn_implementation}`; measured is `sdpa`.",
+                what=f"the model's attention is `{model.config._attn_implementation}`; only `sdpa` can be measured.",
                 remedy="Load the model with sdpa attention.",
             )

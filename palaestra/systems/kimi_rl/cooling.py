@@ -1,4 +1,4 @@
-"""Cooling: a sampling temperature that changes in the course of a run. Knows iterations. Knows no policy."""
+"""The strategy `cooling`: a sampling temperature that changes linearly during a run."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from palaestra.rollout.strategies import RolloutContext
 
 @register("strategy", "cooling", source="arXiv 2507.20534")
 class Cooling:
-    """Sample at a temperature that goes evenly from `rollout.temperature` to another one.
+    """Sample at a temperature that goes linearly from `rollout.temperature` to another one.
 
         T_s = T₀ + (end − T₀) · min(1, s / iterations)        in iteration s = 0, 1, …
 
-    Explore first, then sharpen. Log-probabilities of actions are those at T_s; the update reads the policy at T₀, and
-    `weights: truncated_importance` accounts for the difference.
+    A falling temperature explores first and sharpens later. The log-probabilities of actions are those at T_s. The
+    update evaluates the policy at T₀, and `weights: truncated_importance` corrects for the difference.
 
     Args:
-        end: > 0, temperature from iteration `iterations` on. Lower: sharper at the end. Usual: 0.6–1 times T₀.
-        iterations: in which it is reached.
+        end: > 0, the temperature from iteration `iterations` on. Lower: less exploration at the end. Usual: 0.6–1 times
+            T₀.
+        iterations: how many iterations it takes to reach `end`.
     """
 
     called_per = "group"
@@ -30,7 +31,7 @@ class Cooling:
         self.end, self.iterations = end, iterations
 
     async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
-        """Play all at this iteration's temperature."""
+        """Play all plays at this iteration's temperature."""
         start, done = rollout.sampling.temperature, min(1.0, rollout.step / self.iterations)
         temperature = start + (self.end - start) * done
         rollout.metrics["sampling/temperature"] = temperature

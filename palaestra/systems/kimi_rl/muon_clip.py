@@ -1,7 +1,4 @@
-"""MuonClip: Muon, and after each step a bound on the attention logits of every head.
-
-Knows a module's parameters, and what an attention meter says of its heads. Knows no loss.
-"""
+"""The optimizer `muon_clip`: Muon, which after each step bounds the attention logits of every head."""
 
 from __future__ import annotations
 
@@ -21,21 +18,27 @@ Beta = Annotated[float, pydantic.Field(ge=0, lt=1)]
 
 @register("optimizer", "muon_clip", uses=("transformer",), source="arXiv 2507.20534")
 class MuonClip(Optimizer):
-    """`muon`, then QK-Clip: heads whose attention logits grew too large are shrunk.
+    """Step with `muon`, then shrink the heads whose attention logits are too large (QK-Clip).
 
         S_h = largest logit of head h over the step's batch,   gamma_h = min(1, tau / S_h)
         W_q, W_k ·= sqrt(gamma_h) for the rows of head h;   where heads share keys, W_q ·= gamma_h alone
 
+    S is measured with the weights before the step; the change that the step makes to the logits is measured in the
+    next.
+
     Args:
         module: what is trained; its language models are measured from now on (`AttentionMeter`).
-        tau: > 0, bound of the logits; infinity is `muon`. Lower: attention stays softer. Usual: 100.
-        matrices: what moves the matrices: "muon", or "adamw", which is AdamW with QK-Clip.
-        lr, momentum, weight_decay, betas, eps, warmup, decay, total_steps, clip, apart: as in `muon`.
+        tau: > 0, the bound on the logits; infinity is `muon`. Lower: attention stays softer. Usual: 100.
+        matrices: the optimizer of the matrices: "muon", or "adamw", which is AdamW with QK-Clip.
+        lr: highest learning rate, as for `muon`. Higher: faster, until it diverges. Usual: 2e-4, small models 1e-3.
+        momentum: in [0, 1), of the matrices. Higher: smoother, slower to turn. Usual: 0.95.
+        weight_decay: per unit of learning rate, of matrices and embeddings. Usual: 0.1; 0 for short fine-tuning.
+        betas, eps: of AdamW, for the other parameters.
+        warmup, decay, total_steps, clip: as in `adamw`.
+        apart: names of modules whose matrices AdamW trains: heads of policies and critics.
 
-    S is measured with the weights before the step, whose own change of the logits the next step sees.
-
-    Raises: RecipeError, for a decay without `total_steps`; ContractError, if no matrix is left, or if attention
-        cannot be bounded by its projections; InvalidData, for a logit that is not finite.
+    Raises: RecipeError, for a decay without `total_steps`; ContractError, if there is no matrix to train, or if the
+        attention cannot be bounded by its projections; InvalidData, for a logit that is not finite.
     """
 
     def __init__(
@@ -72,19 +75,19 @@ class MuonClip(Optimizer):
 
     @property
     def skipped(self) -> int:
-        """Steps that a gradient which was not finite has prevented."""
+        """How many steps were skipped because a gradient was not finite."""
         return self.inner.skipped
 
     def zero(self) -> None:
-        """Forget the gradients and what was measured: a new batch begins."""
+        """Set the gradients to zero and begin a new measurement, for a new batch."""
         self.inner.zero()
         self.meter.reset()
 
     def step(self) -> float:
-        """Move the parameters, then shrink heads by what was measured since `zero`. Returns the gradient's norm.
+        """Update the parameters, then shrink heads by the logits measured since `zero`. Returns the gradient's norm.
 
-        A gradient that is not finite moves and shrinks nothing. `metrics` then holds policy/attention_logit, the
-        largest logit of all, and policy/clipped_heads, the share of heads that were shrunk.
+        A gradient that is not finite changes nothing. `metrics` then holds policy/attention_logit, the largest logit of
+        all heads, and policy/clipped_heads, the share of heads that were shrunk.
         """
         size = self.inner.step()
         self.metrics = {}
@@ -100,9 +103,9 @@ class MuonClip(Optimizer):
         return size
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a resumed run needs."""
+        """The state of the inner optimizer."""
         return self.inner.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state` was taken. Raises: CheckpointError, if it belongs to other parameters."""
+        """Restore what `state_dict` gave. Raises: CheckpointError, if it belongs to other parameters."""
         self.inner.load_state_dict(state)

@@ -1,7 +1,4 @@
-"""The squared objective of Kimi K1.5 and K2: rewards as log-ratios, the old policy as the anchor.
-
-Knows log-probabilities and advantages of tokens and their trajectories. Knows no model and no estimator.
-"""
+"""The squared objective of Kimi K1.5 and K2: a regression of a trajectory's log-ratio on its advantage."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ from palaestra.registry import Positive, register
                 key="aggregate.how",
                 values=("token-mean", "group-mean", "agent-mean", "sequence-mean", "step-mean", "trajectory-step-mean"),
             ),
-            why="Its square belongs to a trajectory, and this average would weigh trajectories by their lengths.",
+            why="It squares one number per trajectory, and this average would weigh trajectories by their lengths.",
             ways="Set aggregate.how=sequence-sum, the mean over trajectories.",
         ),
     ),
@@ -42,19 +39,18 @@ def squared_objective(
         log ρ_i = Σ over the trajectory's tokens of (logprob − logprob_old)
         gradient of the mean over N trajectories: −2/N · temperature · (A_i − temperature · log ρ_i) · Σ ∇ logprob
 
-    A policy gradient with A_i = R_i − the group's mean (`dr_grpo`), and a pull back to the old policy which grows with
-    the distance. The minimum, over all policies, is the old policy times exp(R / temperature), normalized. Nothing is
-    clipped. Aggregate with sequence-sum: the mean over trajectories.
+    This is a policy gradient with A_i = R_i − the group's mean (`dr_grpo`), and a pull back to the old policy that
+    grows with the distance. Its minimum over all policies is the old policy times exp(R / temperature), normalized.
+    Nothing is clipped. Aggregate with sequence-sum, the mean over trajectories.
 
     Args:
         batch: columns advantage, logprob, logprob_old, weight, trajectory, each (tokens,). The advantage of a
             trajectory is the mean over its tokens that count.
-        temperature: > 0, the price of leaving the old policy. Higher: smaller steps. The gradient carries it as a
-            factor, so that the learning rate must be larger where it is small. Usual: 0.1–1.
+        temperature: > 0, the cost of leaving the old policy. Higher: smaller steps. It is a factor of the gradient, so
+            a small temperature needs a larger learning rate. Usual: 0.1–1.
 
-    Returns: loss (tokens,) and, per token, policy/log_ratio of its trajectory and policy/kl (k3 to the old
-        policy).
-    Raises: ContractError, if a trajectory is cut by the batch.
+    Returns: loss (tokens,) and, per token, policy/log_ratio of its trajectory and policy/kl (k3 to the old policy).
+    Raises: ContractError, if the batch cuts a trajectory.
     """
     counts = batch["weight"] > 0
     key = unit_key(batch, "trajectory", where="loss: squared_objective")
@@ -70,5 +66,5 @@ def squared_objective(
 
 
 def _sum(values: Tensor, codes: Tensor, size: int) -> Tensor:
-    """Σ of each trajectory, with gradient."""
+    """The sum over each trajectory's tokens, with gradient."""
     return values.new_zeros(size).index_add(0, codes, values)

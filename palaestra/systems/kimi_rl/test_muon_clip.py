@@ -1,6 +1,8 @@
-"""MuonClip: (1) QK-Clip shrinks a head by tau over its largest logit: queries and keys alike, or queries alone where
-keys are shared, and on the same batch no logit then exceeds tau; (2) with tau infinite it is Muon, and with AdamW's
-matrices it is AdamW, bit for bit.
+"""MuonClip:
+
+1. QK-Clip shrinks a head by tau over its largest logit: queries and keys alike, or queries alone where keys are shared.
+   On the same batch no logit then exceeds tau.
+2. With tau infinite it is Muon, and with `matrices: adamw` it is AdamW, bit for bit.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from palaestra.systems.kimi_rl.attention import heads_of
 from palaestra.systems.kimi_rl.muon_clip import MuonClip
 from tests.parts.language_models import grouped, largest, llama, trained
 
-HUGE = 1e9  # a learning rate of 1e-9 moves nothing that a test can see
+HUGE = 1e9  # a learning rate of 1e-9 changes no weight by a measurable amount
 
 
 @pytest.mark.parametrize("make", [lambda: llama(layers=1, grow=40.0), lambda: grouped(20.0)], ids=["own", "shared"])
@@ -46,7 +48,7 @@ def test_logits_stay_bounded_while_training() -> None:  # rule 1
         optimizer = MuonClip(model, lr=0.02, tau=tau, weight_decay=0.0)
         trained(optimizer, model, 12)
         tops[tau] = optimizer.metrics["policy/attention_logit"]
-    assert tops[10.0] < 1.2 * 10.0 < 15.0 < tops[math.inf]  # a step itself may take logits a little beyond tau
+    assert tops[10.0] < 1.2 * 10.0 < 15.0 < tops[math.inf]  # a step itself may raise logits a little above tau
 
 
 def test_without_bound_it_is_muon() -> None:  # rule 2

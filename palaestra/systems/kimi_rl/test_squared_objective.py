@@ -1,7 +1,11 @@
-"""The squared objective: (1) value and gradient are those of the definition; (2) where the policy is the old one, the
-gradient is 2 · temperature times that of a policy gradient with a mean baseline, and Dr. GRPO's direction; (3) with an
-advantage of 0 it draws back to the old policy; (4) how a trajectory is cut into tokens and rows does not matter;
-(5) parts of trajectories and bad temperatures are refused; (6) updates keep trajectories without advantage.
+"""The squared objective:
+
+1. Value and gradient are those of the definition.
+2. Where the policy is the old one, the gradient is 2 · temperature times that of a policy gradient with a mean
+   baseline.
+3. With an advantage of 0 it pulls back to the old policy.
+4. How a trajectory is cut into tokens and rows changes nothing.
+5. Batches that cut trajectories and bad temperatures are refused.
 """
 
 from __future__ import annotations

@@ -1,6 +1,10 @@
-"""The token budget: (1) a trajectory beyond its budget pays the penalty once, on its last row; (2) each kind of task
-has its own, others have the general one or none; (3) a penalty of 0 changes nothing, and padding neither counts nor
-pays; (4) the order of rows does not matter; (5) no budget, no column and bad options are refused.
+"""The token budget:
+
+1. A trajectory beyond its budget pays the penalty once, on its last row.
+2. Each kind of task has its own budget; other kinds have the general one or none.
+3. A penalty of 0 changes nothing, and padding neither counts nor pays.
+4. The order of rows changes nothing.
+5. Calls without a budget, without the column of kinds and with bad options are refused.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ def test_one_budget() -> None:  # rule 1
     found = token_budget(three(), budget=5, penalty=0.5)
     assert found["token_budget"].tolist() == [0.0, -0.5, 0.0, -0.5]
     assert found["reward"].tolist() == [0.0, 0.5, 1.0, 0.0]
-    assert token_budget(three(), budget=7)["token_budget"].tolist() == [0.0] * 4  # just within
+    assert token_budget(three(), budget=7)["token_budget"].tolist() == [0.0] * 4  # exactly the budget
 
 
 def test_kinds() -> None:  # rule 2

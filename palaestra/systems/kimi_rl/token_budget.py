@@ -1,7 +1,4 @@
-"""A token budget for each kind of task, and a price for passing it.
-
-Knows how many tokens each step has and what kind a trajectory is of. Knows nothing of what ended it.
-"""
+"""The reward `token_budget`: a penalty for trajectories with more tokens than the budget of their kind of task."""
 
 from __future__ import annotations
 
@@ -35,23 +32,25 @@ def token_budget(
 ) -> dict[str, Float[Tensor, " rows"]]:
     """reward − penalty on the last row of a trajectory with more response tokens than its budget.
 
-    A flat price: what is within the budget costs nothing, so that length is saved only where it does not help.
+    The penalty is flat. A trajectory within its budget pays nothing, so the policy has no reason to be shorter than
+    that.
 
     Args:
-        table: columns trajectory, turn, reward, token_count, each (rows,); with `budgets` the column `by` of labels.
-        budget: tokens of a trajectory whose kind is not in `budgets`; None: those have no budget, unless `budgets` is
-            empty too, which is refused.
-        budgets: kind of task → tokens. Kinds are what the environment says in the trajectory's `info`.
+        table: columns trajectory, turn, reward, token_count, each (rows,); with `budgets` also the column `by` of
+            labels.
+        budget: tokens for a trajectory whose kind is not in `budgets`; None: those have no budget, which is refused
+            where `budgets` is empty too.
+        budgets: kind of task → tokens. The environment gives the kind in the trajectory's `info`.
         by: the column of kinds: stratum, game or team.
         penalty: ≥ 0. Higher: shorter responses. Usual: as much as success pays, 1.
 
-    Returns: "reward" (rows,), and "token_budget" (rows,): −penalty where a budget was passed, else 0.
+    Returns: "reward" (rows,), and "token_budget" (rows,): −penalty where a budget was exceeded, else 0.
     Raises: RecipeError, without any budget; MissingColumn, with `budgets` and no column of kinds.
     """
     if budget is None and not budgets:
         raise RecipeError(
             where="reward: token_budget",
-            what="neither `budget` nor `budgets` is set, so that nothing could be passed.",
+            what="neither `budget` nor `budgets` is set, so no trajectory has a budget.",
             remedy="Give `budget: 200`, or `budgets: {short: 50, long: 200}` by kind of task.",
         )
     counts, key = table.row_weight > 0, table.key("trajectory")
@@ -64,7 +63,7 @@ def token_budget(
 
 
 def _budget(table: StepTable, budget: int | None, budgets: Mapping[str, int], by: str) -> Tensor:
-    """Tokens that each row's trajectory may have, float64 (rows,)."""
+    """The budget of each row's trajectory, float64 (rows,); infinity for none."""
     free = torch.inf if budget is None else float(budget)
     if not budgets:
         return torch.full((len(table),), free, dtype=torch.float64)

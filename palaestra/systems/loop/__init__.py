@@ -1,9 +1,9 @@
-"""LOOP (arXiv 2502.01600) trains agents in long interactive tasks with several updates per batch, without a critic
-and without a reference model. The baseline of a trajectory is the mean return of the others in its group.
-Trajectories near their baseline are left out, and the ratio of each token is clipped to the range from 1/(1+ε) to
-1+ε. Here the estimator also raises an error if the log-probabilities of sampler and trainer differ too much.
-AppWorld, the paper's environment of stateful APIs, and its update before the slowest rollouts are finished are not
-here. This file is the estimator; the loss is `ppo_clip` with `form: multiplicative` in `palaestra/parts/losses.py`.
+"""LOOP (arXiv 2502.01600) trains agents in long interactive tasks with several updates per batch, without a critic and
+without a reference model. The baseline of a trajectory is the mean return of the others in its group. Trajectories near
+their baseline are left out, and the ratio of each token is clipped to the range from 1/(1+ε) to 1+ε. Here the estimator
+also raises an error if the log-probabilities of sampler and trainer differ too much. AppWorld, the paper's environment
+of stateful APIs, and its update before the slowest rollouts are finished are not here. This file is the estimator; the
+loss is `ppo_clip` with `form: multiplicative` in `palaestra/parts/losses.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from palaestra.data import Key, StepTable
 from palaestra.errors import InvalidData
 from palaestra.registry import NonNegative, Positive, Scale, register
 
-FLOOR = 1e-7  # of a deviation, instead of a number added to it
+FLOOR = 1e-7  # the smallest deviation that divides; nothing is added to the deviation
 
 
 @register(
@@ -37,19 +37,20 @@ def loop(
     largest_gap: Positive = 2.0,
     peers: Peers = Peers(fixed=("unit", "ddof")),
 ) -> Float[Tensor, " rows"]:
-    """RLOO's advantage; trajectories near their baseline are left out.
+    """Subtract the mean return of the group's other trajectories; advantages near 0 become 0.
 
         A_i = R_i − mean of R over the other trajectories of the group        0 where |A_i| < threshold
 
-    The method's other half is its loss: `ppo_clip` with the range [1/(1+ε), 1+ε], ε = 0.1, over several epochs.
+    The method's loss is `ppo_clip` with the range [1/(1+ε), 1+ε], ε = 0.1, over several epochs.
 
     Args:
         table: columns group, trajectory, reward, each (rows,).
         threshold: ≥ 0. Higher: fewer trajectories in the update. Usual: 0.01.
-        scale: "std" divides by the group's population deviation, at least 1e-7: the paper's ablation, which loses.
-        largest_gap: > 0, in nats. The mean difference per token between the log-probabilities that the sampler
-            recorded and the trainer's own before the update, where both are there. Beyond it, the ratios of the
-            loss would mean nothing. Exact engines: 0.1.
+        scale: "std" divides by the group's population deviation, at least 1e-7. This is an ablation of the paper, in
+            which "none" is better.
+        largest_gap: > 0, in nats. An error is raised if the log-probabilities of sampler and trainer differ by more, on
+            average over tokens, where the table has both; the ratios of the loss would then mean nothing. Usual: 0.1
+            for exact engines.
         peers: by, singleton and zero_variance of `Peers`; each trajectory counts once.
 
     Returns: float32 (rows,).
@@ -68,6 +69,7 @@ def loop(
 
 
 def _refuse_mismatch(table: StepTable, largest: float) -> None:
+    """Raise InvalidData if the log-probabilities of sampler and trainer differ by more than `largest` per token."""
     if "logprob_behavior" not in table or "logprob_old" not in table:
         return
     gap = (table["logprob_behavior"].double() - table["logprob_old"]).abs()
@@ -75,7 +77,7 @@ def _refuse_mismatch(table: StepTable, largest: float) -> None:
     if len(gap) and float(gap.mean()) > largest:
         raise InvalidData(
             where="advantage: loop",
-            what=f"sampler and trainer differ by {float(gap.mean()):.3g} nats a token before the update; "
-            f"at most {largest:g} are allowed.",
-            remedy="Check that both use the same weights, temperature and tokens; or raise `largest_gap`.",
+            what=f"the log-probabilities of sampler and trainer differ by {float(gap.mean()):.3g} nats a token before "
+            f"the update; at most {largest:g} are allowed.",
+            remedy="Check that both use the same weights, temperature and tokens, or raise `largest_gap`.",
         )

@@ -1,5 +1,5 @@
 """LOOP: (1) a trajectory counts once, however long it is; (2) without a threshold it is RLOO, and with a scale RLOO
-over the deviation; (3) what is refused, and what it says.
+divided by the deviation; (3) groups without peers, a mismatch of sampler and trainer, and bad options are refused.
 """
 
 from __future__ import annotations

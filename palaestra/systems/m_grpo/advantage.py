@@ -1,4 +1,4 @@
-"""M-GRPO: main rollouts are compared with each other, and calls of a sub-agent with each other."""
+"""M-GRPO's advantage: main rollouts are compared with each other, and the calls of a sub-agent with each other."""
 
 from __future__ import annotations
 
@@ -40,22 +40,23 @@ def m_grpo(
         main   A_i = (R_i − mean of R over the group) / (deviation + 1e-6)      R_i: the main agent's rewards
         sub    A_c = (r_c − mean of r over the calls) / (deviation + 1e-6)      r_c: rewards of all rows of call c
 
-    In the second line every rollout counts the same, however often it calls: a call of a rollout with d_m calls
-    weighs 1/d_m ("weight"), or it is counted as often as it occurs among `calls` copies ("duplicate"). Rollouts that
-    never call are left out of it.
+    In the second line every rollout has the same weight, however often it calls. With "weight", a call of a rollout
+    with d_m calls weighs 1/d_m. With "duplicate", it counts as often as it occurs among `calls` copies. Rollouts that
+    never call are not in the second line.
 
     Args:
         table: columns group, trajectory, agent, turn, reward, invocation, parent, each (rows,).
         main: name of the main agent; None: rows without a parent are the main agent's.
         align: "weight" has the mean of "duplicate" without its noise; "duplicate" is as published.
-        calls: ≥ 1, d, read by "duplicate" only: each call of a rollout is taken ⌊d/d_m⌋ times, and d mod d_m random
-            ones once more. What is not taken gets advantage 0. Higher: fewer calls are dropped. Usual: 8, such that
-            99 % of the rollouts call at most d times.
-        seed: of these random ones; they depend on the names of trajectory, agent and call, not on the order of rows.
+        calls: ≥ 1, d, used by "duplicate" only. Each call of a rollout is taken ⌊d/d_m⌋ times, and d mod d_m random
+            ones once more. Calls that are not taken get advantage 0. Higher: fewer calls are dropped. Usual: 8, such
+            that 99 % of the rollouts call at most d times.
+        seed: of the random choice, which depends on the names of trajectory, agent and call, not on the order of rows.
         peers: ddof, singleton and zero_variance of `Peers`, for both lines.
-        ddof: degrees taken off the deviation: 0 is the population deviation of the paper, 1 the sample's.
+        ddof: degrees of freedom subtracted in the deviation: 0 is the population deviation of the paper, 1 the
+            sample's.
 
-    Returns: float32 (rows,); all rows of a call share one number.
+    Returns: float32 (rows,); all rows of a call have the same value.
     Raises: InvalidData, if no group has two rollouts, or if a call has no parent in its trajectory.
     Differs from the authors' code: duplicates are spread evenly before chance decides; "weight" is ours.
 
@@ -90,7 +91,7 @@ def _weighed(key: Key, weight: Tensor) -> Key:
 def _shares(
     table: StepTable, one: Key, rows: Tensor, *, align: Align, calls: int, seed: int
 ) -> Float[Tensor, " calls"]:
-    """How much each call counts in mean and deviation; calls of padding only count nothing."""
+    """The weight of each call in mean and deviation; 0 for calls that consist of padding."""
     there = (segment_count(by=one) > 0).double()
     rollout = table.key("trajectory", "agent")
     of = Key(rollout.codes[rows], rollout.size, (), there)

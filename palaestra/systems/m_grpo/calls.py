@@ -1,7 +1,4 @@
-"""Calls: which rows are the main agent's, and which belong to one call of a sub-agent.
-
-Knows the columns agent, invocation and parent. Knows nothing of rewards or of any estimator.
-"""
+"""Finds which rows of a table are the main agent's, and which belong to one call of a sub-agent."""
 
 from __future__ import annotations
 
@@ -18,11 +15,11 @@ from palaestra.errors import InvalidData
 
 
 class Calls(NamedTuple):
-    """Who acts and who is called.
+    """The main agent's rows, and the calls of sub-agents.
 
     Attributes:
         main: bool (rows,), whether a row is the main agent's.
-        key: rows of one call of one sub-agent are together: (trajectory, agent, invocation).
+        key: groups the rows of one call of one sub-agent: (trajectory, agent, invocation).
     """
 
     main: Bool[Tensor, " rows"]
@@ -30,13 +27,13 @@ class Calls(NamedTuple):
 
 
 def calls_of(table: StepTable, *, main: str | None, where: str) -> Calls:
-    """Tell the main agent's rows from those of calls.
+    """Separate the main agent's rows from those of calls.
 
     Args:
-        table: columns trajectory, agent, turn; invocation (absent: one call per agent and trajectory); parent, the
-            turn of the act that called (absent: nobody was called).
+        table: columns trajectory, agent, turn; invocation (absent: one call per agent and trajectory); parent, the turn
+            of the act that called (absent: there was no call).
         main: name of the main agent; None: rows without a parent are the main agent's.
-        where: who asks, for messages.
+        where: the caller's name, for error messages.
 
     Raises: InvalidData, if no row is the main agent's, or if a call comes from no earlier act of its trajectory.
     """
@@ -49,7 +46,8 @@ def calls_of(table: StepTable, *, main: str | None, where: str) -> Calls:
             raise InvalidData(
                 where=where,
                 what=f"the main agent `{main}` never acts; the agents are {', '.join(names)}.",
-                remedy="Name the agent that calls the others: `main: …`; without it, it is who has no `parent`.",
+                remedy="Set `main` to the agent that calls the others, or leave it out if only that agent has no "
+                "`parent`.",
             )
         own = table["agent"] == names.index(main)
     _refuse_orphans(table, parent, ~own, where)
@@ -58,7 +56,7 @@ def calls_of(table: StepTable, *, main: str | None, where: str) -> Calls:
 
 
 def _parents(table: StepTable, where: str) -> Int[Tensor, " rows"]:
-    """The turn that called each row; −1 without one."""
+    """The turn that called each row; −1 for a row without parent."""
     if "parent" not in table:
         return torch.full((len(table),), -1)
     labels = table.labels("parent")
@@ -67,13 +65,14 @@ def _parents(table: StepTable, where: str) -> Int[Tensor, " rows"]:
         raise InvalidData(
             where=where,
             what=f"`parent` is {strange[0]!r}, not the turn of an act.",
-            remedy="Give the turn of the act that called, and None for who was not called.",
+            remedy="Give the turn of the act that called, and None for an agent that was not called.",
         )
-    turns = torch.tensor([*(int(label) for label in labels), -1])  # the code −1 of "none" finds the last
+    turns = torch.tensor([*(int(label) for label in labels), -1])  # a row without a parent has code −1: the last entry
     return turns[table["parent"]]
 
 
 def _refuse_orphans(table: StepTable, parent: Tensor, called: Tensor, where: str) -> None:
+    """Raise InvalidData if a called row has no parent among the earlier turns of its trajectory."""
     if not bool(called.any()):
         return
     turn, trajectory = table["turn"], table["trajectory"]
@@ -88,7 +87,7 @@ def _refuse_orphans(table: StepTable, parent: Tensor, called: Tensor, where: str
     raise InvalidData(
         where=f"{where}, trajectory {table.labels('trajectory')[int(trajectory[row])]}, turn {int(turn[row])}",
         what=f"`{agent}` acts in a call that no earlier act of this trajectory made: its parent is {found}.",
-        remedy="Let the environment tell `parent`, the turn of the calling act, with each act of a called agent.",
+        remedy="Let the environment give `parent`, the turn of the calling act, with each act of a called agent.",
     )
 
 

@@ -1,7 +1,4 @@
-"""Rewards of a hierarchy: the main agent for form and result, a call for its form, the result and its own part in it.
-
-Knows outcomes, well-formedness and the judgment of a call. Knows nothing of how they were found.
-"""
+"""The reward `hierarchical`: it pays the main agent for form and result, and a call for form, result and its score."""
 
 from __future__ import annotations
 
@@ -42,18 +39,18 @@ def hierarchical(
         call   sub_format · format + sub_correct · correct + sub_expert · expert      0 if a row of it is malformed
 
     Args:
-        table: columns format (rows,), 1 where the act was well-formed, else 0; outcome (rows,), `correct` of the main
-            agent's answer; expert (rows,), what a judge says of a call, on the call's last row; agent, turn,
+        table: columns format (rows,), 1 where the act was well-formed, else 0; outcome (rows,), which is `correct` of
+            the main agent's answer; expert (rows,), a judge's score of a call, on the call's last row; agent, turn,
             invocation and parent.
         main: name of the main agent; None: rows without a parent are the main agent's.
         main_format, main_correct: ≥ 0. Higher: form, or the result, counts more. Usual: 0.1, 0.9.
-        sub_format, sub_correct, sub_expert: ≥ 0; `sub_correct` ties a call to the main result, `sub_expert` to its
-            own. Usual: 0.1, 0.4, 0.5.
+        sub_format, sub_correct, sub_expert: ≥ 0; `sub_correct` pays a call for the main result, `sub_expert` for its
+            own score. Usual: 0.1, 0.4, 0.5.
 
     Returns: float32 (rows,), 0 on all rows but the last of the main agent and of each call.
-    Raises: MissingColumn, without `format`, `outcome` or, if there are calls and sub_expert > 0, `expert`;
-        InvalidData, for a trajectory without outcome (the reward of a call needs the main result), for a format
-        that is neither 0 nor 1, or for a call without a parent.
+    Raises: MissingColumn, without `format`, `outcome` or, if there are calls and sub_expert > 0, `expert`; InvalidData,
+        for a trajectory without outcome, which the reward of its calls needs, for a format that is neither 0 nor 1, or
+        for a call without a parent.
     """
     counts = table.row_weight > 0
     called = calls_of(table, main=main, where=WHERE)
@@ -75,8 +72,8 @@ def _judged(table: StepTable, counts: Tensor) -> Float[Tensor, " rows"]:
         row = int(missing.nonzero()[0])
         raise InvalidData(
             where=f"{WHERE}, trajectory {table.labels('trajectory')[int(table['trajectory'][row])]}",
-            what="the main agent's result is not known yet, and the reward of its calls depends on it.",
-            remedy="Judge the trajectory first: `success` or `score` in the environment's last `info`.",
+            what="it has no outcome, and the reward of its calls depends on it.",
+            remedy="Let the environment give `success` or `score` in its last `info`.",
         )
     return table["outcome"].nan_to_num().double()
 
@@ -88,7 +85,7 @@ def _format(table: StepTable, counts: Tensor) -> Float[Tensor, " rows"]:
         row = int(strange.nonzero()[0])
         raise InvalidData(
             where=f"{WHERE}, column `format`, turn {int(table['turn'][row])}",
-            what=f"it is {float(form[row]):g}; a malformed act would be paid for.",
+            what=f"it is {float(form[row]):g}; it must be 0 or 1.",
             remedy="Give 1 for a well-formed act and 0 for any other; a malformed rollout or call earns exactly 0.",
         )
     return form
@@ -100,7 +97,7 @@ def _expert(table: StepTable, called: Calls, counts: Tensor, share: float) -> Te
     if "expert" not in table:
         raise MissingColumn(
             where=WHERE,
-            what="there are calls, and no judge says how good they were (column `expert`).",
+            what="there are calls, but no score of them (column `expert`).",
             remedy='Let the environment give {"expert": {agent: number}} when a call ends, or set `sub_expert: 0`.',
         )
     return share * table["expert"].nan_to_num().double()

@@ -1,7 +1,4 @@
-"""Hierarchy: a main agent that calls sub-agents, several at once, each call a conversation of its own.
-
-Knows episodes, who calls whom and how a request is written. Knows no policy, no method and no environment.
-"""
+"""The team program `sub_agents`: a main agent calls sub-agents, several at once, each call in its own conversation."""
 
 from __future__ import annotations
 
@@ -27,9 +24,10 @@ Subs = Annotated[tuple[str, ...], pydantic.Field(min_length=1)]
 
 
 def requests_of(text: str, subs: Sequence[str] = (SUB,)) -> list[tuple[str, str]]:
-    """Whom a message calls for what; empty for one that calls nobody.
+    """The calls that a message makes, as pairs of sub-agent and request; empty for a message without calls.
 
-    `ask this; that` calls the first sub-agent twice, `ask finder: this; adder: that` those that it names.
+    `ask this; that` calls the first sub-agent twice; `ask finder: this; adder: that` calls the sub-agents that it
+    names.
 
     >>> requests_of("ask 3 + 8; sub: 2 + 4"), requests_of("7 1")
     ([('sub', '3 + 8'), ('sub', '2 + 4')], [])
@@ -46,9 +44,9 @@ def requests_of(text: str, subs: Sequence[str] = (SUB,)) -> list[tuple[str, str]
 
 
 async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
-    """Sums are added column by column, each by a call; any other question the expert answers without a call.
+    """Demonstrate the program: a sum is added column by column, each by a call; other questions need no call.
 
-    Sub-agents are called in turn. Columns for which the options leave no call are added by the expert alone.
+    Sub-agents are called in turn. Where the options allow no further call, the expert adds the remaining columns alone.
     """
     subs, calls = option_of(episode, "subs", (SUB,)), option_of(episode, "calls", CALLS)
     most = calls * option_of(episode, "rounds", ROUNDS)
@@ -67,14 +65,14 @@ async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
 
 
 def _demonstrated_call(episode: Episode, main: Agent, name: str, request: str) -> str:
-    """The report of a sub-agent that adds a column."""
+    """Record the call of a sub-agent that adds a column, and return its report."""
     digits = " ".join(str(sum(int(digit) for digit in request.split(" + "))))
     episode.invoke(name, parent=main).record(request, digits, format=1.0)
     return f"{request}: {digits}"
 
 
 def columns_of(text: str) -> list[str]:
-    """The columns of a sum of numbers whose digits stand apart, from the right.
+    """The columns of a sum of two numbers written digit by digit, from the right.
 
     >>> columns_of("2 3 + 4 8"), columns_of("go north")
     (['3 + 8', '2 + 4'], [])
@@ -86,7 +84,8 @@ def columns_of(text: str) -> list[str]:
 
 
 def _telling(program: Any) -> Any:
-    program.provides = frozenset({"format"})  # columns that tables have with it
+    """Decorator for a program whose steps add the column `format` to the table."""
+    program.provides = frozenset({"format"})  # columns that it adds to tables
     return program
 
 
@@ -99,17 +98,21 @@ async def sub_agents(
 ) -> None:
     """The main agent asks sub-agents, all requests of a message at once, reads their reports, and acts.
 
-    For environments with one agent; calls before each of its acts. A message that begins with `ask` calls: its requests
-    stand between semicolons, with the name of a role and a colon before them where there are several. A sub-agent reads
-    the request and nothing else; what it says is its report, after whatever tools its role has. Each call is an
-    invocation: a conversation, a sequence of tokens and a number of its own, and `parent` is the turn that called.
+    For environments with one agent; the calls come before each of its acts. A message that begins with `ask` calls: its
+    requests are separated by semicolons, and where there are several sub-agents, a role's name and a colon come before
+    each. A sub-agent reads the request and nothing else. What it says, after the tools that its role has, is its
+    report. Each call is an invocation, with its own conversation, token sequence and number; `parent` is the turn that
+    called.
 
     Args:
-        subs: who may be called. calls: most of one message; those behind are not made. rounds: messages that call, for
-            each act; what the main agent says then is its act. Higher: more can be asked, more tokens. Usual: 4, 2.
+        subs: the agents that may be called.
+        calls: most calls of one message; requests beyond it are dropped. Higher: more can be asked, more tokens. Usual:
+            4.
+        rounds: messages that may call before each act; the next message of the main agent is its act. Higher: more can
+            be asked, more tokens. Usual: 2.
 
-    Steps tell `format`: of the main agent, 0 for an act that still asks, of a sub-agent, 0 for an empty report; so the
-    rewards of `hierarchical` (with `sub_expert: 0`) can be paid, and `m_grpo` compares calls with calls. `info` tells
+    Steps carry `format`: 0 for an act of the main agent that still asks and for an empty report, else 1. So the reward
+    `hierarchical` (with `sub_expert: 0`) applies, and `m_grpo` compares calls with calls. `info` has the number of
     `calls`.
     """
     main, made = episode.agents[MAIN], 0
@@ -130,8 +133,8 @@ async def sub_agents(
 
 
 async def _reports(episode: Episode, main: Agent, asked: Sequence[tuple[str, str]]) -> list[str]:
-    """What those say who are called at once, in the order of the requests, whoever is done first."""
-    called = [episode.invoke(name, parent=main) for name, _ in asked]  # numbered before anybody speaks
+    """The reports of sub-agents that are called at once, in the order of the requests."""
+    called = [episode.invoke(name, parent=main) for name, _ in asked]  # numbered before any of them acts
 
     async def report(sub: Agent, request: str) -> str:
         said = await sub.act(request)
@@ -143,7 +146,7 @@ async def _reports(episode: Episode, main: Agent, asked: Sequence[tuple[str, str
 
 
 def _tell(agent: Agent, *, well: bool) -> None:
-    """Whether the agent's last act was well-formed; calls of tools before it were acts too."""
+    """Write `format` on the agent's steps: `well` on its last act, 1 on the tool calls before it."""
     for step in agent.episode.trajectory.steps:
         if (step.agent, step.invocation) == (agent.name, agent.invocation):
             step.info.setdefault("format", float(well) if step is agent.last else 1.0)

@@ -1,8 +1,13 @@
-"""M-GRPO, what holds for every input; the published numbers are in golden.yaml. (1) Without calls it is GRPO with the
-population deviation; (2) with d calls in every rollout nothing is left to chance; (3) "duplicate" counts exactly d
-calls of each calling rollout; (4) the same seed gives the same alignment in any order of rows, another seed another
-one; (5) in the mean over seeds its advantages are those of "weight"; (6) each calling rollout weighs the same; (7) all
-rows of a call share one number; (8) what it refuses.
+"""M-GRPO, for every input; the published numbers are in golden.yaml.
+
+1. Without calls it is GRPO with the population deviation.
+2. With d calls in every rollout nothing depends on the seed.
+3. "duplicate" counts exactly d calls of each calling rollout.
+4. The same seed gives the same alignment in any order of rows, another seed another one.
+5. In the mean over seeds the copies of "duplicate" are the weights of "weight".
+6. Each calling rollout weighs the same.
+7. All rows of a call share one number.
+8. Calls without a parent, unknown agents, bad options and single members are refused.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ alone = tables(agents=("M",))
 
 
 def team(counts: list[int], rewards: list[float], *, rows: int = 1, **columns: Any) -> StepTable:
-    """One group: rollout m calls `counts[m]` times, and each call has `rows` rows and the next of `rewards` in all."""
+    """One group: rollout m calls `counts[m]` times; each call has `rows` rows, which share the next of `rewards`."""
     made: dict[str, list[Any]] = {
         name: [] for name in ("trajectory", "agent", "turn", "reward", "invocation", "parent")
     }

@@ -1,5 +1,5 @@
-"""Calls in runs: (1) episodes of `relay` carry invocation and parent into the table, in both runners, and M-GRPO reads
-them.
+"""Calls in runs: (1) episodes of `relay` carry invocation and parent into the table, in both runners, and M-GRPO works
+on that table.
 """
 
 from __future__ import annotations

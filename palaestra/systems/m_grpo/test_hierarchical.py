@@ -1,5 +1,5 @@
-"""Rewards of a hierarchy: (1) a malformed rollout or call earns exactly 0; (2) one reward a rollout and a call, on the
-last row in time; (3) what they refuse.
+"""The reward `hierarchical`: (1) a malformed rollout or call earns exactly 0; (2) each rollout and each call has one
+reward, on its last row in time; (3) missing outcomes and scores, other formats and calls without a parent are refused.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ def test_one_reward_on_the_last_row() -> None:  # rule 2
     assert close(hierarchical(judged()), expected)
     order = shuffled(judged(), 3)
     assert close(hierarchical(judged().take(order)), torch.tensor(expected)[order])
-    cut = judged(row_weight=[1, 1, 0, 1, 1, 1, 1, 1])  # the row with the judgment is dropped
+    cut = judged(row_weight=[1, 1, 0, 1, 1, 1, 1, 1])  # the row with the judge's score is dropped
     assert close(hierarchical(cut), [1, 0.5, 0, 0, 0.5, 0.1, 0, 0.6])
     assert close(hierarchical(judged(expert=None), sub_expert=0)[1:5], [0, 0.5, 0, 0.5])
 
 
 def test_what_hierarchical_refuses() -> None:  # rule 3
-    with pytest.raises(InvalidData, match=r"trajectory t1(.|\n)*main agent's result is not known yet"):
+    with pytest.raises(InvalidData, match=r"trajectory t1(.|\n)*it has no outcome"):
         hierarchical(judged(outcome=[1.0] * 5 + [float("nan")] * 3))
-    with pytest.raises(InvalidData, match=r"it is 0.5; a malformed act would be paid for"):
+    with pytest.raises(InvalidData, match=r"it is 0.5; it must be 0 or 1"):
         hierarchical(judged(format=[0.5] + [1.0] * 7))
-    with pytest.raises(MissingColumn, match="no judge says how good they were"):
+    with pytest.raises(MissingColumn, match="no score of them"):
         hierarchical(judged(expert=None))
     with pytest.raises(MissingColumn, match="format"):
         hierarchical(team([1], [0.5], outcome=[1.0, 1.0]))

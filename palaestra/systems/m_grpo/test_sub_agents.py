@@ -1,13 +1,15 @@
-"""A main agent and the sub-agents that it calls, each rule pinned by a test of the same number.
+"""The program `sub_agents`:
 
 1. Requests of a message are made at once; reports come back in the order of the requests; then the main agent acts.
-2. A call reads its request and nothing else; it has a number, a parent and a sequence of tokens of its own.
-3. Who is done first changes nothing: the tables are the same, and so are the advantages of `m_grpo` in both alignments.
-4. `m_grpo` compares main with main, and calls with calls, a rollout with two calls counting as much as one with one.
-5. At most `calls` requests of a message are made, in at most `rounds` messages; what still asks then is malformed.
-6. Demonstrations add sums column by column, and answer other questions without a call; they call whom the recipe names,
-   in turn, and no more at once or in a row than it allows.
-7. A call that fails ends its episode, which names the role; other episodes go on.
+2. A call reads its request and nothing else; it has its own number, parent and sequence of tokens.
+3. The order in which calls finish changes nothing: the tables are the same, and so are the advantages of `m_grpo` in
+   both alignments.
+4. `m_grpo` compares main with main, and calls with calls; a rollout with two calls counts as much as one with one.
+5. At most `calls` requests of a message are made, in at most `rounds` messages; a message that still asks then is
+   malformed.
+6. Demonstrations add sums column by column, and answer other questions without a call; they call the roles of the
+   recipe in turn, and no more at once or in a row than it allows.
+7. A call that fails ends its episode, whose error names the role; other episodes go on.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ ADD = functools.partial(Sums, digits=2)
 
 
 def lead(turn: int, seen: Observation) -> str:
-    """Asks for both columns at once, and puts the reports together."""
+    """Asks for both columns at once, and combines the reports."""
     question, *reports = (seen.text or "").split("\n")
     if not reports:
         return f"ask {'; '.join(columns_of(question))}"
@@ -48,7 +50,7 @@ def add(turn: int, seen: Observation) -> str:
 
 @dataclass
 class Late(Policy):
-    """Answers as another function does, after seconds that depend on what it reads."""
+    """Answers as another function does, after a delay that depends on what it reads."""
 
     answers: Any
     seconds: Any
@@ -95,7 +97,7 @@ def test_2_calls_are_sequences_of_their_own() -> None:
     subs = [step for step in played.steps if step.agent == "sub"]
     assert [(s.invocation, s.parent, s.segment) for s in subs] == [(1, 0, 4096), (2, 0, 8192), (3, 3, 12288)]
     assert [s.observation.text for s in subs] == ["3 + 8", "1 + 2", "3 + 8"]
-    assert subs[0].prompt.tolist() == subs[2].prompt.tolist()  # nothing of an earlier call is in a later one
+    assert subs[0].prompt.tolist() == subs[2].prompt.tolist()  # a later call does not read an earlier one
     assert all(step.terminated for step in subs)
     assert [s.parent for s in played.steps if s.agent == "main"] == [None] * 3
 

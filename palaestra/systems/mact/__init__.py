@@ -1,9 +1,9 @@
 """MACT (arXiv 2508.03404) answers questions about visual documents with four roles: planner, executor, judge and
 answerer. The judge corrects nothing. It says whether the plan or its execution is wrong and sends the work back, a
-limited number of times. A role's reward is mixed from its own and the team's (overlay `role_mix.yaml`). Here a plan
-and a process are each made once, in one act; parallel plans and candidates chosen by a reward model are left out.
-Documents, a process reward model and longer thinking of the judge are not here, and in the recipe only the answerer
-has a reward of its own. This file is the team program; the reward `role_mix` is in `palaestra/parts/rewards.py`.
+limited number of times. A role's reward is mixed from its own and the team's (overlay `role_mix.yaml`). Here a plan and
+a process are each made once, in one act; parallel plans and candidates chosen by a reward model are left out.
+Documents, a process reward model and longer thinking of the judge are not here, and in the recipe only the answerer has
+a reward of its own. This file is the team program; the reward `role_mix` is in `palaestra/parts/rewards.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FLAGS = {PLAN: {PLAN}, EXECUTE: {EXECUTE}, "plan and execute": {PLAN, EXECUTE}}
 
 
 def judgment(text: str) -> str | None:
-    """`correct`, or whose mistake it is and, after a colon, what it is; None without either.
+    """`correct`, or the flag of a text such as `plan: <the mistake>`; None for a text that is neither.
 
     >>> judgment("Plan and execute: two steps are missing"), judgment("Correct."), judgment("plan")
     ('plan and execute', 'correct', None)
@@ -40,8 +40,11 @@ def judgment(text: str) -> str | None:
 
 
 async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
-    """The plan is the first word of what the expert does, the process all of it; a share `noise` of first plans or
-    processes is wrong, is found and is made again; without corrections nothing is wrong, and nobody judges."""
+    """Demonstrate the program: the plan is the first word of the expert's action, and the process is all of it.
+
+    A share `noise` of the first plans or processes is wrong; the judge finds the mistake, and the work is done again.
+    Without corrections nothing is wrong, and the judge does not act.
+    """
     draw = np.random.default_rng(derive(episode.play.seed, "noise"))
     judged = option_of(episode, "corrections", CORRECTIONS) > 0
     result = await episode.reset()
@@ -76,7 +79,7 @@ def _record_pass(
     notes: tuple[str, ...],
     noise: float = 0.0,
 ) -> None:
-    """The executor's work, and what the judge says of it; None: nobody judges."""
+    """Record the executor's work and the judge's text about it; None: the judge does not act."""
     episode.agents[EXECUTOR].record(noted(seen, *notes, f"plan: {plan}"), process, noise=noise)
     if said is not None:
         episode.agents[JUDGE].record(noted(seen, f"plan: {plan}", f"process: {process}"), said)
@@ -86,25 +89,25 @@ def _record_pass(
 @acted_by(*ROLES)
 @demonstrated_by(demonstrate)
 async def mact(episode: Episode, *, corrections: Annotated[int, pydantic.Field(ge=0)] = CORRECTIONS) -> None:
-    """Planner and executor work, the judge sends back what is wrong to whose mistake it was, the answerer answers.
+    """Planner and executor work, the judge sends mistakes back to the role that made them, and the answerer answers.
 
-    For environments with one agent; all of it for each of its acts. The planner reads the task and earlier mistakes,
-    the executor also the plan, the judge the task, the plan and the process, the answerer the task, earlier mistakes
-    and the last process.
+    For environments with one agent; the roles go through all of it for each of its acts. The planner reads the task and
+    earlier mistakes, the executor also the plan, the judge the task, the plan and the process, the answerer the task,
+    earlier mistakes and the last process.
 
     Args:
-        corrections: N_c ≥ 0, most judgments; the work that follows the last one is answered from as it is. Higher: more
-            mistakes can be mended, more tokens. Usual: 3.
+        corrections: N_c ≥ 0, most judgments; the work after the last one is not judged. Higher: more mistakes can be
+            corrected, more tokens. Usual: 3.
 
-    A judgment is `correct`, `plan: <the mistake>`, `execute: <the mistake>` or `plan and execute: <the mistake>`,
-    which goes to planning first. One that cannot be read, or names no mistake, is `invalid` and goes to the executor.
-    Workers who are right with probability a, and a judge that finds faults with t and false alarms with f, are right
-    after K judgments with S_K = a(1 − f) + [a f + (1 − a) t] S_{K−1}, S_0 = a. `info` tells `corrections`, and `both`,
-    how often both were at fault.
+    A judgment is `correct`, `plan: <the mistake>`, `execute: <the mistake>` or `plan and execute: <the mistake>`, which
+    goes to the planner first. One that cannot be read, or names no mistake, is `invalid` and goes to the executor. Let
+    workers be right with probability a, and let the judge find faults with probability t and raise false alarms with f.
+    After K judgments they are right with S_K = a(1 − f) + [a f + (1 − a) t] S_{K−1}, S_0 = a. `info` has the numbers of
+    `corrections`, and of `both`, the judgments that blame plan and execution.
 
-    What the answer earns goes to the answerer; the reward `role_mix` shares it between the roles and their own scores.
+    The reward of the answer goes to the answerer; the reward `role_mix` mixes it with the roles' own scores.
     Differs from the authors' code: one plan and one process at a time, each made in one act; parallel plans, and
-    candidates that a reward model chooses, are left out.
+        candidates that a reward model chooses, are left out.
     """
     result = await episode.reset()
     counts = {"corrections": 0, "both": 0}
@@ -121,7 +124,7 @@ async def mact(episode: Episode, *, corrections: Annotated[int, pydantic.Field(g
 async def _work(
     episode: Episode, seen: Observation, corrections: int, counts: dict[str, int]
 ) -> tuple[str, dict[int, str]]:
-    """The last process; and by the turn of each judgment that sent work back, what was wrong with it."""
+    """The last process, and what was wrong before it: by the turn of each judgment that sent work back, its text."""
     planner, executor, judge = (episode.agents[name] for name in (PLANNER, EXECUTOR, JUDGE))
     notes: dict[int, str] = {}
     flags = {PLAN, EXECUTE}

@@ -1,12 +1,13 @@
-"""Plan, execute, judge, answer; each rule pinned by a test of the same number.
+"""The program `mact`:
 
-1. Work that is judged correct is answered from; a flag sends it back to whose mistake it was; both: planning first.
-2. Each role reads what it needs: earlier mistakes go to planner, executor and answerer, never to the judge. Who is
-   shown a judgment says so, also where others came after it, so that the judge has a share in what follows from it.
-3. At most N_c judgments and N_c + 1 passes; without any, nobody judges.
+1. The answer uses work that is judged correct; a flag sends it back to the role that it blames, or to the planner first
+   if it blames both.
+2. Each role reads what it needs: earlier mistakes go to planner, executor and answerer, never to the judge. A step says
+   which judgments it has read, also where others came later, so that the judge has a share in what follows from them.
+3. There are at most N_c judgments and N_c + 1 passes; with N_c = 0 the judge does not act.
 4. A judgment that cannot be read, or that names no mistake, is invalid and goes to the executor.
-5. K judgments by a judge of known power give S_K of the closed form.
-6. Demonstrations show both kinds of mistakes; what is wrong is not to be learned. Without corrections nobody judges.
+5. K judgments by a judge of known error rates give S_K of the closed form.
+6. Demonstrations show both kinds of mistakes and mark wrong work as noise. Without corrections the judge does not act.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tests.teams.playing import acts, demonstrated, play, right, shown_to, told_
 
 
 def copied(turn: int, seen: Observation) -> str:
-    """What the last process says."""
+    """The last process, as it was read."""
     return (seen.text or "").rsplit("process: ", 1)[1]
 
 
@@ -59,7 +60,7 @@ def test_2_who_reads_what() -> None:
 def test_2_the_judge_has_a_share() -> None:
     (played,) = play(mact, team(["execute: a", "execute: b", "correct"], executor=["e0", "e1", "mud"], answerer=right))
     reads = {step.turn: step.info.get("reads") for step in played.steps}
-    assert (reads[3], reads[5], reads[7]) == ((2, 0), (2, 4, 0), (2, 4, 5))  # the last verdict is shown to nobody
+    assert (reads[3], reads[5], reads[7]) == ((2, 0), (2, 4, 0), (2, 4, 5))  # no role reads the last judgment
     table = StepTable.from_trajectories([played])
     readings = readings_of(table, own=False, replies=False, where="test")
     assert descendant_return(table, readings, gamma=1.0).tolist() == [1.0] * 6 + [0.0, 1.0]

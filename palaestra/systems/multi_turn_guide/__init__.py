@@ -26,7 +26,7 @@ WHERE = "reward: dense_normalized"
     source="arXiv 2510.01132, public code",
 )
 def dense_normalized(table: StepTable, *, maximum: PositiveInt | None = None, column: str = "reward") -> Tensor:
-    """1 for every step with a positive reward, divided by their number in a win, by the game's maximum otherwise.
+    """1 for each step with a positive reward, divided by their number in a win and by the game's maximum otherwise.
 
         r_k = [x_k > 0] / n                                  x: step rewards
         n   = max(number of positive x of the trajectory, 1) if its outcome is 1, else maximum
@@ -34,17 +34,17 @@ def dense_normalized(table: StepTable, *, maximum: PositiveInt | None = None, co
     A win without any positive step reward is worth 0.
 
     Args:
-        table: columns outcome and `column` (rows,); `maximum` (rows,), most positive rewards of the game, unless given
-            as an option.
-        maximum: > 0, in place of the column. Higher: partial success is worth less.
-        column: where the step rewards stand.
+        table: columns outcome and `column` (rows,); `maximum` (rows,), the most positive rewards that the game can
+            give, unless given as an option.
+        maximum: ≥ 1, in place of the column. Higher: partial success is worth less.
+        column: the column of the step rewards.
 
     Returns: float32 (rows,).
-    Raises: InvalidData, if neither option nor column tells the maximum, if it is below 1, or if a trajectory has no
+    Raises: InvalidData, if neither option nor column gives the maximum, if it is below 1, or if a trajectory has no
         outcome.
 
-    Differs from the authors' code: step rewards of another size than 1 count as 1, so that a win is worth 1 in
-    every game.
+    Differs from the authors' code: step rewards of another size than 1 count as 1, so that a win is worth 1 in every
+        game.
     """
     counts = table.row_weight > 0
     most = _most(table, counts, maximum)
@@ -53,7 +53,8 @@ def dense_normalized(table: StepTable, *, maximum: PositiveInt | None = None, co
         raise InvalidData(
             where=WHERE,
             what=f"{int(outcome[counts].isnan().sum())} of {int(counts.sum())} rows have no outcome.",
-            remedy="Give `success` in the environment's last `info`; put `cut_outcome` before this part if limits cut.",
+            remedy="Give `success` in the environment's last `info`; put the reward `cut_outcome` before this one if "
+            "limits end episodes.",
         )
     positive = ((table[column] > 0) & counts).double()
     key = table.key("trajectory")
@@ -67,10 +68,14 @@ def _most(table: StepTable, counts: Tensor, maximum: int | None) -> Tensor:
     if "maximum" not in table:
         raise InvalidData(
             where=WHERE,
-            what="nothing tells how many rewards a game can give.",
+            what="neither the option nor the column `maximum` gives the number of rewards that a game can give.",
             remedy='Set `maximum`, or give info["maximum"] = {agent: …} in the environment.',
         )
     most = table["maximum"].double()
     if bool((most[counts] < 1).any()):
-        raise InvalidData(where=WHERE, what=f"a game's `maximum` is {float(most[counts].min()):g}, below 1.")
+        raise InvalidData(
+            where=WHERE,
+            what=f"a game's `maximum` is {float(most[counts].min()):g}, below 1.",
+            remedy="Let the environment give the number of positive rewards that the game can give, at least 1.",
+        )
     return most

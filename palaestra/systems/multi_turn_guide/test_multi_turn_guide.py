@@ -1,4 +1,4 @@
-"""What must hold of `dense_normalized`.
+"""The reward `dense_normalized`:
 
 1. A win is worth 1, a loss its share of the game's maximum; one reward at the win stays as it is.
 2. Games without a maximum or an outcome are refused.
@@ -27,7 +27,7 @@ def test_wins_are_worth_one():  # rule 1
     assert dense_normalized(game([1, 0, 1, 0], 0.0), maximum=5).tolist() == pytest.approx([0.2, 0, 0.2, 0])
     told = game([1, 0, 1, 0], 0.0, maximum=[5.0] * 4)
     assert torch.equal(dense_normalized(told), dense_normalized(told, maximum=5))
-    assert dense_normalized(game([0, 0], 1.0), maximum=3).tolist() == [0, 0], "no positive reward: divided by 1"
+    assert dense_normalized(game([0, 0], 1.0), maximum=3).tolist() == [0, 0], "no positive reward divides by 1"
     assert dense_normalized(game([0.25, -1, 0.5], 1.0), maximum=9).tolist() == [0.5, 0, 0.5]
     other = game([0.0, 0.0], 0.0, progress=[1.0, 1.0])
     assert dense_normalized(other, maximum=4, column="progress").tolist() == [0.25, 0.25]
@@ -42,7 +42,7 @@ def test_single_rewards_stay_as_they_are():  # rule 1: one reward, at the win, i
 
 
 def test_bad_games_are_refused():  # rule 2
-    with pytest.raises(InvalidData, match="nothing tells how many rewards") as caught:
+    with pytest.raises(InvalidData, match="neither the option nor the column `maximum`") as caught:
         dense_normalized(game([1, 0], 1.0))
     assert "Set `maximum`" in caught.value.remedy
     with pytest.raises(InvalidData, match="`maximum` is 0, below 1"):

@@ -1,4 +1,6 @@
-"""OPRL, later iStar: an episode against its group, and a step's own reward against all steps of the group."""
+"""OPRL's advantage: the episode's return compared inside the group, plus the step's own reward compared inside the
+group.
+"""
 
 from __future__ import annotations
 
@@ -25,24 +27,24 @@ def oprl(
     baseline_rows: Literal["all", "first"] = "all",
     peers: Peers = Peers(),
 ) -> Float[Tensor, " rows"]:
-    """Credit a step with its episode's result and with its own step reward, each compared inside the group.
+    """Credit a step with its episode's return and with its own step reward, each compared inside the group.
 
         A_k = episode_weight · E_i + alpha · S_k
-        E_i = R_i against the returns of the group            (each trajectory once)
-        S_k = p_k against the step rewards p of the group     (each row once)
+        E_i = R_i compared with the returns of the group            (each trajectory once)
+        S_k = p_k compared with the step rewards p of the group     (each row once)
 
-    "Against" is n/(n−1) · (x − mean) in style "rloo" and (x − mean) / (deviation + 1e-6) in style "grpo".
+    A comparison of x is n/(n−1) · (x − mean) in style "rloo" and (x − mean) / (deviation + 1e-6) in style "grpo".
 
     Args:
-        table: columns group, trajectory, turn, reward, process, each (rows,). A row without step reward (NaN)
-            has S = 0 and counts in no mean.
+        table: columns group, trajectory, turn, reward, process, each (rows,). A row without step reward (NaN) has S = 0
+            and counts in no mean.
         alpha: ≥ 0. Higher: the step's own reward counts more; 0 is RLOO (or GRPO). Usual: 1.
         episode_weight: ≥ 0. 0 learns from step rewards alone, for an ablation. Usual: 1.
-        style: of both comparisons.
-        baseline_rows: "first" takes the mean of p over the first row of each trajectory only, and n is the number
-            of trajectories: as in the public code, for reproduction.
-        peers: the options of `Peers`; by and ddof are for both comparisons, the others for E. A lone step reward, and
-            one like all others, always gives S = 0.
+        style: the form of both comparisons.
+        baseline_rows: "first" takes the mean of p over the first row of each trajectory only, with n the number of
+            trajectories, as the public code does; it is there to reproduce that code.
+        peers: the options of `Peers`; by and ddof are for both comparisons, the others for E. A step reward without
+            peers, or equal to all its peers, gives S = 0.
 
     Returns: float32 (rows,).
     Raises: MissingColumn, if no row has a step reward; InvalidData, if no group has two trajectories.
@@ -76,7 +78,7 @@ def oprl(
 def _against_first_rows(
     process: Tensor, table: StepTable, scored: Key, *, style: Literal["rloo", "grpo"], ddof: int
 ) -> Float[Tensor, " rows"]:
-    """S with mean, deviation and n taken over the first row of each trajectory: (rows,)."""
+    """S with mean, deviation and n over the first row of each trajectory: (rows,)."""
     order, last = table.timeline("trajectory")
     opens = torch.ones(len(table), dtype=torch.bool)
     opens[order[1:]] = last[:-1]

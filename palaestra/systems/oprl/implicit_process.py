@@ -1,4 +1,4 @@
-"""Implicit process reward: a second model learns from which episodes were better how much each step was worth."""
+"""The reward `implicit_process`: a second model learns step rewards from which trajectories of a group were better."""
 
 from __future__ import annotations
 
@@ -30,17 +30,30 @@ Over = Literal["sum", "mean"]
     source="arXiv 2509.19199",
 )
 class ImplicitProcess(StatefulPart):
-    """The log-ratio of a model that prefers good episodes to the policy that sampled, summed over each step.
+    """The log-ratio to the behavior policy of a model that prefers good episodes, summed over each step.
 
         p_k  = beta · Σ over the tokens of step k of (log π_φ − log π_old)          column `process`
         Q(τ) = Σ p_k                                                                over="sum"
         loss = mean over pairs of −log sigmoid(Q(better) − Q(worse))
 
-    π_φ begins as a copy of the policy; π_old are the log-probabilities that the sampler recorded. Pairs are
-    made inside a group by return. While π_φ = π_old all step rewards are 0.
+    π_φ begins as a copy of the policy; π_old are the log-probabilities that the engine recorded. Pairs are made inside
+    a group by return. While π_φ = π_old all step rewards are 0.
 
-    With several trainable policies each has a second model; they learn together. Steps of other policies have
-    no step reward (NaN) and count in no Q.
+    With several trainable policies each has a second model, and one loss trains them together. Steps of other policies
+    have no step reward (NaN) and count in no Q.
+
+    Args:
+        beta: > 0. Higher: larger step rewards, and a model that changes less for the same preference. Usual: 0.05.
+        over: "mean" divides Q by the number of steps, as in the public code; "sum" is the paper's.
+        pairs: "one_to_one" pairs the best with the worst, the second best with the second worst, and so on, each
+            trajectory at most once; "all" takes every unequal pair of a group, as in the public code.
+        update: "after" scores a batch before it learns from it; "before" learns first.
+        updates: gradient steps on each batch. Higher: the model follows sooner and overfits sooner. Usual: 1.
+        normalize: "batch_norm" divides all step rewards by the largest |sum from a step to the end| of the batch.
+        lr: the learning rate of the second model's own AdamW. Usual: 1e-6 for large models, 1e-3 for small ones.
+        clip: the largest norm of its gradient. Usual: 10.
+        model: a folder with the weights to begin with, instead of a copy of the policy; it must share the policy's
+            tokenizer.
     """
 
     def __init__(
@@ -56,19 +69,6 @@ class ImplicitProcess(StatefulPart):
         clip: Positive = 10.0,
         model: str | None = None,
     ) -> None:
-        """
-        Args:
-            beta: > 0. Higher: larger step rewards, and a model that moves less for the same preference. Usual: 0.05.
-            over: "mean" divides Q by the number of steps, as in the public code; "sum" is the paper's.
-            pairs: "one_to_one": best with worst, second best with second worst …, each trajectory at most once;
-                "all": every unequal pair of a group, as in the public code.
-            update: "after" scores a batch before it is learned from; "before" learns first.
-            updates: gradient steps on each batch. Higher: the model follows sooner and overfits sooner. Usual: 1.
-            normalize: "batch_norm" divides all step rewards by the largest |sum from a step to the end| of the batch.
-            lr: of the model's own AdamW. Usual: 1e-6 large models, 1e-3 small ones.
-            clip: largest norm of its gradient. Usual: 10.
-            model: folder to begin with instead of a copy of the policy; it must share the policy's tokenizer.
-        """
         self._beta, self._over, self._every = beta, over, pairs == "all"
         self._update, self._updates, self._normalize = update, updates, normalize
         self._lr, self._clip, self._folder = lr, clip, model
@@ -77,9 +77,9 @@ class ImplicitProcess(StatefulPart):
         self._optimizer: AdamW | None = None
 
     def start(self, setup: RunSetup, policies: Mapping[str, Any]) -> None:
-        """Make the second models.
+        """Make the second models and their optimizer.
 
-        Raises: CheckpointError, if the folder's model reads or writes other tokens than the policy.
+        Raises: CheckpointError, if the folder's model has other tokens or actions than the policy.
         """
         self.models = {name: self._second(policy, setup) for name, policy in policies.items()}
         self._optimizer = AdamW(
@@ -110,22 +110,22 @@ class ImplicitProcess(StatefulPart):
     def update(self, batch: Batch, iteration: Iteration) -> dict[str, float]:
         """Learn from this iteration's pairs.
 
-        Returns: prm/pairs; prm/skipped, 1 if there was none and nothing was learned; else prm/loss and
-            prm/accuracy (the share of pairs ranked right; ties count half) before learning, so on pairs that the
-            model has not seen; prm/grad_norm.
+        Returns: prm/pairs; prm/skipped, 1 if there was no pair and so no update; else prm/loss and prm/accuracy (the
+            share of pairs in the right order; ties count half), both measured before learning, on pairs that the model
+            has not learned from; prm/grad_norm.
         """
         return self._improve(batch.table, iteration) if self._update == "after" else self._metrics
 
     def modules(self) -> Mapping[str, Module]:
-        """The second models."""
+        """The second models by name."""
         return {f"{name}_model": model.module for name, model in self.models.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's."""
+        """The state of the optimizer."""
         return self._started().state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put it back; `start` came before."""
+        """Restore the optimizer; `start` must have run."""
         self._started().load_state_dict(state)
 
     # ---- scores -------------------------------------------------------------------------------------------
@@ -140,7 +140,11 @@ class ImplicitProcess(StatefulPart):
 
     def _started(self) -> AdamW:
         if self._optimizer is None:
-            raise ContractError(where="reward: implicit_process", what="it was called before `start`.")
+            raise ContractError(
+                where="reward: implicit_process",
+                what="it was called before `start`.",
+                remedy="Call `start(setup, policies)` first; the training loop does it.",
+            )
         return self._optimizer
 
     def _acting(self, iteration: Iteration) -> list[str]:
@@ -163,7 +167,7 @@ class ImplicitProcess(StatefulPart):
     def _step(
         self, table: StepTable, iteration: Iteration, quality: Tensor, steps: Tensor, pairs: Pairs
     ) -> dict[str, float]:
-        """One gradient step. Q is linear in log π_φ, so its gradient says how much each token's log π_φ counts."""
+        """One gradient step. Q is linear in log π_φ, so its gradient is the factor of each token's log π_φ."""
         optimizer = self._started()
         loss = preference_loss(quality[pairs.better], quality[pairs.worse]).mean()
         (slope,) = torch.autograd.grad(loss, quality)
@@ -187,13 +191,13 @@ class ImplicitProcess(StatefulPart):
 
 # ---- formulas ---------------------------------------------------------------------------------------------
 def implicit_rewards(log_ratio: Tensor, table: StepTable, *, beta: float) -> Tensor:
-    """beta · Σ over a row's tokens of log_ratio: float64 (rows,), NaN where a token has none."""
+    """beta · Σ over a row's tokens of log_ratio: float64 (rows,), NaN if log_ratio is NaN on one of them."""
     total = torch.zeros(len(table), dtype=torch.float64)
     return beta * total.index_add(0, table.token_row, log_ratio.double())
 
 
 def episode_quality(process: Tensor, table: StepTable, *, over: Over = "sum") -> tuple[Tensor, Tensor]:
-    """Q of each trajectory, and how many of its steps are scored: float64 (trajectories,) each."""
+    """Q of each trajectory, and the number of its scored steps: float64 (trajectories,) each."""
     own = table.key("trajectory")
     scored = Key(own.codes, own.size, own.names, ((table.row_weight > 0) & process.isfinite()).double())
     total = segment_sum if over == "sum" else segment_mean
@@ -209,16 +213,19 @@ def pairs_of(table: StepTable, usable: Tensor, *, every: bool) -> Pairs:
 
 
 def over_largest_sum(process: Tensor, table: StepTable) -> Tensor:
-    """process / largest |Σ from a step to the end| in the table; unchanged where all are 0."""
+    """process divided by the largest |sum from a step to the end| in the table; unchanged if all sums are 0."""
     sums = reward_to_go(table, gamma=1.0, reward=process.nan_to_num()).abs()
     largest = float((sums * (table.row_weight > 0)).max())
     return process / largest if largest > 0 else process
 
 
 def recorded(table: StepTable, needed: Tensor) -> Tensor:
-    """The sampler's log-probabilities, float64 (tokens,). `needed`: bool (tokens,), where there must be one.
+    """The engine's log-probabilities, float64 (tokens,).
 
-    Raises: MissingColumn, InvalidData.
+    Args:
+        needed: bool (tokens,), the tokens that must have one.
+
+    Raises: MissingColumn, if no token has one; InvalidData, if a needed token has none.
     """
     remedy = "Score steps that a policy of this run sampled; expert and scripted steps have no log-probability."
     where = "reward: implicit_process"
@@ -233,7 +240,7 @@ def recorded(table: StepTable, needed: Tensor) -> Tensor:
 
 
 def refuse_other_tokens(policy: Mapping[str, Any], second: Mapping[str, Any], *, where: str) -> None:
-    """Raises: CheckpointError, if two models do not read and write the same tokens or actions."""
+    """Raise CheckpointError if two models differ in kind, tokenizer, size or actions."""
     differing = [
         f"{key} {second.get(key)}, the policy has {policy.get(key)}"
         for key in ("kind", "tokenizer", "size", "actions")
@@ -242,6 +249,6 @@ def refuse_other_tokens(policy: Mapping[str, Any], second: Mapping[str, Any], *,
     if differing:
         raise CheckpointError(
             where=where,
-            what=f"its model does not speak the policy's tokens: {'; '.join(differing)}.",
+            what=f"its model does not have the policy's tokens or actions: {'; '.join(differing)}.",
             remedy="Give a folder saved from a run with this environment and tokenizer, or leave `model` out.",
         )

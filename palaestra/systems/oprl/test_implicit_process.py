@@ -1,14 +1,15 @@
-"""What must hold of `implicit_process` and of the preferences it learns from:
+"""The reward `implicit_process` and the preferences that it learns from:
 
-1. The published numbers: step rewards, Q as sum and as mean, the loss of a pair.
+1. It has the published numbers: step rewards, Q as sum and as mean, the loss of a pair.
 2. While the second model is the policy, every step reward is 0 and the loss is log 2; Σ p_k = Q for any model.
-3. One-to-one pairs use a trajectory at most once, best with worst; `all` takes every unequal pair of a group, and
-   no pair crosses groups.
-4. It learns to prefer the better episodes; its accuracy is measured before it learns; the gradient is that of the
-   loss written out, whatever the token budget; the policy does not move.
-5. `update` before or after; `batch_norm` bounds the sums; without a pair nothing moves, and the metrics say so.
-6. State goes round; a stopped and resumed run is the same byte for byte, with vectors and with tokens.
-7. Refused: missing log-probabilities, beta ≤ 0, other tokenizers and sizes, a call before `start`.
+3. One-to-one pairs use a trajectory at most once, best with worst; `all` takes every unequal pair of a group, and no
+   pair crosses groups.
+4. It learns to prefer the better episodes; its accuracy is measured before it learns; the gradient is that of the loss
+   written out, whatever the token budget; the policy does not change.
+5. `update` runs before or after scoring; `batch_norm` bounds the sums; without a pair no weight changes, and the
+   metrics say so.
+6. State is saved and restored; a stopped and resumed run is the same byte for byte, with vectors and with tokens.
+7. Missing log-probabilities, beta ≤ 0, other tokenizers and sizes, and a call before `start` are refused.
 8. Rows of policies without a second model have no step reward; rows of weight 0 are in no pair.
 """
 
@@ -40,7 +41,7 @@ GOOD, BAD = [0, 1, 0], [2, 2, 1, 2]
 
 
 def batch(acting: Any, groups: int = 2) -> list[Any]:
-    """Per group two wins by one way and two losses by another."""
+    """Groups of two wins with the same actions and two losses with other actions."""
     made = []
     for g in range(groups):
         ways = [(GOOD, 1.0), (GOOD, 1.0), (BAD, 0.0), (BAD, 0.0)]
@@ -168,7 +169,7 @@ def test_5_update_before_or_after() -> None:
         assert bool((process == 0).all()) == zero
         assert part.update(Batch.of((), table), seen)["prm/loss"] == pytest.approx(
             math.log(2)
-        )  # of the model that had not seen it
+        )  # measured before the model learned from the batch
         assert torch.equal(part.models["main"].module.actor.weight, acting.module.actor.weight) is False
 
 
@@ -273,7 +274,7 @@ def test_7_another_tokenizer(tmp_path: Path) -> None:
     acting, stranger = speaking(["go north"] * 9), speaking(["take the key"] * 9)
     stranger.save(str(tmp_path))
     part = ImplicitProcess(model=str(tmp_path))
-    with pytest.raises(CheckpointError, match="does not speak the policy's tokens: tokenizer") as caught:
+    with pytest.raises(CheckpointError, match="does not have the policy's tokens or actions: tokenizer") as caught:
         part.start(RunSetup(seed=0), {"main": acting})
     assert "leave `model` out" in caught.value.remedy
     with pytest.raises(CheckpointError, match="kind network, the policy has language"):
@@ -289,7 +290,7 @@ def test_8_other_policies_have_no_step_reward() -> None:
     part = started(acting)
     process = part(table, seen)["process"]
     assert process.isnan().tolist() == [True] * 3 + [False] * 25
-    assert part.update(Batch.of((), table), seen)["prm/pairs"] == 3.0  # the first win has no score and so no pair
+    assert part.update(Batch.of((), table), seen)["prm/pairs"] == 3.0  # the first win has no score, so no pair
 
 
 def test_8_padding_is_in_no_pair() -> None:

@@ -1,4 +1,4 @@
-"""Opponents: a pool of earlier selves, how each of them fares against the learner, and whom to play next."""
+"""The pool of a policy's earlier versions, their results against the learner, and the choice of the next opponent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from palaestra.errors import CheckpointError, InvalidData
 
 START = 1000.0  # rating of the first policy
-K = 32.0  # most that one game moves a rating
+K = 32.0  # the most that one game changes a rating
 
 Choose = Literal["latest", "uniform", "prioritized"]
 Weighting = Literal["hard", "variance"]
@@ -21,7 +21,7 @@ Weighting = Literal["hard", "variance"]
 
 # ---- numbers ----------------------------------------------------------------------------------------------
 def win_rate(wins: float, draws: float, games: float) -> float:
-    """(wins + draws / 2 + 1) / (games + 2): an opponent that nobody has met is expected to be equal.
+    """The smoothed win rate (wins + draws / 2 + 1) / (games + 2), which is 1/2 before the first game.
 
     Raises: InvalidData, for more results than games.
 
@@ -29,16 +29,20 @@ def win_rate(wins: float, draws: float, games: float) -> float:
     0.5
     """
     if min(wins, draws, games) < 0 or wins + draws > games:
-        raise InvalidData(where="win_rate", what=f"{wins} wins and {draws} draws of {games} games are impossible.")
+        raise InvalidData(
+            where="win_rate",
+            what=f"{wins} wins and {draws} draws in {games} games are impossible.",
+            remedy="Give numbers from 0 whose wins and draws are at most the games.",
+        )
     return (wins + draws / 2 + 1) / (games + 2)
 
 
 def chances(rates: Sequence[float], *, weighting: Weighting = "hard") -> np.ndarray:
-    """How likely each opponent is to be drawn, from the learner's win rate x against it: float64 (opponents,).
+    """The probability of each opponent, from the learner's win rate x against it: float64 (opponents,).
 
         hard: f(x) = (1 − x)²          variance: f(x) = x · (1 − x)          p_j = f(x_j) / Σ_i f(x_i)
 
-    All alike where every f is 0.
+    All probabilities are equal where every f is 0.
 
     >>> chances([0.9, 0.5, 0.2], weighting="hard").round(4).tolist()
     [0.0111, 0.2778, 0.7111]
@@ -50,7 +54,7 @@ def chances(rates: Sequence[float], *, weighting: Weighting = "hard") -> np.ndar
 
 
 def elo(rating: float, opponent: float, score: float, *, k: float = K) -> tuple[float, float]:
-    """Both ratings after a game of which the first won `score` (1, 0.5 or 0); their sum stays.
+    """Both ratings after a game in which the first player scored `score` (1, 0.5 or 0); their sum does not change.
 
         R' = R + k · (score − 1 / (1 + 10^((R_o − R) / 400)))
 
@@ -64,12 +68,14 @@ def elo(rating: float, opponent: float, score: float, *, k: float = K) -> tuple[
 # ---- the pool ---------------------------------------------------------------------------------------------
 @dataclass(slots=True, kw_only=True, eq=False)
 class Member:
-    """An earlier self.
+    """An earlier version of the learner.
 
     Attributes:
-        number: the iteration before which it was taken. policy: frozen; its name is `main@12`.
-        wins, draws, games: of the learner, against it. rating: Elo.
-        playing: episodes under way that it sits in; it is let go only when there are none.
+        number: the iteration before which it was taken.
+        policy: its frozen policy, named `main@12`.
+        wins, draws, games: the learner's results against it.
+        rating: Elo.
+        playing: episodes under way in which it plays; its memory is freed only when there are none.
     """
 
     number: int
@@ -88,11 +94,13 @@ class Member:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Pool:
-    """Earlier selves of one policy, the oldest first; the pay-off table is in its members.
+    """Earlier versions of one policy, the oldest first, with their results.
 
     Attributes:
-        size: most members; the oldest gives way. members: who can be drawn. left: who could and still plays.
-        rating: of the learner.
+        size: most members; a further one replaces the oldest.
+        members: those that can be sampled.
+        left: those that were replaced and still play.
+        rating: the learner's.
     """
 
     size: int
@@ -101,7 +109,7 @@ class Pool:
     rating: float = START
 
     def add(self, policy: Any, number: int) -> Member:
-        """Take a copy of the policy as it is now, with the learner's rating."""
+        """Add a copy of the policy as it is now, with the learner's rating."""
         member = Member(number=number, policy=snapshot(policy, number), rating=self.rating)
         self.members.append(member)
         while len(self.members) > self.size:
@@ -109,28 +117,28 @@ class Pool:
         return member
 
     def draw(self, random: np.random.Generator, *, choose: Choose, weighting: Weighting) -> Member:
-        """An opponent: the youngest, any, or by how hard it is."""
+        """An opponent: the youngest, any with equal probability, or by the learner's win rate against it."""
         if choose == "latest":
             return self.members[-1]
         p = chances([m.rate for m in self.members], weighting=weighting) if choose == "prioritized" else None
         return self.members[int(random.choice(len(self.members), p=p))]
 
     def note(self, member: Member, score: float) -> None:
-        """A game against this member is over: the learner won (1), drew (0.5) or lost (0)."""
+        """Record a finished game against this member: the learner won (1), drew (0.5) or lost (0)."""
         member.games += 1
         member.wins += score == 1.0
         member.draws += score == 0.5
         self.rating, member.rating = elo(self.rating, member.rating, score)
 
     def gone(self) -> list[Member]:
-        """Those who left and play no more; they are forgotten."""
+        """Remove and return the replaced members that play no more."""
         idle = [member for member in self.left if member.playing == 0]
         self.left = [member for member in self.left if member.playing > 0]
         return idle
 
     # ---- checkpoints --------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
-        """Members with weights, architecture and results."""
+        """The members with weights, architecture and results."""
         return {
             "rating": self.rating,
             "members": [
@@ -149,9 +157,9 @@ class Pool:
         }
 
     def restore(self, state: Mapping[str, Any], policy: Any) -> None:
-        """Go on with what was saved; the members are copies of `policy` with their own weights.
+        """Restore what `state_dict` gave; the members are copies of `policy` with their own weights.
 
-        Raises: CheckpointError, if a member is of another architecture (another tokenizer included).
+        Raises: CheckpointError, if a member has another architecture (another tokenizer included).
         """
         self.rating, self.members, self.left = float(state["rating"]), [], []
         for kept in state["members"]:
@@ -160,7 +168,7 @@ class Pool:
                 differing = sorted(key for key in here if kept["architecture"].get(key) != here[key])
                 raise CheckpointError(
                     where=f"pool of policy {policy.name}, member {kept['number']}",
-                    what=f"it is of another architecture; what differs: {', '.join(differing)}.",
+                    what=f"it has another architecture than the policy; what differs: {', '.join(differing)}.",
                     remedy="Resume with the recipe that the pool was made with, or start a new run.",
                 )
             copied = snapshot(policy, int(kept["number"]))
@@ -172,7 +180,7 @@ class Pool:
 
 
 def snapshot(policy: Any, number: int) -> Any:
-    """A frozen copy with weights of its own, called `main@12`; one that generates is served by the same engine."""
+    """A frozen copy with its own weights, named `main@12`; if the policy has an engine, it serves the copy too."""
     copied = policy.clone()
     copied.name, copied.trainable = f"{policy.name}@{number}", False
     copied.module.requires_grad_(False)
@@ -184,7 +192,7 @@ def snapshot(policy: Any, number: int) -> Any:
 
 
 def let_go(member: Member) -> None:
-    """What an engine holds for this member is freed."""
+    """Free what an engine holds for this member."""
     engine = member.policy.engine
     if engine is not None:
         engine.dismiss(member.policy.name)

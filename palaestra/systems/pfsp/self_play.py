@@ -1,4 +1,4 @@
-"""Self-play: who plays whom. The learner plays itself, or one agent against its earlier selves."""
+"""The strategy `self_play`: the learner plays against itself, or against its earlier versions."""
 
 from __future__ import annotations
 
@@ -16,40 +16,43 @@ from palaestra.rollout.strategies import RolloutContext
 from palaestra.systems.pfsp.opponents import Choose, Member, Pool, Weighting, let_go
 
 WHERE = "strategy: self_play"
-EVEN = 1e-9  # returns that differ by less are a draw
+EVEN = 1e-9  # a smaller difference of returns is a draw
 
 
 @register("strategy", "self_play", source="Vinyals et al. 2019, doi:10.1038/s41586-019-1724-z")
 class SelfPlay:
-    """Each group of games is played by the present policy alone, or by it and one of its earlier selves.
+    """Play each group of games with the present policy alone, or against one of its earlier versions.
 
     With probability `self_share` the policy plays all its agents. Otherwise a member of a pool of frozen snapshots is
-    drawn, the same for the whole group, and the learner plays one agent, the member all the others. From sample to
-    sample of a group the learner moves on to the next agent; where it begins is drawn for each group. A member's acts
-    are rows of weight 0: nobody learns from them and no statistic counts them. Where other policies of the run play too
-    (games with a policy for each agent), the member takes all agents of its own policy, and the others play against it;
-    a strategy for each policy, one inside the other, gives each a pool. A play with roles already is left as it is.
+    sampled, the same for the whole group. The learner plays one agent and the member all the others. The learner's
+    first agent is sampled for each group, and from sample to sample of the group it moves on to the next agent. A
+    member's acts are rows of weight 0: no policy learns from them and no statistic counts them.
 
-    A pool of `prioritized` draws is prioritized fictitious self-play: see `opponents.chances`. A game is won by who
-    has the larger return; where all get the same, every game is a draw and nobody is harder than anybody else.
+    Where other policies of the run play too (games with a policy for each agent), the member takes all agents of its
+    own policy, and the other policies play against it. One such strategy per policy, one inside the other, gives each
+    policy a pool. A play that has roles already is left as it is.
+
+    `choose: prioritized` is prioritized fictitious self-play; see `opponents.chances`. The side with the larger return
+    wins a game. Where all agents get the same return, every game is a draw and all opponents are equal.
 
     Args:
-        policy: whose snapshots are the pool.
-        every: iterations between snapshots; the first is of the start. Higher: members differ more. Usual: 5 to 50.
-        size: most members; the oldest gives way. 1 with `latest`: an older copy. Higher: less is forgotten, and more
-            models are asked. Usual: 5 to 50.
+        policy: the policy whose snapshots are the pool.
+        every: iterations between snapshots; the first one is taken at the start. Higher: members differ more. Usual: 5
+            to 50.
+        size: most members; a further one replaces the oldest. 1 with `latest`: one older copy. Higher: less is
+            forgotten, and more models are in memory. Usual: 5 to 50.
         choose: "latest", the last snapshot; "uniform", any, which is fictitious play; "prioritized", by win rates.
-        weighting: of `prioritized`. "hard": (1 − x)², those it loses to; "variance": x (1 − x), its equals.
-        self_share: in [0, 1]. 1: plain self-play, and the pool is only kept. Usual: 0.5.
+        weighting: with `prioritized`. "hard": (1 − x)², members that the learner loses to; "variance": x (1 − x),
+            members that are its equals.
+        self_share: in [0, 1]. 1: plain self-play, and the pool is filled but not used. Usual: 0.5.
 
-    Evaluations are played as without it. The trajectory's info tells `opponent`: the member's name, or
-    "self". Metrics: self_play/pool (members), self_play/share (of the plays, against the
-    pool), self_play/score (mean of 1 won, 0.5 drawn, 0 lost in those), self_play/winrate/mean and lowest (smoothed,
-    over members, of all their games), self_play/elo (of the learner; 1000 at the start, and a new member has the
-    learner's). Where other policies play too the names are self_play/<policy>/pool and so on, the learner is
-    those others, and there is no elo.
-
-    Raises: RecipeError, for an unknown policy, one without weights, or one that plays nobody it could meet.
+    Evaluations are played without it. The trajectory's info has `opponent`: the member's name, or "self".
+    Metrics: self_play/pool (members), self_play/share (of the plays, those against the pool), self_play/score (mean of
+        1 won, 0.5 drawn, 0 lost in those), self_play/winrate/mean and lowest (smoothed, over members, of all their
+        games), self_play/elo (the learner's; 1000 at the start, and a new member has the learner's). Where other
+        policies play too, the names are self_play/<policy>/pool and so on, results are those of the other policies, and
+        there is no elo.
+    Raises: RecipeError, for an unknown policy, one without weights, or one that has no opponent in the game.
     """
 
     called_per = "group"
@@ -68,17 +71,17 @@ class SelfPlay:
         self._self_share = self_share
         self.pool = Pool(size=size)
         self._taken: int | None = None  # iteration of the last snapshot
-        self._stored: Mapping[str, Any] | None = None  # of a checkpoint, until there is a policy to put it into
+        self._stored: Mapping[str, Any] | None = None  # a checkpoint's state, until there is a policy to restore it for
 
     async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
-        """What was played; the results against members go into the pay-off table."""
+        """Play and return the plays, and record the results against members."""
         ours, others = self._agents(rollout)
         self._grow(rollout)
-        games: dict[tuple[str, int], tuple[Play, Member]] = {}  # against members
+        games: dict[tuple[str, int], tuple[Play, Member]] = {}  # those against members
         count = 0
 
         def with_opponents(plays: Sequence[Play]) -> list[Play]:
-            """The plays with their roles given out; those against a member are noted."""
+            """The plays with their roles assigned; those against a member are recorded in `games`."""
             nonlocal count
             drawn = {play.group: self._drawn(play.group, rollout.seed) for play in plays}
             pairs = [self._against(play, *drawn[play.group], ours, others, rollout) for play in plays]
@@ -113,9 +116,9 @@ class SelfPlay:
         if self._policy not in policies or policies[self._policy].module is None:
             raise RecipeError(
                 where=f"{WHERE}, policy",
-                what=f"`{self._policy}` is no policy of this run whose weights could be kept.",
+                what=f"`{self._policy}` is no policy of this run that has weights.",
                 options=sorted(name for name, policy in policies.items() if policy.module is not None),
-                remedy="Name the policy whose earlier selves are the opponents.",
+                remedy="Name the policy whose earlier versions are the opponents.",
             )
         names = roles_of(rollout.setup.program) or rollout.setup.source.agents
         ours = [name for name in names if rollout.setup.role(name).policy.name == self._policy]
@@ -123,14 +126,14 @@ class SelfPlay:
         if not ours or len(names) < 2:
             raise RecipeError(
                 where=WHERE,
-                what=f"`{self._policy}` plays {len(ours)} of {len(names)} agents, so that it cannot meet itself.",
+                what=f"`{self._policy}` plays {len(ours)} of {len(names)} agents, so it cannot play against itself.",
                 options=list(names),
-                remedy="Play a game of at least two agents of which the policy plays one.",
+                remedy="Play a game of at least two agents, of which the policy plays at least one.",
             )
         return ours, others
 
     def _grow(self, rollout: RolloutContext) -> None:
-        """Every so many iterations, the policy as it is now joins the pool."""
+        """Every `every` iterations, add the policy as it is now to the pool."""
         policy = rollout.setup.policies[self._policy]
         if self._stored is not None:
             self.pool.restore(self._stored["pool"], policy)
@@ -140,7 +143,9 @@ class SelfPlay:
             self._taken = rollout.step
 
     def _drawn(self, group: str, seed: int) -> tuple[Member | None, int]:
-        """Whom the group plays against (None: itself), and with which agent the learner begins."""
+        """The opponent of a group (None: the policy itself), and the number from which the learner's first agent
+        follows.
+        """
         draw = np.random.default_rng(derive(seed, "self_play", self._policy, group))
         if draw.random() < self._self_share:
             return None, 0
@@ -156,7 +161,7 @@ class SelfPlay:
         others: Sequence[str],
         rollout: RolloutContext,
     ) -> tuple[Play, Member | None]:
-        """The play with its roles given out, and the member that has some of them."""
+        """The play with its roles assigned, and the member that plays some of them."""
         if member is None or play.roles:
             return replace(play, info={"opponent": "self", **play.info}), None
         learner = None if others else ours[(first + play.sample) % len(ours)]
@@ -164,7 +169,7 @@ class SelfPlay:
         return replace(play, roles=roles, info={**play.info, "opponent": member.policy.name}), member
 
     def _opponent_role(self, member: Member, name: str, rollout: RolloutContext) -> str:
-        """The role in which a member plays an agent: as the agent's own, with the member's policy."""
+        """The role of a member that plays an agent: the agent's own role, with the member's policy."""
         setup, role = rollout.setup, f"{member.policy.name}/{name}"
         if role not in setup.roles:
             made = replace(setup.role(name), policy=member.policy, opponent=True)
@@ -172,7 +177,7 @@ class SelfPlay:
         return role
 
     def _let_go(self, rollout: RolloutContext) -> None:
-        """Members that have left, and play no more, leave the run too."""
+        """Remove the roles of replaced members that play no more, and free their weights in the engine."""
         roles = rollout.setup.roles
         for member in self.pool.gone():
             for role in [name for name in roles if name.startswith(f"{member.policy.name}/")]:
@@ -180,7 +185,7 @@ class SelfPlay:
             let_go(member)
 
     def _metrics(self, scores: Sequence[float], *, share: float, against_others: bool) -> dict[str, float]:
-        """What the log is told; where other policies play too, and maybe have pools, under the policy's name."""
+        """The metrics of an iteration; where other policies play too, which may have pools, under the policy's name."""
         rates = [member.rate for member in self.pool.members]
         metrics = {
             "pool": float(len(rates)),
@@ -188,7 +193,7 @@ class SelfPlay:
             "winrate/mean": float(np.mean(rates)),
             "winrate/lowest": min(rates),
         }
-        if not against_others:  # a rating compares a policy with its earlier selves, and here others play against those
+        if not against_others:  # the rating compares a policy with its own earlier versions only
             metrics["elo"] = self.pool.rating
         if scores:
             metrics["score"] = float(np.mean(scores))
@@ -197,18 +202,18 @@ class SelfPlay:
 
     # ---- checkpoints --------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
-        """The pool, and when it grew last."""
+        """The pool, and the iteration of its last snapshot."""
         return (
             dict(self._stored) if self._stored is not None else {"pool": self.pool.state_dict(), "taken": self._taken}
         )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what was saved; its weights are put back, and looked at, when there are policies to play."""
+        """Keep the state; the pool is restored when the next iteration begins, since it needs the policies."""
         self._stored = state
 
 
 def score(played: Trajectory, learners: Sequence[str], members: Collection[str]) -> float:
-    """1, 0.5 or 0: whether the learners got more on average than the members, the same, or less."""
+    """1, 0.5 or 0: whether the learners' mean return is larger than the members', the same, or smaller."""
     gained, lost = (
         float(np.mean([played.returns.get(name, 0.0) for name in side])) for side in (learners, list(members))
     )

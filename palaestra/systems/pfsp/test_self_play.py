@@ -1,12 +1,14 @@
-"""Rules of self-play against a pool.
+"""Self-play against a pool.
 
 1. Win rates, chances and ratings have the numbers of golden.yaml.
 2. A member plays all agents but the learner's, which moves with the sample; a group has one opponent.
-3. A member's rows weigh 0 and are of its own policy; it plays with the weights of its time, under every runner.
-4. Results go into the pay-off table: illegal moves lose, equal returns are a draw.
-5. The pool grows by its clock, the oldest member gives way and leaves the run; who still plays stays until the end.
-6. A policy for each agent has a pool for each; a play with roles already is left as it is.
-7. State survives; a member of another architecture is refused, and so are policies that cannot meet themselves.
+3. A member's rows weigh 0 and carry its own policy's name; it plays with the weights of its snapshot, under every
+   runner.
+4. Results are recorded: illegal moves lose, equal returns are a draw, and failed games do not count.
+5. The pool grows every so many iterations; the oldest member is replaced and leaves the run, but not while it plays.
+6. A policy for each agent has a pool for each.
+7. State is saved and restored; a member of another architecture is refused, and so are policies that cannot play
+   against themselves.
 8. Language snapshots are served by the same engine, and dismissed when they leave.
 """
 
@@ -39,7 +41,7 @@ from tests.golden_cases import Golden
 
 
 class Higher:
-    """Both name a number, one after the other; the higher one wins. `rigged`: who wins whatever they say."""
+    """Both name a number, one after the other, and the higher one wins. `rigged`: the agent that always wins."""
 
     def __init__(self, *, count: int = 2, rigged: int | None = None) -> None:
         self.agents = tuple(f"agent_{i}" for i in range(count))
@@ -80,7 +82,7 @@ def network(name: str = "main", seed: int = 3, **options: Any) -> NetworkPolicy:
 
 
 class Arena:
-    """Strategies on Higher."""
+    """Runs strategies on the game `Higher`."""
 
     def __init__(self, policy: Any, *, roles: Mapping[str, Any] | None = None, runner: Any = None, **game: Any) -> None:
         self.source = Higher(**game)
@@ -122,7 +124,7 @@ class Arena:
 
 
 def rig(policy: NetworkPolicy, choice: int) -> None:
-    """From now on it always names this number."""
+    """Make the policy always name this number."""
     with torch.no_grad():
         policy.module.actor.weight.zero_()
         policy.module.actor.bias.copy_(50.0 * torch.nn.functional.one_hot(torch.tensor(choice), 3))
@@ -213,7 +215,7 @@ def test_4_results() -> None:
     policy = network()
     arena, strategy = Arena(policy), SelfPlay(self_share=0.0, every=5)
     rig(policy, 1)
-    _, rollout = arena.run(strategy, 0)  # it meets itself: draws
+    _, rollout = arena.run(strategy, 0)  # it plays against its own copy: draws
     (member,) = strategy.pool.members
     assert (member.wins, member.draws, member.games) == (0, 16, 16)
     assert (member.rate, member.rating, rollout.metrics["self_play/score"]) == (0.5, 1000.0, 0.5)
@@ -230,7 +232,7 @@ def test_4_scores() -> None:
     def told(**returns: float) -> Trajectory:
         return Trajectory(task=Task(env="x", params={}, seed=0), group="g", returns=dict(returns))
 
-    assert score(told(a=-1.0), ["a"], ["b"]) == 0.0  # an illegal move: nobody else is rewarded
+    assert score(told(a=-1.0), ["a"], ["b"]) == 0.0  # after an illegal move the others get no reward
     assert score(told(a=-1.0), ["b"], ["a"]) == 1.0
     assert score(told(a=0.1 + 0.2, b=0.3), ["a"], ["b"]) == 0.5
     assert score(told(a=1.0, b=0.0, c=1.5), ["a"], ["b", "c"]) == 1.0  # more than the others' mean
@@ -269,7 +271,7 @@ def test_5_draws() -> None:
     for number in range(3):
         pool.add(network(), number)
     for _ in range(96):
-        pool.note(pool.members[0], 1.0)  # beaten always: hardly drawn
+        pool.note(pool.members[0], 1.0)  # a member that always loses is hardly ever sampled
     rng = np.random.default_rng(0)
 
     def drawn(**how: Any) -> list[int]:
@@ -300,7 +302,7 @@ def test_6_a_pool_for_each_agent() -> None:
     both = [SelfPlay(policy="one", self_share=0.5), SelfPlay(policy="two", self_share=0.0)]
     played, _ = arena.run(both, plays=arena.plays(groups=8))
     found = {tuple(step.policy for step in trajectory.steps) for trajectory in played}
-    assert found == {("one@0", "two"), ("one", "two@0")}  # never two opponents
+    assert found == {("one@0", "two"), ("one", "two@0")}  # there is only one opponent per game
     games = [strategy.pool.members[0].games for strategy in both]
     assert min(games) > 0 and sum(games) == len(played)
 
@@ -313,7 +315,7 @@ def test_7_state() -> None:
     state = strategy.state_dict()
     other, again = Arena(network(seed=9)), SelfPlay(self_share=0.0, every=1, size=3)
     again.load_state_dict(state)
-    assert again.state_dict() == state  # before anything is played
+    assert again.state_dict() == state  # before the first play
     rig(other.policies["main"], 2)
     again_played, _ = other.run(again, 3)
     played, _ = arena.run(strategy, 3)
@@ -335,7 +337,7 @@ def test_7_another_architecture_is_refused() -> None:
 
 
 def test_7_who_cannot_meet_itself_is_refused() -> None:
-    with pytest.raises(RecipeError, match="no policy of this run") as caught:
+    with pytest.raises(RecipeError, match="no policy of this run that has weights") as caught:
         Arena(network()).run(SelfPlay(policy="mian"))
     assert "main" in str(caught.value.render())
     with pytest.raises(RecipeError, match="1 of 1 agents"):

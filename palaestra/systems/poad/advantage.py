@@ -1,4 +1,4 @@
-"""POAD: temporal differences over tokens, discounted between actions and never inside one."""
+"""POAD's advantage: temporal differences over tokens, discounted between actions and never inside one."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def poad(
         inside action k         δ_{k,j} = V_{k,j+1} − V_{k,j}                    A_{k,j} = δ + lam · A_{k,j+1}
         at its last token n_k   δ_{k,n} = r_k + gamma · V_{k+1,1} − V_{k,n}      A_{k,n} = δ + gamma · lam · A_{k+1,1}
 
-    So a long way of saying an action is worth as much as a short one, and the optimum over tokens is the optimum
-    over whole actions. Targets of the critic are A + V.
+    A long text of an action is then worth as much as a short one, and the optimum over tokens is the optimum over whole
+    actions. Targets of the critic are A + V.
 
     Args:
         table: columns trajectory, agent, turn, reward, terminated, truncated, token_count; value_old (tokens,);
@@ -38,7 +38,7 @@ def poad(
         lam: in [0, 1], per token. Higher: less bias, more variance; 1 gives gamma^(K − k) · R as the target of
             every token of action k, for a reward R at the end of action K. Usual: 0.95.
         whiten: standardize advantages over the tokens of the batch; targets stay as they are.
-        chain: rows that agree in these columns follow each other in time; each agent has its own values.
+        chain: columns whose equal values mark rows that follow each other in time; each agent has its own values.
 
     Returns: Credit of float32 (tokens,); target NaN on tokens of agents without a critic.
     Raises: MissingColumn, without token values or end flags; InvalidData, for values that are not finite, or a

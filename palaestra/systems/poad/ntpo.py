@@ -1,4 +1,4 @@
-"""NTPO: temporal differences over tokens, discounted at every token."""
+"""NTPO's advantage: temporal differences over tokens, discounted at every token."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def ntpo(
     whiten: bool = True,
     chain: Columns = ("trajectory", "agent"),
 ) -> Credit:
-    """Generalized advantage estimation in which every token is a step of the clock.
+    """Generalized advantage estimation in which every token is a time step.
 
         δ_u = r_u + gamma · V_{u+1} − V_u        A_u = δ_u + gamma · lam · A_{u+1}        target_u = A_u + V_u
 
-    A reward n tokens away is worth gamma^n of itself, so with gamma < 1 the policy comes to prefer short ways of
-    saying the same action. It is here to be compared with; with gamma = 1 it is token-level PPO.
+    A reward n tokens away is worth gamma^n of itself, so with gamma < 1 the policy learns to prefer the shorter texts
+    of the same action. It is here for comparison; with gamma = 1 it is token-level PPO.
 
     Args:
         table: columns trajectory, agent, turn, reward, terminated, truncated, token_count; value_old (tokens,);
             bootstrap_value (rows,) where a trajectory is truncated.
-        gamma: in [0, 1], per token. Higher: late rewards reach early tokens, long actions cost less. Usual: 0.95–1.
+        gamma: in [0, 1], per token. Higher: late rewards reach early tokens, and long actions lose less. Usual: 0.95–1.
         lam: in [0, 1], per token. Higher: less bias, more variance. Usual: 0.95.
         whiten: standardize advantages over the tokens of the batch; targets stay as they are.
-        chain: rows that agree in these columns follow each other in time; each agent has its own values.
+        chain: columns whose equal values mark rows that follow each other in time; each agent has its own values.
 
     Returns: Credit of float32 (tokens,); target NaN on tokens of agents without a critic.
     Raises: MissingColumn, without token values or end flags; InvalidData, for values that are not finite, or a

@@ -1,5 +1,5 @@
-"""POAD and NTPO: (1) with lam 1 and a terminal reward every token of action k has the target gamma^(K − k) · R under
-POAD; under NTPO it shrinks by gamma for each token to come.
+"""POAD and NTPO: (1) with lam 1 and a terminal reward, POAD gives every token of action k the target gamma^(K − k) · R;
+under NTPO the target shrinks by gamma for each token to come.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""PPO-max (arXiv 2307.04964) is a set of measures that keep PPO stable when it learns from a reward model. Rewards
-are divided by the deviation of all returns of the run, each token pays for leaving a reference policy, and the losses
-of policy and critic are clipped. The authors find the KL term most important. Here the scaling is a part of its own,
-and a hand-written score stands in for the reward model. A trained reward model, a critic that starts from it and the
-PTX loss are not here. This file is the scaling `running_scale`; the estimator `ppo_max` is in
-`palaestra/parts/critics.py`.
+"""PPO-max (arXiv 2307.04964) is a set of measures that keep PPO stable when it learns from a reward model. Rewards are
+divided by the deviation of all returns of the run, each token pays for leaving a reference policy, and the losses of
+policy and critic are clipped. The authors find the KL term most important. Here the scaling is a part of its own, and a
+hand-written score stands in for the reward model. A trained reward model, a critic that starts from it and the PTX loss
+are not here. This file is the scaling `running_scale`; the estimator `ppo_max` is in `palaestra/parts/critics.py`.
 """
 
 from __future__ import annotations
@@ -30,14 +29,13 @@ class RunningScale(StatefulPart):
         R_i = Σ rewards of trajectory i        n, mean, M₂ = Σ (R − mean)² are merged batch by batch
         r ← (r − [last row] · mean) / sqrt(M₂ / (n − 1))        the mean with `center` only
 
-    Of an answer that is scored once, the score itself is what is scaled. Returns that never differed are left as they
-    are.
+    For an answer that is scored once, R_i is that score. Rewards are not divided while all returns are equal.
 
     Args:
-        center: subtract the running mean too, on each trajectory's last row.
-        clip: > 0, the largest size of a reward afterwards; None leaves it. Lower: rare scores count less. Usual: 10.
+        center: also subtract the running mean, on each trajectory's last row.
+        clip: > 0, the largest size of a reward afterwards; None: no bound. Lower: rare scores count less. Usual: 10.
 
-    Raises: InvalidData, while fewer than 2 trajectories have been seen.
+    Raises: InvalidData, while the run has fewer than 2 trajectories.
     """
 
     def __init__(self, *, center: bool = False, clip: Positive | None = 10.0) -> None:
@@ -46,7 +44,7 @@ class RunningScale(StatefulPart):
 
     @property
     def std(self) -> float:
-        """Sample deviation of all returns so far."""
+        """The sample deviation of all returns so far."""
         return math.sqrt(self.squares / (self.count - 1)) if self.count > 1 else 0.0
 
     def __call__(self, table: StepTable, iteration: Iteration) -> Float[Tensor, " rows"]:
@@ -57,20 +55,20 @@ class RunningScale(StatefulPart):
         if self.count < 2:
             raise InvalidData(
                 where="reward: running_scale",
-                what=f"{self.count} returns have no deviation; 2 are needed.",
+                what=f"the run has {self.count} returns so far; a deviation needs 2.",
                 remedy="Sample at least 2 episodes in the first iteration: rollout.tasks × rollout.group.",
             )
         reward = table["reward"].double()
         if self.center:
             reward = reward.index_add(0, ends, torch.full((len(ends),), -self.mean, dtype=torch.float64))
-        if self.std > 1e-8 * max(1.0, abs(self.mean)):  # what rounding leaves of equal returns is no unit
+        if self.std > 1e-8 * max(1.0, abs(self.mean)):  # a smaller deviation is rounding
             reward = reward / self.std
         if self.clip is not None:
             reward = reward.clamp(-self.clip, self.clip)
         return torch.where(table.row_weight > 0, reward, 0.0).float()
 
     def _merge(self, returns: Float[Tensor, " trajectories"]) -> None:
-        """Join the batch's moments with those before it."""
+        """Merge the batch's moments with those of earlier batches."""
         new = len(returns)
         if new == 0:
             return

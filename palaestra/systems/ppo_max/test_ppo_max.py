@@ -1,6 +1,9 @@
-"""The running scale: (1) the moments of all batches are merged, as if they had come at once; (2) equal returns are left
-alone, and a single one is refused; (3) steps are scaled together, the mean leaves the last row; (4) a resumed run goes
-on with the same moments.
+"""The running scale:
+
+1. The moments of all batches are merged, as if the batches had come at once.
+2. Equal returns are not scaled, and a single one is refused.
+3. All steps of a trajectory are divided by the same number; the mean is subtracted from the last row.
+4. A resumed run continues with the same moments.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ def test_returns_that_never_differ() -> None:  # rule 2
     for _ in range(3):
         assert close(scale(answers(0.1, 0.1, 0.1), at()), [0.0] * 3)
     assert RunningScale()(answers(0.1, 0.1, 0.1), at()).tolist() == pytest.approx([0.1] * 3)
-    with pytest.raises(InvalidData, match="1 returns have no deviation"):
+    with pytest.raises(InvalidData, match="the run has 1 returns so far"):
         RunningScale()(answers(1.0), at())
     assert RunningScale(clip=1.0)(answers(1, 3), at()).tolist() == pytest.approx([0.7071, 1.0], abs=1e-4)
     with pytest.raises(RecipeError, match="clip"):

@@ -1,4 +1,4 @@
-"""PPR: token-level temporal differences of rewards that join a judge's scores with the outcome."""
+"""PPR's advantage: token-level temporal differences of rewards that join a judge's scores with the outcome."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def ppr(
     whiten: bool = True,
     chain: Columns = ("trajectory", "agent"),
 ) -> Credit:
-    """Reward to go minus value, at every token.
+    """Subtract the critic's value from the reward to go, at every token.
 
         δ_u = r_u + gamma · V_{u+1} − V_u        A_u = δ_u + gamma · lam · A_{u+1}        target_u = A_u + V_u
 
-    r_u is the row's reward on its last token. A reward that is shifted by a constant in every step shifts the return
-    by that constant times the steps left: with rewards of `renorm`, length has a price.
+    r_u is the row's reward, on its last token. A constant added to the reward of every step adds that constant times
+    the remaining steps to the return, so with rewards of `renorm` the return depends on the length.
 
     Args:
         table: columns trajectory, agent, turn, reward, terminated, truncated, token_count; value_old (tokens,);
             bootstrap_value (rows,) where a trajectory is truncated.
-        gamma: in [0, 1], per token. Lower: late rewards fade. Usual: 1.
+        gamma: in [0, 1], per token. Lower: late rewards count less. Usual: 1.
         lam: in [0, 1], per token. Lower: more bias, less variance. Usual: 1.
         whiten: standardize advantages over the tokens of the batch; targets stay as they are.
-        chain: rows that agree in these columns follow each other in time; each agent has its own values.
+        chain: columns whose equal values mark rows that follow each other in time; each agent has its own values.
 
     Returns: Credit of float32 (tokens,); target NaN on tokens of agents without a critic.
     Raises: MissingColumn, without token values or end flags; InvalidData, for values that are not finite, or a

@@ -1,7 +1,4 @@
-"""ReNorm: a judge's score of each step and the outcome of the episode, centered together.
-
-Knows scores, outcomes and which step is final. Knows nothing of how a judge comes to its scores.
-"""
+"""The reward `renorm` (ReNorm): it centers a judge's step scores and the episode's outcome together."""
 
 from __future__ import annotations
 
@@ -24,23 +21,23 @@ from palaestra.registry import Fraction, Positive, register
 def renorm(
     table: StepTable, *, shift: Fraction = 1.0, process_weight: Fraction = 1.0, maximum: Positive = 1.0
 ) -> Float[Tensor, " rows"]:
-    """Pay a step for its own score and for the outcome, so that the outcome decides the sign.
+    """Reward a step for its own score and for the outcome, so that the outcome decides the sign.
 
         r_k = w · p_k + o − shift · (w + 1) / 2        every step but the final answer, p_k = process / maximum
         r_K = o − shift / 2                            the final answer, which has no score
 
-    With shift 1 no step of a failed episode earns anything and none of a solved one pays. With shift 0 this is the
-    plain sum, in which a failed episode earns the more the longer it is.
+    With shift 1 no step of a failed episode has a positive reward, and no step of a solved one a negative reward. With
+    shift 0 this is the plain sum, in which a failed episode earns more the longer it is.
 
     Args:
-        table: columns trajectory, turn; process (rows,) in [0, maximum], NaN on the final step; outcome (rows,)
-            in [0, 1]. An episode that was cut off may have a score on its last step too.
+        table: columns trajectory, turn; process (rows,) in [0, maximum], NaN on the final step; outcome (rows,) in [0,
+            1]. A truncated episode may have a score on its last step too.
         shift: in [0, 1]. 1 is ReNorm, 0 the plain sum. Usual: 1.
         process_weight: w, in [0, 1]. Lower: the outcome counts more. Usual: 1.
-        maximum: > 0, the highest score that the judge may give. Usual: 1.
+        maximum: > 0, the highest score that the judge can give. Usual: 1.
 
     Returns: float32 (rows,), in place of the environment's rewards; 0 on padding.
-    Raises: MissingColumn, without scores or outcomes; InvalidData, for one of them outside its range, a step without
+    Raises: MissingColumn, without scores or outcomes; InvalidData, for one of them outside its range, a step without a
         score, or a final step with one.
     """
     score, outcome = table["process"].double() / maximum, table["outcome"].double()
@@ -54,7 +51,7 @@ def renorm(
 
 
 def _final(table: StepTable, score: Float[Tensor, " rows"], counts: Bool[Tensor, " rows"]) -> Bool[Tensor, " rows"]:
-    """Last rows without score; every other row must have one.
+    """Last rows without a score; every other row must have one.
 
     Raises: InvalidData, naming the row.
     """
@@ -78,11 +75,12 @@ def _final(table: StepTable, score: Float[Tensor, " rows"], counts: Bool[Tensor,
 
 
 def _refuse_out_of_range(name: str, values: Tensor, counts: Tensor, maximum: float) -> None:
-    wrong = counts & ~((values >= 0) & (values <= 1))  # NaN is outside too
+    """Raise InvalidData if a value that counts, divided by its maximum, is not in [0, 1]."""
+    wrong = counts & ~((values >= 0) & (values <= 1))  # NaN counts as outside
     if bool(wrong.any()):
         first = float(values[wrong][0]) * maximum
         raise InvalidData(
             where=f"reward: renorm, column `{name}`",
             what=f"{int(wrong.sum())} of {len(values)} values are not in [0, {maximum:g}]; the first is {first:g}.",
-            remedy="Divide a judge's score by the highest one it may give: `maximum`.",
+            remedy="Set `maximum` to the highest score that the judge can give.",
         )

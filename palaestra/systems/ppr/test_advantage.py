@@ -1,5 +1,5 @@
-"""PPR: (1) on episodes of equal length with scores of ½ every step has outcome − ½, and its advantage is the sum of
-those to come.
+"""PPR: (1) on episodes of equal length with scores of ½ every step has the reward outcome − ½, and the advantage is the
+sum of the rewards to come.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The noisy judge: (1) it keeps the share that it says, the same each time, and silent rows stay silent."""
+"""The noisy judge: (1) it keeps the share of scores that `accuracy` says, the same ones for the same seed, and rows
+without a score keep none.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,10 @@
-"""ReNorm: (1) every step's sign is the outcome's, or 0; (2) scores of ½ give outcome − ½; (3) with shift 0 it is the
-plain sum, and the difference is a price per step; (4) refusals name the row.
+"""ReNorm:
+
+1. Every step's sign is the outcome's, or the reward is 0.
+2. Scores of ½ give outcome − ½.
+3. With shift 0 it is the plain sum; the difference to ReNorm is a constant per step.
+4. Values out of range, steps without a score and final steps with one are refused, with the row; a truncated episode
+   may have a score on its last step.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """SPIRAL (arXiv 2506.24119) trains language models by self-play in zero-sum games. The roles of a game have different
 expected returns, so a common baseline favors one role. Role-conditioned advantage estimation (RAE) keeps a moving
-average of the returns for each role of each game over the whole run and subtracts it. It needs no groups and no
-critic. Here the average is updated before it is subtracted, as the paper's two lines stand; `order: compare_first`
-follows the authors' code. There each worker has its own averages, here there is one set. The recipe plays Kuhn poker
+average of the returns for each role of each game over the whole run and subtracts it. It needs no groups and no critic.
+Here the average is updated before it is subtracted, in the order of the paper's two lines; `order: compare_first`
+follows the authors' code. There each worker has its own averages; here there is one set. The recipe plays Kuhn poker
 with a network policy; the paper's language models and reasoning benchmarks are not here. This file is the estimator.
 """
 
@@ -28,27 +28,28 @@ Decay = Annotated[float, pydantic.Field(ge=0, lt=1)]
 
 @register("advantage", "rae", reads=("game?",), writes=("advantage",), source="arXiv 2506.24119")
 class RoleAdvantage(StatefulPart):
-    """Return of a role in an episode, minus the moving mean of its returns so far.
+    """The return of a role in an episode, minus the moving mean of its returns so far.
 
         b ← alpha · b + (1 − alpha) · R,   then   A = R − b          for each episode in turn, per game and role; b₀ = 0
 
-    So A is alpha · (R − the b of before): unbiased, since that b knows nothing of this episode. No deviation divides
-    and nobody needs peers; but b lags behind a policy that improves, by 1 / (1 − alpha) episodes.
+    A thus equals alpha · (R − the previous b). This is unbiased, since the previous b does not depend on this episode.
+    It divides by no deviation and needs no peers. But b lags behind a policy that improves, by 1 / (1 − alpha)
+    episodes.
 
     Args:
-        alpha: in [0, 1), how much of the old baseline stays. Higher: less noise, more lag; 0 leaves nothing of A.
-            Usual: 0.95.
-        order: "update_first" as published; "compare_first", A = R − the b of before, as the authors' code does.
-        step: "episode" moves the baseline once for each episode, in the order of their names: the first of every
-            group, then the second … "batch" moves it once for each iteration, by the mean of its returns, so that all
-            episodes of it are compared with one number.
-        by: who has a baseline of its own. ("game",) is one for all roles of a game, ("agent",) one for all games. A
-            table without the column `game` is of one game.
-        returns: whose rewards a return sums; ("trajectory",) is that of the whole team.
+        alpha: in [0, 1), the weight of the old baseline. Higher: less noise, more lag; with 0 and "update_first" every
+            advantage is 0. Usual: 0.95.
+        order: "update_first" as published; "compare_first", A = R − the previous b, as the authors' code does.
+        step: "episode" moves the baseline once for each episode, in the order of their names: the first sample of every
+            group, then the second, and so on. "batch" moves it once for each iteration, by the mean of its returns, so
+            that all its episodes have the same baseline.
+        by: columns whose values have a baseline each. ("game",) is one for all roles of a game, ("agent",) one for all
+            games. A table without the column `game` is of one game.
+        returns: columns whose rewards a return sums; ("trajectory",) gives the return of the whole team.
 
-    Raises: InvalidData, if `game` is given on some rows only.
-    Differs from the authors' code: with the default `order` their paper's two lines are taken in the order in which
-        they stand; and there each worker has baselines of its own.
+    Raises: InvalidData, if only some rows have a `game`.
+    Differs from the authors' code: the default `order` follows the paper's two lines, not their code; each of their
+        workers has its own baselines.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class RoleAdvantage(StatefulPart):
         self.baselines: dict[tuple[str, ...], float] = {}
 
     def __call__(self, table: StepTable, iteration: Iteration) -> Float[Tensor, " rows"]:
-        """Advantages (rows,), 0 on rows of weight 0; the baselines move on."""
+        """Advantages (rows,), 0 on rows of weight 0. Also updates the baselines."""
         by = tuple(name for name in self.by if name != "game" or _games(table))
         counts, role = table.row_weight > 0, table.key(*by)
         returns = total_return(table, by=self.returns).double()
@@ -84,7 +85,7 @@ class RoleAdvantage(StatefulPart):
         return torch.where(counts, returns - baseline[one.codes], 0.0).float()
 
     def _moved(self, value: Tensor, last: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-        """The baseline before and after each return; sets stand together, each in time."""
+        """The baseline before and after each return. The returns of a set are next to each other, in time order."""
         which = torch.cat([last.new_zeros(1), last[:-1]]).cumsum(0)[: len(value)]
         if self.step == "batch":
             count = torch.bincount(which, minlength=len(start)).clamp_min(1)
@@ -111,14 +112,16 @@ class RoleAdvantage(StatefulPart):
 
 
 def _first_rows(one: Key, counts: Tensor) -> Tensor:
-    """A counting row of each set."""
+    """The first row that counts of each set."""
     rows = torch.full((one.size,), -1)
     rows[one.codes[counts]] = counts.nonzero()[:, 0]
     return rows[rows >= 0]
 
 
 def _in_order(table: StepTable, row: Tensor, role: Key) -> Tensor:
-    """By role, then by trajectory and agent as they are named, so that the order of rows does not matter."""
+    """The rows by role, then by the names of trajectory and agent, so that the order of rows in the table does not
+    matter.
+    """
     order = torch.arange(len(row))
     for name in ("agent", "trajectory"):
         labels = table.labels(name)
@@ -131,12 +134,14 @@ def _in_order(table: StepTable, row: Tensor, role: Key) -> Tensor:
 
 
 def _natural(label: Any) -> tuple[tuple[int, str], ...]:
-    """Trajectories are named group/sample: sample 9 of all groups, then 10, so that neighbors play different tasks."""
+    """The sort key of a trajectory's name, group/sample: by sample, then by group, so that neighbors play different
+    tasks.
+    """
     return tuple((len(piece) if piece.isdigit() else 0, piece) for piece in reversed(str(label).split("/")))
 
 
 def _names(table: StepTable, rows: Tensor, by: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """The labels of these rows' sets, the same in every iteration."""
+    """The labels of these rows' sets, which are the same in every iteration."""
     columns = []
     for name in by:
         numbers = table[name][rows].tolist()
@@ -150,14 +155,14 @@ def _names(table: StepTable, rows: Tensor, by: tuple[str, ...]) -> list[tuple[st
 
 
 def _games(table: StepTable) -> bool:
-    """Whether rows say which game they are of. Raises: InvalidData, if some do and some do not."""
+    """Whether rows have a game. Raises: InvalidData, if only some have one."""
     if "game" not in table:
         return False
     nameless = int(((table["game"] < 0) & (table.row_weight > 0)).sum())
     if nameless:
         raise InvalidData(
             where="advantage: rae, column `game`",
-            what=f"{nameless} of {len(table)} rows are of no game.",
+            what=f"{nameless} of {len(table)} rows have no game, but others have one.",
             remedy='Let the environment give `info={"game": …}` in every episode, or in none.',
         )
     return True

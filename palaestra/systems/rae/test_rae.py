@@ -1,7 +1,11 @@
-"""RAE, what holds for every input; numbers by hand are in golden.yaml. (1) Batch after batch equals one loop over
-episodes; (2) the order of rows does not matter, nor do rows of weight 0; (3) of a game without sum, seats' advantages
-sum to 0; (4) its b does not know the episode: the mean gradient on a bandit is the true one; (5) a stopped run goes on
-with the same baselines; (6) what it refuses.
+"""RAE, for every input; hand-derived numbers are in golden.yaml.
+
+1. Batch after batch equals one loop over episodes.
+2. The order of rows changes nothing, nor do rows of weight 0.
+3. In a zero-sum game the advantages of the two agents sum to 0.
+4. The baseline does not depend on the episode: the mean gradient on a bandit is the true one.
+5. A resumed run continues with the same baselines.
+6. Tables in which only some rows have a game, and bad options, are refused.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ few = settings(max_examples=8, deadline=None, derandomize=True)  # of each estim
 
 
 def games(rewards: list[Any], names: list[str] | None = None) -> StepTable:
-    """Seat 0 wins what seat 1 loses."""
+    """Agent 0 wins what agent 1 loses."""
     size = len(rewards)
     names = names or [f"{k}/0" for k in range(size)]
     return StepTable(
@@ -82,9 +86,9 @@ def test_rae_takes_neighbors_of_different_tasks() -> None:  # rule 2
 
 @pytest.mark.parametrize("order", ["update_first", "compare_first"])
 def test_rae_is_unbiased(order: Any) -> None:  # rule 4
-    """All four pairs of acts of two episodes of a bandit with two arms, P(1) = 0.3, which pays 1 and −0.5."""
+    """All four pairs of actions in two episodes of a bandit with two arms, P(1) = 0.3, with rewards 1 and −0.5."""
     p, pay = 0.3, {1: 1.0, 0: -0.5}
-    score = {1: 1 - p, 0: -p}  # of the logit of arm 1
+    score = {1: 1 - p, 0: -p}  # the derivative of log p by the logit of arm 1
     gradient = 0.0
     for acts in itertools.product((0, 1), repeat=2):
         rae = RoleAdvantage(alpha=0.8, order=order)
@@ -117,7 +121,7 @@ def test_a_stopped_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_rae_refuses() -> None:  # rule 6
-    with pytest.raises(InvalidData, match="rows are of no game"):
+    with pytest.raises(InvalidData, match="rows have no game"):
         RoleAdvantage()(games([1, 2]).replace(game=["a", "a", None, None]), at())
     for alpha in (-0.1, 1.0):
         with pytest.raises(RecipeError, match="alpha"):

@@ -1,4 +1,4 @@
-"""The learner: two critics, slow copies of them, a replay buffer, and an entropy weight that finds its own value."""
+"""The learner `sac`: two critics with target networks, a replay buffer, and an entropy weight that is learned."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ Share = Annotated[float, pydantic.Field(gt=0, le=1)]
 
 @register("learner", "sac", reads=("counts",), uses=("box",), source="arXiv 1801.01290, 1812.05905")
 class SoftActorCritic(Learner):
-    """Improve every trained policy, each a `sac_actor`, by critics that learn from all that was ever played.
+    """Train every policy, each a `sac_actor`, with critics that learn from all that was ever played.
 
         y        = r + gamma · (1 − d) · (min_h Q'_h(o', a') − alpha · log pi(a'|o')),  a' ~ pi(·|o')
         critics  : Σ_h mean (Q_h(o, a) − y)²        Q' ← (1 − tau) · Q' + tau · Q after each update
         actor    : mean (alpha · log pi(a|o) − min_h Q_h(o, a)),  a ~ pi(·|o)
         alpha    : −log alpha · (mean log pi(a|o) + target_entropy)
 
-    d is 1 only where the episode terminated; where it was cut off, o' is what would have been seen next. r is the
-    reward that the slot `reward` gives; acts that the slot `selection` drops are not kept. Log-densities are those of
-    actions in (−1, 1), whatever the bounds of the environment.
+    d is 1 only where the episode terminated; where it was truncated, o' is the observation that would have come next. r
+    is the reward that the slot `reward` gives; acts that the slot `selection` drops are not kept. Log-densities are
+    those of actions in (−1, 1), whatever the bounds of the environment.
 
     Args:
-        gamma: in (0, 1]. Higher: late rewards reach early acts, more slowly. Usual: 0.99.
-        tau: in (0, 1]. Higher: targets follow the critics sooner; 1 copies them. Usual: 0.005.
-        lr: of Adam, for actor, critics and alpha. Usual: 3e-4; 1e-3 for small tasks.
-        batch: transitions of one update; with fewer in the buffer none is made. Usual: 256.
-        capacity: transitions in the buffer; beyond it the oldest give way. Usual: 1000000.
-        updates: for each act of the iteration. Higher: more is drawn from each episode, slower. Usual: 1.
+        gamma: in (0, 1]. Higher: late rewards reach early acts, and learning is slower. Usual: 0.99.
+        tau: in (0, 1]. Higher: target networks follow the critics sooner; 1 copies them. Usual: 0.005.
+        lr: the learning rate of Adam, for actor, critics and alpha. Usual: 3e-4; 1e-3 for small tasks.
+        batch: transitions of one update; while the buffer has fewer, there is no update. Usual: 256.
+        capacity: transitions in the buffer; a further one replaces the oldest. Usual: 1000000.
+        updates: for each act of the iteration. Higher: more is learned from each episode, slower. Usual: 1.
         hidden: widths of the critics' layers. Usual: (256, 256).
         target_entropy: of actions in (−1, 1), in nats. Higher: more exploration. Usual: None, −1 for each number.
 
     Raises: RecipeError, for a buffer smaller than a batch, and for a policy of another kind. In a run: InvalidData, for
-        an episode that neither terminated nor was cut off, or was cut off without a next observation.
+        an episode that is neither terminated nor truncated, or is truncated without a next observation.
     Differs from the authors' code: updates come after the episodes of an iteration, as many as they have acts.
     """
 
@@ -67,7 +67,7 @@ class SoftActorCritic(Learner):
         if capacity < batch:
             raise RecipeError(
                 where="learner: sac",
-                what=f"the buffer holds {capacity} transitions, and {batch} are drawn at once.",
+                what=f"`capacity` is {capacity}, less than the {batch} transitions of one update (`batch`).",
                 remedy="Set `capacity` to at least `batch`; usual: 1000000.",
             )
         self.gamma, self.tau, self.lr, self.batch, self.capacity = gamma, tau, lr, batch, capacity
@@ -80,13 +80,13 @@ class SoftActorCritic(Learner):
             if not isinstance(policy, SacActor):
                 raise RecipeError(
                     where="learner: sac",
-                    what=f"policy `{name}` is a {type(policy).__name__}, and it trains the policy `sac_actor`.",
+                    what=f"policy `{name}` is a {type(policy).__name__}; this learner trains the policy `sac_actor`.",
                     remedy=f"Set `policies.{name}.policy: sac_actor`, or policies.{name}.trainable=false.",
                 )
             self.pupils[name] = Pupil(policy, self, seed=derive(setup.seed, "sac", name))
 
     def update(self, batch: Batch, iteration: Iteration) -> dict[str, float]:
-        """Keep the iteration's transitions, and learn from draws of all that are kept."""
+        """Add the iteration's transitions to the buffers, and learn from samples of them."""
         self.made, metrics = 0, {}
         counted = [row for row in iteration.rows if batch.table["counts"][row.start] > 0]
         rewards = {
@@ -108,7 +108,7 @@ class SoftActorCritic(Learner):
         return metrics
 
     def modules(self) -> Mapping[str, nn.Module]:
-        """Critics and their slow copies."""
+        """The critics and their target networks."""
         kinds = {f"{name}.critics": pupil.critics for name, pupil in self.pupils.items()}
         return kinds | {f"{name}.slow": pupil.slow for name, pupil in self.pupils.items()}
 
@@ -117,7 +117,7 @@ class SoftActorCritic(Learner):
         return {name: pupil.state_dict() for name, pupil in self.pupils.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state` was taken. Raises: CheckpointError, if it is of other policies or another capacity."""
+        """Restore what `state_dict` gave. Raises: CheckpointError, if it has other policies or another capacity."""
         if state.keys() != self.pupils.keys():
             raise CheckpointError(
                 where="learner: sac",
@@ -143,7 +143,7 @@ class Pupil:
         self.optimizers = {name: AdamW(some, lr=options.lr, clip=None) for name, some in moved.items()}
 
     def learn(self, *, seed: int) -> dict[str, float]:
-        """One update of critics, actor, alpha and slow copies. Returns losses and values."""
+        """One update of critics, actor, alpha and target networks. Returns losses and values."""
         device, actor, alpha = device_of(self.critics), self.policy.module, float(self.log_alpha.detach().exp())
         drawn = stacked(self.buffer.sample(self.options.batch, seed=seed), device)
         generator = torch.Generator().manual_seed(seed)
@@ -165,19 +165,19 @@ class Pupil:
         return {"q_loss": q_loss.item(), "q": q.detach().mean().item(), "entropy": entropy.item(), "alpha": alpha}
 
     def _descend(self, name: str, loss: Tensor) -> None:
-        """A step of one optimizer; what the loss reads beside its parameters gets no gradient."""
+        """A step of one optimizer; only its own parameters get a gradient."""
         optimizer = self.optimizers[name]
         optimizer.zero()
         loss.backward(inputs=optimizer.parameters)  # type: ignore[no-untyped-call]
         optimizer.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps beside the modules."""
+        """The state that a checkpoint keeps beside the modules."""
         states = {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()}
         return {**states, "log_alpha": self.log_alpha.detach(), "buffer": self.buffer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state` was taken."""
+        """Restore what `state_dict` gave."""
         for name, optimizer in self.optimizers.items():
             optimizer.load_state_dict(state[name])
         self.log_alpha.data.copy_(state["log_alpha"])
@@ -188,7 +188,10 @@ class TwinCritic(nn.Module):
     """Q_1 and Q_2 of vectors and actions in [−1, 1].
 
     Args:
-        size, numbers: of vectors and of actions. hidden: widths of the layers. seed: decides the initial weights.
+        size: of the vectors.
+        numbers: of the actions.
+        hidden: widths of the layers.
+        seed: of the initial weights.
     """
 
     def __init__(self, size: int, numbers: int, hidden: Sequence[int], *, seed: int) -> None:
@@ -199,13 +202,13 @@ class TwinCritic(nn.Module):
     def forward(
         self, vectors: Float[Tensor, "rows size"], actions: Float[Tensor, "rows numbers"]
     ) -> Float[Tensor, "twins rows"]:
-        """Both values of each row."""
+        """The two values of each row."""
         both = torch.cat([vectors, actions], 1)
         return torch.stack([twin(both)[:, 0] for twin in self.twins])
 
 
 class Drawn(NamedTuple):
-    """Transitions side by side: float32 (rows, …), `done` bool (rows,). `following` is not read where done."""
+    """A batch of transitions: float32 (rows, …), `done` bool (rows,). `following` has no meaning where `done` holds."""
 
     vectors: Tensor
     actions: Tensor
@@ -215,7 +218,7 @@ class Drawn(NamedTuple):
 
 
 def stacked(drawn: Sequence[Transition], device: torch.device) -> Drawn:
-    """Transitions as tensors on a device."""
+    """The transitions as tensors on a device."""
     columns = (
         np.stack([one.observation for one in drawn]),
         np.stack([one.utterance for one in drawn]),

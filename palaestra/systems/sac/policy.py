@@ -1,4 +1,4 @@
-"""The actor: a policy whose actions are vectors within the environment's bounds."""
+"""The policy `sac_actor`: its actions are vectors within the environment's bounds."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SacActor(Policy):
     `Observation.vector`; an act has no tokens.
 
     Args:
-        model: folder that `save` wrote; `hidden` is then read from it.
+        model: a folder that `save` wrote; `hidden` is then read from it.
         hidden: widths of the layers, with ReLU between them. Higher: more capacity, slower. Usual: (256, 256).
 
     Raises: ContractError, for bounds that are not finite; RecipeError, for an environment without vectors or with
@@ -67,60 +67,64 @@ class SacActor(Policy):
         self.module: SquashedGaussian = actor.to(setup.device)
 
     def session(self, *, context: Any, sampling: Sampling, key: Hashable) -> SacSession:
-        """One agent in one episode. Raises: RecipeError, for top-k or top-p, which a density does not have."""
+        """The session of one agent in one episode. Raises: RecipeError, for top-k or top-p, which a density does not
+        have.
+        """
         if sampling.top_k or sampling.top_p < 1:
             raise RecipeError(
                 where=f"policy {self.name}",
-                what=f"it draws from a density, found top_k={sampling.top_k}, top_p={sampling.top_p}.",
-                remedy="Leave `rollout.top_k` at 0 and `rollout.top_p` at 1; `rollout.temperature` is obeyed.",
+                what=f"top_k={sampling.top_k} and top_p={sampling.top_p} are set, but it samples from a density.",
+                remedy="Leave `rollout.top_k` at 0 and `rollout.top_p` at 1; `rollout.temperature` has an effect.",
             )
         return SacSession(self, sampling.temperature)
 
     def act(self, observation: Observation, *, temperature: float, seed: int) -> Action:
-        """Draw an action. Raises: EpisodeFailure, without a fitting vector, or if the action is not finite."""
+        """Sample an action. Raises: EpisodeFailure, without a vector of this size, or if the action is not finite."""
         refuse_instruction(observation, self.name)
         vector = observation.vector
         if vector is None or vector.size != self.size:
             found = "no vector" if vector is None else f"a vector of {vector.size} numbers"
-            self.fail(f"the observation has {found} instead of one of {self.size}.", "Let the environment give it.")
+            remedy = "Let the environment give `Observation.vector` in that size."
+            self.fail(f"the observation has {found} instead of one of {self.size}.", remedy)
         noise = temperature * np.random.default_rng(seed).standard_normal(len(self.middle), np.float32)
         with torch.inference_mode():
             inputs = (torch.from_numpy(np.float32(one)).reshape(1, -1) for one in (vector, noise))
             action = self.module(*(one.to(device_of(self.module)) for one in inputs))[0][0].cpu().numpy()
         if not np.isfinite(action).all():
-            self.fail("the action is not finite.", "Training has diverged, or the vector: lower the learning rate.")
+            remedy = "Check that the observation is finite; if it is, training has diverged: lower the learning rate."
+            self.fail("the action is not finite.", remedy)
         value = self.middle + self.half * action
         return Action(text=" ".join(f"{number:.2f}" for number in value), value=value)
 
     def fail(self, what: str, remedy: str) -> NoReturn:
-        """Raises: EpisodeFailure, always."""
+        """Raise an EpisodeFailure of this policy."""
         raise EpisodeFailure(boundary="engine", where=f"policy {self.name}", what=what, remedy=remedy)
 
     def unit(self, values: Float[Tensor, "rows numbers"]) -> Float[Tensor, "rows numbers"]:
-        """Actions of the environment as those of the module, each number in [−1, 1]."""
+        """Actions of the environment, scaled to the module's range [−1, 1]."""
         middle, half = (torch.from_numpy(one).to(values.device) for one in (self.middle, self.half))
         return ((values - middle) / half).clamp(-1, 1)
 
     def clone(self) -> SacActor:
-        """The same policy with weights of its own."""
+        """The same policy with its own weights."""
         other = copy.copy(self)
         other.module = copy.deepcopy(self.module)
         return other
 
     def weights_changed(self, version: int) -> None:
-        """Call after each update."""
+        """Set the version; the learner calls this after its updates."""
         self.version = version
 
     def collate(self, rows: Sequence[Row], *, temperature: float) -> Any:
-        """It has no log-probabilities of tokens. Raises: RecipeError, always."""
+        """Raise a RecipeError: acts of this policy have no tokens for a loss per token."""
         raise RecipeError(
             where=f"policies.{self.name}.policy: sac_actor",
-            what="a loss per token was to learn from its acts, which are vectors and have no tokens.",
+            what="a loss per token needs tokens, but its acts have no tokens: they are vectors.",
             remedy="Set `learner: sac`.",
         )
 
     def architecture(self) -> dict[str, Any]:
-        """What must agree before weights are exchanged."""
+        """What two policies must have in common to exchange weights."""
         return {"kind": "sac_actor", "size": self.size, "numbers": len(self.middle), "hidden": list(self.hidden)}
 
     def save(self, folder: str) -> None:
@@ -133,29 +137,29 @@ class SacActor(Policy):
 
 @dataclass(slots=True, eq=False)
 class SacSession(Session):
-    """One agent in one episode; nothing is remembered."""
+    """One agent in one episode; it keeps no state."""
 
     policy: SacActor
     temperature: float
 
     async def act(self, observation: Observation, *, seed: int) -> Response:
-        """Draw an action."""
+        """Sample an action."""
         action = self.policy.act(observation, temperature=self.temperature, seed=seed)
         return Response(action=action, version=self.policy.version)
 
     def record(self, observation: Observation, action: Action) -> Response:
-        """Take a given vector. Raises: EpisodeFailure, for anything else."""
+        """Return the given vector as a response. Raises: EpisodeFailure, for anything else."""
         if not isinstance(action.value, np.ndarray) or action.value.shape != self.policy.middle.shape:
             remedy = f"Record vectors of {len(self.policy.middle)} numbers as `Action.value`."
             self.policy.fail(f"the given action {action.value!r} is not one of its vectors.", remedy)
         return Response(action=action, version=self.policy.version)
 
     def fork(self, key: Hashable) -> SacSession:
-        """The same."""
+        """A copy."""
         return replace(self)
 
     def end(self, observation: Observation | None) -> None:
-        """Nothing is held."""
+        """There is nothing to free."""
 
 
 # ---- the module -------------------------------------------------------------------------------------------
@@ -163,7 +167,10 @@ class SquashedGaussian(nn.Module):
     """Actions in (−1, 1) and their log-densities.
 
     Args:
-        size, numbers: of vectors and of actions. hidden: widths of the layers. seed: decides the initial weights.
+        size: of the vectors.
+        numbers: of the actions.
+        hidden: widths of the layers.
+        seed: of the initial weights.
     """
 
     def __init__(self, size: int, numbers: int, hidden: Sequence[int], *, seed: int) -> None:
@@ -173,7 +180,7 @@ class SquashedGaussian(nn.Module):
     def forward(
         self, vectors: Float[Tensor, "rows size"], noise: Float[Tensor, "rows numbers"]
     ) -> tuple[Float[Tensor, "rows numbers"], Float[Tensor, " rows"]]:
-        """tanh(u) and log pi of it, with u = mu + std · noise."""
+        """tanh(u) and its log pi, with u = mu + std · noise."""
         mean, log_std = self.layers(vectors).chunk(2, -1)
         log_std = log_std.clamp(*LOG_STD)
         before = mean + log_std.exp() * noise
@@ -185,8 +192,8 @@ def squashed_logprob(
 ) -> Float[Tensor, " rows"]:
     """log pi(tanh(u)) = log N(u; mean, std) − Σ log(1 − tanh(u)²).
 
-    log(1 − tanh(u)²) = 2 · (log 2 − u − softplus(−2u)): the right side is finite for every u, where the left one is
-    log 0 from about |u| = 9 on.
+    log(1 − tanh(u)²) = 2 · (log 2 − u − softplus(−2u)): the right side is finite for every u; the left side is log 0
+    from about |u| = 9 on.
     """
     normal = -0.5 * ((before - mean) * (-log_std).exp()).square() - log_std - 0.5 * math.log(2 * math.pi)
     correction = 2 * (math.log(2) - before - nn.functional.softplus(-2 * before))
@@ -194,7 +201,7 @@ def squashed_logprob(
 
 
 def layers(widths: Sequence[int], *, seed: int) -> nn.Sequential:
-    """Linear layers with ReLU between them; weights uniform in ±1/√(inputs) by `seed` alone."""
+    """Linear layers with ReLU between them; weights are uniform in ±1/√(inputs) and depend on `seed` alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         pieces = [piece for a, b in pairwise(widths) for piece in (nn.Linear(a, b), nn.ReLU())]
@@ -204,7 +211,11 @@ def layers(widths: Sequence[int], *, seed: int) -> nn.Sequential:
 def _stored(folder: Path, here: Mapping[str, Any]) -> dict[str, Any]:
     """The architecture of a saved actor. Raises: CheckpointError, if there is none, or one of other sizes."""
     if not (folder / ARCHITECTURE).exists():
-        raise CheckpointError(where=str(folder), what=f"it holds no policy `sac_actor` (no file {ARCHITECTURE}).")
+        raise CheckpointError(
+            where=str(folder),
+            what=f"it holds no policy `sac_actor` (no file {ARCHITECTURE}).",
+            remedy="Set `model` to a folder that a policy `sac_actor` was saved in, or leave it out.",
+        )
     there: dict[str, Any] = json.loads((folder / ARCHITECTURE).read_text())
     for key, what in (("size", "reads vectors"), ("numbers", "gives actions")):
         if there[key] != here[key]:

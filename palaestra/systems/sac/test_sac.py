@@ -1,8 +1,15 @@
-"""SAC: (1) the formulas give the numbers of golden.yaml; (2) the log-density is that of a density, of PyTorch's and of
-Stable-Baselines3's, and finite everywhere; (3) actions lie within the bounds and depend on seed, vector and weights
-alone, under both runners; (4) a truncated episode is bootstrapped, a terminated one is not; (5) an update moves what it
-ought to, each part by its own loss; (6) rewards and selections of the recipe count; (7) a resumed run is the same byte
-for byte; (8) what cannot be is refused by one line; (9) a saved actor acts as before; (10) it learns.
+"""SAC:
+
+1. The formulas give the numbers of golden.yaml.
+2. The log-density is a density, equals PyTorch's and Stable-Baselines3's, and is finite everywhere.
+3. Actions lie within the bounds and depend on seed, vector and weights alone, under both runners.
+4. A truncated episode is bootstrapped, a terminated one is not.
+5. An update changes actor, critics, target networks and alpha, each by its own loss.
+6. Rewards and selections of the recipe count.
+7. A resumed run is the same byte for byte.
+8. Impossible options, environments and policies are refused with one error.
+9. A saved actor acts as before.
+10. It learns.
 """
 
 from __future__ import annotations
@@ -52,7 +59,7 @@ SMALL: dict[str, Any] = {
 
 @register("environment", "half_right_test")
 class HalfRight:
-    """One act, which earns −(a − (0.5, −1))², or 0 if it goes on for ever."""
+    """One act with the reward −(a − (0.5, −1))²."""
 
     agents = ("player",)
     abilities = ("tasks", "vector", "box")
@@ -79,7 +86,7 @@ class HalfRight:
 
 @register("reward", "ten_times_test")
 def ten_times(table: Any) -> torch.Tensor:
-    """Ten times the environment's."""
+    """Ten times the environment's reward."""
     return 10 * table["reward"]
 
 
@@ -119,7 +126,7 @@ def episode(length: int = 2, *, name: str = "e", **end: Any) -> Trajectory:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., Path]:
-    """Runs a small recipe with overrides and gives its folder."""
+    """Runs a small recipe with overrides and returns its folder."""
 
     def small(name: str, *overrides: str, layers: Mapping[str, Any] | None = None, **options: Any) -> Path:
         recipe = load(["sac/recipe.yaml", SMALL, *([layers] if layers else [])], [f"run={tmp_path / name}", *overrides])
@@ -326,7 +333,7 @@ def test_8_refused_by_the_policy(tmp_path: Path) -> None:
 
 
 def test_8_refused_by_the_learner() -> None:
-    with pytest.raises(RecipeError, match="4 transitions, and 8 are drawn"):
+    with pytest.raises(RecipeError, match="`capacity` is 4, less than the 8 transitions"):
         SoftActorCritic(batch=8, capacity=4)
     network = NetworkPolicy("main", RunSetup(vector_size=2, action_count=2))
     with pytest.raises(RecipeError, match="`main` is a NetworkPolicy"):

@@ -1,9 +1,9 @@
 """SALT (arXiv 2510.20022) refines group methods that give all steps of a trajectory one advantage. It joins the
 trajectories of a group to a graph. A step that occurs in several of them, with the same state, action and next state,
-gets the mean of their advantages; any other step keeps its own. A step that all trajectories share says nothing about
-their results and becomes neutral. No critic and no further episodes are needed. Here the option `history` also
-requires equal earlier steps, and `base: row` admits advantages that differ inside a trajectory. This file is the
-filter; it follows an estimator, in `method.yaml` `grpo` from `palaestra/parts/estimators.py`.
+gets the mean of their advantages; any other step keeps its own. A step that all trajectories share does not explain
+their different results and gets an advantage of 0. No critic and no further episodes are needed. Here the option
+`history` also requires equal earlier steps, and `base: row` admits advantages that differ inside a trajectory. This
+file is the filter; it follows an estimator, in `method.yaml` `grpo` from `palaestra/parts/estimators.py`.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ def salt(
 
         A'(s, a, s') = mean of A over the rows of the group with this state, action and next state
 
-    A step that all trajectories share says nothing about their results and becomes neutral; a step of one
-    trajectory keeps what it had. The sum over all rows stays the same.
+    A step that all trajectories share gets the mean over the group, which is 0 after GRPO; a step of one trajectory
+    keeps its advantage. The sum over all rows does not change.
 
     Args:
-        table: columns group, trajectory, turn, state_key, action_key, next_key, each (rows,). A terminated row
-            without next state leads to the end, which is one state; other missing keys are unlike any other.
-        advantage: (rows,), or (tokens,) with one number a trajectory.
+        table: columns group, trajectory, turn, state_key, action_key, next_key, each (rows,). All terminated rows
+            without a next state lead to one end state; any other missing key is equal to no other key.
+        advantage: (rows,), or (tokens,) with one number per trajectory.
         history: ≥ 0, how many steps before must be equal too. Higher: fewer merges. Usual: 0.
-        base: "trajectory" refuses an advantage that differs inside a trajectory, as the method is defined; "row"
-            merges any advantage of rows, such as GiGPO's.
-        by: columns that peers agree in; rows of different sets are never merged.
+        base: "trajectory" refuses an advantage that differs inside a trajectory, as the method is defined; "row" merges
+            any advantage of rows, such as GiGPO's.
+        by: columns whose equal values mark peers; rows of different sets are never merged.
 
     Returns: float32 (rows,); 0 on padding.
-    Raises: MissingColumn, without keys; InvalidData, for a base that is not one number a trajectory.
+    Raises: MissingColumn, without keys; InvalidData, for an advantage that is not one number per trajectory.
     """
     value = _one_number(table, advantage, base)
     edge = _edges(table, by)
@@ -72,7 +72,7 @@ def salt(
 
 
 def _one_number(table: StepTable, advantage: Tensor, base: str) -> Tensor:
-    """The base advantage per row."""
+    """The given advantage per row; refuses one that differs inside a trajectory."""
     whole, value = table.key("trajectory"), advantage
     if len(advantage) != len(table):
         first = table["token_count"].cumsum(0) - table["token_count"]
@@ -84,7 +84,7 @@ def _one_number(table: StepTable, advantage: Tensor, base: str) -> Tensor:
         raise InvalidData(
             where="advantage: salt",
             what="the advantage before it differs inside a trajectory.",
-            remedy="Put an estimator of whole trajectories before it: grpo, rloo or dr_grpo; or set `base: row`.",
+            remedy="Put grpo, rloo or dr_grpo before it, which give one number per trajectory; or set `base: row`.",
         )
     return value
 
@@ -95,7 +95,7 @@ def _edges(table: StepTable, by: Columns) -> Key:
         if name not in table:
             raise MissingColumn(
                 where="advantage: salt",
-                what=f"the table has no column `{name}`, so no two steps can be told to be the same.",
+                what=f"the table has no column `{name}`, so equal steps cannot be found.",
                 remedy="Let the environment fill `Observation.state_key`; actions need a `value`.",
             )
     reached = table["next_key"]
@@ -104,7 +104,11 @@ def _edges(table: StepTable, by: Columns) -> Key:
         reached = torch.where((reached < 0) & table["terminated"], end, reached)
     missing = reached < 0
     if bool(missing.all()):
-        raise MissingColumn(where="column `next_key`", what="no row has a value in it.")
+        raise MissingColumn(
+            where="advantage: salt, column `next_key`",
+            what="no row has a value in it.",
+            remedy="Let the environment fill `Observation.state_key`.",
+        )
     alone = int(reached.max()) + torch.cumsum(missing, 0)
     following = Key(*compact(torch.where(missing, alone, reached)), ("next_key",))
     return table.key(*by, "state_key", "action_key") & following

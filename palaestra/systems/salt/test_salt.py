@@ -1,5 +1,9 @@
-"""SALT: (1) it moves credit inside a group and makes none, among steps with the same state, act and next state, after
-the same history; (2) where no step is shared nothing changes; (3) what is refused, and what it says.
+"""SALT:
+
+1. It moves credit inside a group and creates none, among steps with the same state, action and next state, after the
+   same history.
+2. Where no step is shared nothing changes.
+3. Missing keys and an advantage that differs inside a trajectory are refused.
 """
 
 from __future__ import annotations
@@ -50,7 +54,7 @@ def test_salt_with_history() -> None:  # rule 1
     merging = table(state_key=["s", "t", "r", "t"], next_key=["t", "end", "t", "end"])
     ones = torch.tensor([1.0, 1.0, -1.0, -1.0])
     assert salt(merging, ones).tolist() == [1.0, 0.0, -1.0, 0.0]
-    assert salt(merging, ones, history=1).tolist() == [1.0, 1.0, -1.0, -1.0], "they came to t by other steps"
+    assert salt(merging, ones, history=1).tolist() == [1.0, 1.0, -1.0, -1.0], "the steps before t differ"
 
 
 def test_salt_knows_one_end() -> None:  # rule 1
@@ -72,6 +76,6 @@ def test_salt_bad_base() -> None:  # rule 3
     to_go = reward_to_go(table(), gamma=0.5)
     with pytest.raises(InvalidData, match="differs inside a trajectory") as caught:
         salt(table(), to_go)
-    assert "grpo, rloo or dr_grpo" in str(caught.value)
+    assert "Put grpo, rloo or dr_grpo before it" in str(caught.value)
     with pytest.raises(InvalidData, match="differs inside a trajectory"):
         salt(table(token_count=[2, 1, 1, 1]), torch.tensor([1.0, 2.0, 1.0, 0.0, 0.0]), base="row")

@@ -1,6 +1,6 @@
 """AgentGym-RL (arXiv 2509.08755) trains agents in long tasks without supervised tuning first. Long episodes from the
-start make learning slow or unstable, and short ones cannot solve long tasks. ScalingInter-RL raises the limit of
-turns in stages: the policy first learns to use what it can do and then explores longer. Here a cut at this limit is a
+start make learning slow or unstable, and short ones cannot solve long tasks. ScalingInter-RL raises the limit of turns
+in stages: the policy first learns to use what it can do and then explores longer. Here a cut at this limit is a
 truncation, so a critic's value of the next observation counts, and an episode that was not judged in time has no
 outcome. The default limits are those of BabyAI. The paper's environment servers are not here; adapters to some of its
 environments are in `palaestra/envs/adapters`. This file is the sampler `growing_horizon`.
@@ -26,24 +26,26 @@ def growing_horizon(
     rounds: tuple[int, ...] = (6, 13, 20),
     every: PositiveInt = 100,
 ) -> list[Play]:
-    """The tasks of `uniform`, played for at most h turns, where h grows every so many iterations.
+    """Play the tasks of `uniform` for at most h turns, where h grows every so many iterations.
 
         stage = min(iteration // every, k − 1)        h = rounds[stage]        of k rounds
 
-    A cut at h is a truncation: the value of what would have come next counts. It is told by the stop reason
-    `max_turns`, and an episode that the environment had no time to judge has no outcome; put the reward `cut_outcome`
-    before parts that read outcomes. The limit of `rollout.max_turns` remains that of evaluations, and the
-    environment's own limit, if it is lower, cuts first.
+    A cut at h is a truncation: the value of the next observation counts. Its stop reason is `max_turns`. An episode
+    that the environment had no time to judge has no outcome; put the reward `cut_outcome` before parts that read
+    outcomes. `rollout.max_turns` stays the limit of evaluations, and the environment's own limit cuts first where it is
+    lower.
 
     Args:
-        source: the environment; iteration, count, seed: of the run.
-        rounds: turns of each stage, each ≥ 1, never falling. Higher first: more exploration from the start, and fewer
-            episodes for the same number of environment steps. Usual: about 1/3, 2/3 and all of what long tasks take.
-            One number, or equal ones, is a fixed limit; with `rollout.max_turns` in it the sampler is `uniform`.
+        source: the environment.
+        iteration, count, seed: of the run.
+        rounds: turns of each stage, each ≥ 1, not decreasing. A higher first number: more exploration from the start,
+            and fewer episodes for the same number of environment steps. Usual: about 1/3, 2/3 and all of the turns that
+            long tasks take. One number, or equal ones, is a fixed limit; with `rollout.max_turns` in it the sampler is
+            `uniform`.
         every: > 0, iterations of a stage. Usual: 100 of 300.
 
-    Returns: `count` assignments; `horizon` in the info of their trajectories says h.
-    Raises: RecipeError, if `rounds` is empty, falls somewhere or holds a number below 1.
+    Returns: `count` plays; `horizon` in the info of their trajectories is h.
+    Raises: RecipeError, if `rounds` is empty, decreases or has a number below 1.
     """
     turns = horizon(iteration, rounds, every)
     tasks = source.tasks("train", count, derive(seed, "tasks", iteration))
@@ -51,7 +53,7 @@ def growing_horizon(
 
 
 def horizon(iteration: int, rounds: tuple[int, ...], every: int) -> int:
-    """Most turns of an episode in this iteration.
+    """The limit of turns in this iteration.
 
     Raises: RecipeError, as `growing_horizon`.
     """
@@ -59,11 +61,11 @@ def horizon(iteration: int, rounds: tuple[int, ...], every: int) -> int:
     if not rounds:
         fault = "`rounds` is empty"
     elif min(rounds) < 1:
-        fault = f"`rounds` holds {min(rounds)}, and an episode has at least 1 turn"
+        fault = f"`rounds` has {min(rounds)}, but an episode has at least 1 turn"
     elif list(rounds) != sorted(rounds):
-        fault = f"`rounds` {list(rounds)} falls somewhere"
+        fault = f"`rounds` {list(rounds)} decreases, but stages must not become shorter"
     elif every < 1:
-        fault = f"a stage of {every} iterations never ends and never begins"
+        fault = f"`every` is {every}, but a stage has at least 1 iteration"
     if fault:
         raise RecipeError(where=WHERE, what=f"{fault}.", remedy="Give growing limits such as [6, 13, 20], every 100.")
     return rounds[min(iteration // every, len(rounds) - 1)]

@@ -1,8 +1,8 @@
-"""What must hold of `growing_horizon`.
+"""The sampler `growing_horizon`:
 
-1. It sets the turn limit of each iteration; one limit is a fixed one.
-2. A cut by the horizon is a truncation: the value of the next observation is read there, and is bootstrapped.
-3. What cannot work is refused: no rounds, rounds that fall, a round or a period below 1.
+1. It sets the turn limit of each iteration; a single number in `rounds` is a fixed limit.
+2. A cut by the horizon is a truncation: the value of the next observation is computed and bootstrapped.
+3. No rounds, rounds that decrease, and a round or a period below 1 are refused.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def test_the_horizon_grows():  # rule 1
 
 @pytest.mark.parametrize(
     ("rounds", "every", "fault"),
-    [((), 1, "`rounds` is empty"), ((6, 5), 1, r"\[6, 5\] falls"), ((0, 5), 1, "holds 0"), ((5,), -1, "-1")],
+    [((), 1, "`rounds` is empty"), ((6, 5), 1, r"\[6, 5\] decreases"), ((0, 5), 1, "has 0"), ((5,), -1, "-1")],
 )
 def test_bad_horizons_are_refused(rounds, every, fault):  # rule 3
     with pytest.raises(RecipeError, match=fault):
@@ -65,7 +65,7 @@ def test_a_cut_is_a_truncation(tmp_path, monkeypatch):  # rule 2
         table, ends = batch.table, batch.table["truncated"]
         value = table["bootstrap_value"][ends]
         assert bool(torch.isfinite(value).all()) and bool((value != 0).any())
-        # V of what would have come next counts, where an episode was cut.
+        # Where an episode was cut, the value of the next observation counts.
         target = batch.table["value_target"]
         assert torch.allclose(target[ends], (table["reward"][ends] + value).to(target), atol=1e-5)
     assert MetricsLog(tmp_path).metrics.read()[0]["info/horizon/mean"] == 2.0

@@ -1,7 +1,5 @@
-"""Inquiry: one agent is given an answer and asks a question that it answers; another looks for the answer.
-
-Knows facts between named entities, searches, questions along facts, and when a question is one. Knows nothing of who
-acts, nor of what questions are worth.
+"""The environment `inquiry`: a proposer gets an answer and asks a question for it, and a solver searches for the
+answer.
 """
 
 from __future__ import annotations
@@ -29,22 +27,22 @@ Fault = Literal["", "unasked", "unknown words", "leak", "too long", "few searche
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """How far one episode is. Frozen: a snapshot is the state itself."""
+    """The state of an episode. It is frozen, so a snapshot is the state itself."""
 
     graph: Graph
     seed: int
     answer: str
-    question: tuple[str, ...] = ()  # where it begins, and the relations that lead on; empty: not asked yet
-    documents: tuple[Fact, ...] = ()  # what the proposer has read
+    question: tuple[str, ...] = ()  # the entity where it begins, and the relations to follow; empty: not asked yet
+    documents: tuple[Fact, ...] = ()  # the facts that the proposer has read
     searches: frozenset[str] = frozenset()
     turn: int = 0  # of the present part: the proposer's, or one attempt
-    found: tuple[Fact, ...] = ()  # by the present attempt
+    found: tuple[Fact, ...] = ()  # the facts that the present attempt has read
     attempt: int = 0
     solved: int = 0
     proposed: bool = True
 
     def forward(self, question: Sequence[str], facts: Sequence[Fact] | None = None) -> str | None:
-        """Where a question leads, by these facts alone or by all; None: nowhere."""
+        """The entity to which a question leads, by these facts alone or by all of them; None, if it leads nowhere."""
         graph, (place, *relations) = self.graph, question
         known = set(graph.facts if facts is None else facts)
         entity = graph.names.index(place) if place in graph.names else -1
@@ -59,32 +57,33 @@ class State:
 @register("environment", "inquiry")
 class Inquiry:
     """The proposer reads `hide elm`, searches, and asks `ask anna home`; the solver reads `find anna home`, searches
-    too, and answers `answer elm`; as often as `attempts` says, each time as if for the first time.
+    too, and answers `answer elm`. The solver makes `attempts` attempts at a question, which share no memory.
 
-    A question is where to begin and which relations to follow. `search elm` shows facts that tell of elm, `search anna
-    home` those of anna's home. A question counts if its words are known, the answer is not among them, it is not too
-    long, enough was searched, and, with `check`, the reader of this world gets to the answer by what the proposer has
-    read and some other facts: no more than that is asked of it, and the solver is not asked. Held-out tasks, and all
-    tasks where `questions` is "fixed", have their question from the start.
+    A question names an entity to begin with and the relations to follow. `search elm` shows facts about elm, `search
+    anna home` those about anna's home. A question counts if its words are known, the answer is not among them, it is
+    not too long, and the proposer has searched enough. With `check`, the facts that the proposer has read and some
+    others must also lead from the question to the answer; the solver plays no role in this check. Held-out tasks, and
+    all tasks where `questions` is "fixed", have their question from the start.
 
     Args:
         entities, relations: of the graphs, as in `searchqa`. Higher: more to search.
-        graphs: so many fixed graphs, which held-out questions are about too.
-        questions: "proposed", or "fixed": along the graph, with as many hops as `hops` says.
-        hops: fewest and most of fixed questions.
+        graphs: the number of fixed graphs; held-out questions are about the same graphs.
+        questions: "proposed" by the proposer, or "fixed": along the graph, with a number of hops from `hops`.
+        hops: fewest and most hops of fixed questions.
         longest: most hops of a proposed question. Higher: harder questions are possible. Usual: 3 to 5.
         least_searches: different searches before a question counts. 0: none. Usual: 1.
         check: refuse questions that do not lead to the answer.
-        noise_facts: read by the check beside the proposer's own. Usual: 4.
+        noise_facts: facts that the check uses beside those that the proposer has read. Usual: 4.
         expert_hops: most hops of the expert's questions.
-        shown: facts that a search shows at most. Lower: shorter prompts, more searches.
+        shown: most facts that a search shows. Lower: shorter prompts, more searches.
         attempts: of the solver on a proposed question. Higher: its success is measured better. Usual: 4 or 5.
         max_turns: acts of the proposer, and of the solver in one attempt.
 
-    Reward: 1 for the solver's right answer, the one that the proposer was given. The proposer gets none, the part
-    `question_difficulty` pays it. The proposer's last step tells `valid`, `hops` and `solved` (share of the attempts),
-    the episode `fault`, `asked`, `valid_questions`, `asked_hops`, `answered` (an attempt is over with this act), and
-    `success` of the first attempt. With `question` and `answer` in its parameters a task asks what was asked before.
+    Reward: 1 for the solver's right answer, which is the one that the proposer was given. The proposer gets 0 here; the
+    part `question_difficulty` pays it. The `info` of the proposer's last step has `valid`, `hops` and `solved` (share
+    of the attempts). The episode's `info` has `fault`, `asked`, `valid_questions`, `asked_hops`, `answered` (an attempt
+    ends with this act), and `success` of the first attempt. A task with `question` and `answer` in its parameters
+    repeats a question that was asked before.
 
     Raises: RecipeError, for numbers of hops in the wrong order.
     """
@@ -215,7 +214,7 @@ class Inquiry:
         return StepResult(observations={}, rewards={name: reward}, terminated=over, info=dict(info))
 
     def _fault(self, state: State, question: Sequence[str]) -> Fault:
-        """Why a proposed question does not count; nothing if it does."""
+        """Why a proposed question does not count; "" if it does."""
         graph = state.graph
         if len(question) < 2 or question[0] not in graph.names or set(question[1:]) - set(graph.words):
             return "unknown words"
@@ -238,7 +237,9 @@ class Inquiry:
         return state.forward(question, (*state.documents, *noise)) == state.answer
 
     def _about(self, state: State, words: Sequence[str], *, incoming: bool) -> list[Fact]:
-        """Facts that a search shows, of these relations if it names any; those leading to the entity first, or last."""
+        """The facts that a search shows, of the relations that it names, if any; facts that lead to the entity come
+        first or last.
+        """
         graph = state.graph
         wanted = {graph.words.index(word) for word in words if word in graph.words}
         named = {graph.names.index(word) for word in words if word in graph.names}
@@ -304,7 +305,7 @@ class Inquiry:
 
 
 def _walk(graph: Graph, hops: int, draw: random.Random) -> list[Fact]:
-    """Facts one after the other, as many as asked for if there is such a way, that visit no entity twice."""
+    """Facts that follow each other and visit no entity twice: `hops` of them, or the longest such way found."""
     best: list[Fact] = []
     for _ in range(50):
         entity = draw.choice(sorted({fact[0] for fact in graph.facts}))

@@ -1,7 +1,4 @@
-"""Proposer and solver: one asks a question to a given answer, the other tries to answer it several times.
-
-Knows episodes and two roles. Knows nothing of questions, nor of when they are any good: the environment says so.
-"""
+"""The program `proposer_solver`: one agent asks a question to a given answer, and the other tries to answer it."""
 
 from __future__ import annotations
 
@@ -18,7 +15,9 @@ PROPOSER, SOLVER = "proposer", "solver"
 
 
 async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
-    """The expert proposes and solves; of several attempts at one question the first is enough."""
+    """Demonstrate the program: the expert proposes and solves; of several attempts at one question only the first is
+    recorded.
+    """
     result = await episode.reset()
     while result.observations and not result.info.get("answered"):
         ((name, seen),) = result.observations.items()
@@ -30,14 +29,14 @@ async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
 @acted_by(PROPOSER, SOLVER)
 @demonstrated_by(demonstrate)
 async def proposer_solver(episode: Episode) -> None:
-    """The proposer acts until its question stands; then the solver answers it, each time in a fresh conversation.
+    """The proposer acts until its question is asked; then the solver answers it, each time in a fresh conversation.
 
-    For environments whose agents are called so and whose `info` says `answered` when an attempt is over: after it comes
-    another one, or the end. Where a task has its question from the start, the solver alone acts.
+    For environments with agents of these names, whose `info` has `answered` when an attempt is over; then comes another
+    attempt or the end. Where a task has its question from the start, the solver alone acts.
 
-    Rows tell `stratum`: "proposer", or group and question of the solver's attempts, which are compared with each other:
-    `dr_mas: {by: [stratum], returns: [trajectory, agent, invocation]}` is REINFORCE with the batch's mean for the
-    proposer and a group of attempts for the solver.
+    Rows carry `stratum`: "proposer", or group and question of the solver's attempts, which are compared with each
+    other. `dr_mas: {by: [stratum], returns: [trajectory, agent, invocation]}` is then REINFORCE with the batch's mean
+    for the proposer, and a group of attempts for the solver.
     """
     result, proposer = await episode.reset(), None
     while PROPOSER in result.observations:

@@ -1,7 +1,4 @@
-"""Question pool: where a proposed question does not count, solvers get one that was asked before.
-
-Knows plays, and which question an episode has asked, as its `info` tells. Knows no policy and no environment.
-"""
+"""The strategy `question_pool`: where a proposed question does not count, solvers get one that was asked before."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from palaestra.rollout.strategies import RolloutContext
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A question that counts: the task that it was asked in, its words and its answer."""
+    """A question that counts: the task in which it was asked, its words and its answer."""
 
     env: str
     seed: int
@@ -36,29 +33,30 @@ class Asked:
 
 @register("strategy", "question_pool", source="arXiv 2510.18821")
 class QuestionPool:
-    """Invalid slots are filled again from earlier valid questions, so that the solver's share of a batch stays.
+    """Replace questions that do not count by earlier valid ones, so that the solver's share of a batch stays the same.
 
-    For each episode whose question does not count, `attempts` more are played on a question of the pool, drawn without
-    replacement as long as there are enough; they are a group of their own, in which only the solver acts. Every `every`
-    iterations all but a share `keep` of the pool is forgotten, the oldest first: questions that were hard become easy.
+    For each episode whose question does not count, `attempts` further plays are made on a question of the pool.
+    Questions are sampled without replacement as long as there are enough. The further plays are a group of their own,
+    in which only the solver acts. Every `every` iterations all but a share `keep` of the pool is dropped, the oldest
+    first, because questions that were hard become easy.
 
     Args:
-        attempts: of the solver on a question that comes again. Usual: as many as the environment has.
-        every: iterations until the pool is emptied. Higher: more questions to choose from, older ones. Usual: 10.
-        keep: share that stays then. Usual: 0.
+        attempts: of the solver on a question from the pool. Usual: as many as the environment has.
+        every: iterations between two drops. Higher: more questions to choose from, older ones. Usual: 10.
+        keep: the share that a drop leaves. Usual: 0.
 
-    An environment must tell `valid_questions`, `asked` and `answer` in its `info`, and take `question` and `answer` as
-    parameters of a task. Metrics: pool/size, pool/reused (questions of this iteration that came from it).
+    The environment must give `valid_questions`, `asked` and `answer` in its `info`, and accept `question` and `answer`
+    as parameters of a task. Metrics: pool/size, pool/reused (questions of this iteration that came from the pool).
     """
 
-    called_per = "iteration"  # questions of an iteration fill the pool before its next one draws from it
+    called_per = "iteration"  # the questions of an iteration fill the pool before the next iteration samples from it
 
     def __init__(self, *, attempts: PositiveInt = 4, every: PositiveInt = 10, keep: Fraction = 0.0) -> None:
         self._attempts, self._every, self._keep = attempts, every, keep
         self.pool: list[Asked] = []
 
     async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
-        """Play, fill up, remember what counted."""
+        """Play, replace questions that do not count, and add those that count to the pool."""
         if rollout.step and rollout.step % self._every == 0:
             kept = round(self._keep * len(self.pool))
             self.pool = self.pool[len(self.pool) - kept :]
@@ -98,7 +96,7 @@ class QuestionPool:
         return {"pool": [[one.env, one.seed, one.params, list(one.words), one.answer] for one in self.pool]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with it."""
+        """Restore the pool."""
         self.pool = [
             Asked(env=env, seed=seed, params=dict(params), words=tuple(words), answer=answer)
             for env, seed, params, words, answer in state["pool"]
@@ -106,14 +104,14 @@ class QuestionPool:
 
 
 def _pairs(plays: Sequence[Play], played: Sequence[Trajectory]) -> list[tuple[Play, Trajectory]]:
-    """Plays with what became of them: a strategy inside may drop some, or play others beside them."""
+    """Each play with its trajectory; an inner strategy may drop plays or play others."""
     found = {(one.group, one.sample): one for one in played}
     places = [(play, (play.group, play.sample)) for play in plays]
     return [(play, found[place]) for play, place in places if place in found]
 
 
 def _asked(one: Trajectory) -> Asked | None:
-    """The question that an episode has asked, if it counts."""
+    """The question that an episode asked; None, if it does not count."""
     if one.stop is StopReason.ERROR or not one.info.get("valid_questions"):
         return None
     task, words = one.task, tuple(str(one.info["asked"]).split())

@@ -1,12 +1,12 @@
-"""A proposer, a solver, what questions are worth and where old ones go. Each rule is pinned by a test that names it.
+"""The program, the reward and the question pool of Search Self-Play:
 
-1. The proposer acts until its question stands; then each attempt has a conversation of its own, called by the proposer.
+1. The proposer acts until its question is asked; then each attempt has its own conversation, called by the proposer.
 2. Questions that leak the answer, have unknown words, are too long, come too early or lead elsewhere are refused;
-   without the check the last one counts. Without documents nothing is answerable.
-3. Solvers are paid for the given answer, proposers for difficulty, by numbers.
+   without the check the last kind counts. Without documents no question is answerable.
+3. The rewards have hand-derived numbers: solvers are paid for the given answer, proposers for difficulty.
 4. Held-out and fixed tasks begin with the solver; a question that was asked before can be a task.
-5. The stratum makes the proposer's peers the batch and those of an attempt the other attempts.
-6. Invalid slots are filled again from the pool, which is emptied in time and survives a checkpoint.
+5. The stratum makes the batch the proposer's peers, and the other attempts the peers of an attempt.
+6. Questions that do not count are replaced from the pool, which drops questions in time and is saved in checkpoints.
 7. The expert's questions count and are answered; bad options are refused.
 """
 
@@ -39,7 +39,7 @@ Say = Callable[[int, Any], str]
 
 
 def acting(env: Inquiry, task: Task, *acts: str) -> list[Any]:
-    """What the setup answers to these acts, whoever's turn it is."""
+    """The results of the environment after these acts, each by the agent that is asked."""
     results = [env.reset(task)]
     for act in acts:
         ((name, _),) = results[-1].observations.items()
@@ -56,7 +56,7 @@ def given(env: Inquiry, task: Task) -> str:
 
 
 def expert_question(env: Inquiry, task: Task) -> tuple[list[str], str]:
-    """The expert's acts up to its question, and what it asks."""
+    """The expert's acts up to its question, and the question."""
     result, acts = env.reset(task), list[str]()
     while "proposer" in result.observations:
         acts.append(env.expert("proposer").text or "")
@@ -97,7 +97,7 @@ def test_attempts_are_conversations() -> None:  # rule 1
         ("solver", number) for number in (1, 1, 2, 2, 3, 3)
     ]
     assert {step.parent for step in found.steps[asked:]} == {asked - 1}
-    assert found.steps[asked].observation.text == found.steps[asked + 2].observation.text, "nothing is remembered"
+    assert found.steps[asked].observation.text == found.steps[asked + 2].observation.text, "attempts share no memory"
     assert [step.reward for step in found.steps[asked:]] == [0, 1, 0, 1, 0, 1]
     assert found.steps[asked - 1].info["solved"] == 1.0 and found.outcome == 1.0
 
@@ -150,8 +150,8 @@ def test_by_numbers(golden: Golden) -> None:  # rule 3
         assert question_difficulty(case.table, **case.options).tolist() == pytest.approx(case.expected)
     table = golden.search_self_play
     solver = table.replace(agent=["proposer", "solver"] * 5, reward=[0.0, 1.0] * 5)
-    assert question_difficulty(solver).tolist() == [0.0, 1.0] * 5, "solvers keep what they earned"
-    with pytest.raises(InvalidData, match="outside"):
+    assert question_difficulty(solver).tolist() == [0.0, 1.0] * 5, "solvers keep their rewards"
+    with pytest.raises(InvalidData, match="lies outside"):
         question_difficulty(table.replace(solved=[0.0, 1.5] + [0.0] * 8))
     with pytest.raises(RecipeError, match="not below"):
         question_difficulty(table, form="balanced", left=0.9, right=0.1)

@@ -1,8 +1,8 @@
-"""Rules of the question pool beyond those of test_proposer.py. Each is pinned by the test of its number.
+"""The question pool, beyond test_proposer.py:
 
 1. A question enters the pool once, however often it is asked in one iteration.
-2. An inner strategy may drop episodes, give them in another order and play more of them: what comes again belongs to
-   the play whose question did not count.
+2. An inner strategy may drop episodes, return them in another order and play more of them: a replacement belongs to the
+   play whose question did not count.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def plays(*groups: str) -> list[Play]:
 
 
 def run(strategy: QuestionPool, asked: Sequence[Play], question: str, inner: Inner = lambda found: found) -> list[Play]:
-    """The plays that come again, where everybody asks this question; an empty one does not count."""
+    """The plays that replace questions, where every episode asks this one; an empty question does not count."""
     rounds: list[list[Play]] = []
 
     async def collect(wanted: Sequence[Play], rollout: Any) -> list[Trajectory]:

@@ -1,9 +1,8 @@
-"""Shapley values divide what a team achieved among its members. CapaBench (arXiv 2502.00510) uses them to measure
-what each module of an agent adds to a benchmark score, by running all combinations of modules. Here the division is a
-reward for training: the value of a part of the team is the mean return of the group's episodes in which exactly these
-roles took part, so no combination is run on purpose. The released scripts of CapaBench weight all combinations
-equally, which is the Banzhaf index; here the shares are Shapley's and sum to the return. CapaBench's tasks are not
-here.
+"""Shapley values divide what a team achieved among its members. CapaBench (arXiv 2502.00510) uses them to measure what
+each module of an agent adds to a benchmark score, by running all combinations of modules. Here the division is a reward
+for training: the value of a part of the team is the mean return of the group's episodes in which exactly these roles
+took part, so no combination is run on purpose. The released scripts of CapaBench weight all combinations equally, which
+is the Banzhaf index; here the shares are Shapley's and sum to the return. CapaBench's tasks are not here.
 
 This file is the reward. `coalitions.py` computes Shapley and Banzhaf values.
 """
@@ -43,24 +42,26 @@ def shapley_credit(
         which exactly T took part;   v(∅) = baseline
         role k:  φ_k(v_i), on its last step of episode i          Σ_k φ_k = R_i − baseline
 
-    A role that others did as well without has a small share, one without whom the team failed a large one. Where all
-    roles took part in all episodes nothing can be told apart, and all get R / n. Coalitions are compared as they came
-    about: if a role is called where the task goes badly, it looks worse than it is. Episodes in which roles were left
-    out at random, or played by stand-ins (rows of weight 0, who are not of the coalition), are free of that; what the
-    environment pays on a stand-in's act is of nobody's return, so let it pay the team on another's.
+    A role has a small share if the others did as well without it, and a large one if the team failed without it. Where
+    all roles took part in all episodes, nothing distinguishes them, and each gets R / n.
+
+    Coalitions are compared as they occurred: a role that is called where the task goes badly looks worse than it is.
+    This bias is absent where roles are left out at random, or replaced by stand-ins. A stand-in's rows have weight 0,
+    and it is not in the coalition. A reward on a stand-in's act counts in no return, so the environment should pay the
+    team on another agent's act.
 
     Args:
         table: columns group, trajectory, agent, turn, reward, each (rows,).
-        by: columns in which episodes agree whose returns make v.
-        baseline: v(∅), what comes without anybody. What is divided is the return above it.
-        missing: a part of S that the group has no episode of: "baseline" gives it v(∅), as if those few alone achieved
-            nothing; "error" refuses it.
-        present: column that must be above 0 on some row of a role for it to have taken part: `format`, for instance;
-            None: who acted took part. A role that acted and did not take part gets 0, a dummy's share.
+        by: columns whose equal values mark the episodes whose returns make v.
+        baseline: v(∅), the return without any role. The return above it is divided.
+        missing: for a part of S without an episode in the group: "baseline" gives it v(∅), as if these roles alone
+            achieved nothing; "error" refuses it.
+        present: a column that must be above 0 on some row of a role for it to have taken part, such as `format`; None:
+            every role that acted took part. A role that acted and did not take part gets 0.
 
     Returns: float32 (rows,), in place of the rewards: 0 but on the last rows of roles.
-    Raises: InvalidData, for more than 10 roles in one episode, for an episode in which nobody took part, or a missing
-        coalition under "error".
+    Raises: InvalidData, for more than 10 roles in one episode, for an episode in which no role took part, or for a
+        missing coalition under "error".
 
     >>> table = StepTable(group=["g"] * 3, trajectory=["a", "b", "b"], agent=["x", "x", "y"], turn=[0, 0, 1],
     ...                   reward=[0.4, 0, 1])
@@ -79,7 +80,7 @@ def shapley_credit(
     mean = segment_mean(returns, by=_once(kind, episode, counts))
     names = [str(label) for label in table.labels("agent")]
     rows = torch.full((kind.size,), -1).index_put_((kind.codes[counts],), counts.nonzero()[:, 0])
-    rows = rows[rows >= 0]  # of each kind of episode one
+    rows = rows[rows >= 0]  # one row of each kind of episode
     seen = {
         (int(peers.codes[row]), int(team[row])): value
         for row, value in zip(rows.tolist(), mean[kind.codes[rows]].tolist(), strict=True)
@@ -98,17 +99,17 @@ def shapley_credit(
 
 
 def _teams(table: StepTable, roles: Key, joins: Tensor, counts: Tensor) -> Int[Tensor, " rows"]:
-    """Who took part in each row's episode: one bit for each agent. Raises: InvalidData."""
+    """The roles that took part in each row's episode, as one bit per agent. Raises: InvalidData, if there are none."""
     if len(table.labels("agent")) > BITS:
         raise InvalidData(
             where=PLACE,
-            what=f"there are {len(table.labels('agent'))} roles; at most {BITS} can be told apart.",
+            what=f"there are {len(table.labels('agent'))} roles; at most {BITS} are possible.",
             remedy="Give agents with the same task the same role.",
         )
     episodes = int(table["trajectory"].max()) + 1 if len(table) else 0
     team = torch.zeros(episodes, dtype=torch.int64)
     one = torch.zeros(roles.size, dtype=torch.int64).index_copy_(0, roles.codes, torch.arange(len(table)))
-    one = one[joins]  # a row of each role that took part
+    one = one[joins]  # one row of each role that took part
     team.index_add_(0, table["trajectory"][one], 1 << table["agent"][one])
     team = team[table["trajectory"]]
     empty = (counts & (team == 0)).nonzero()
@@ -116,14 +117,14 @@ def _teams(table: StepTable, roles: Key, joins: Tensor, counts: Tensor) -> Int[T
         row = int(empty[0, 0])
         raise InvalidData(
             where=f"{PLACE}, trajectory {table.labels('trajectory')[int(table['trajectory'][row])]}",
-            what="none of its roles took part, so nobody can be paid for it.",
-            remedy="Look at the column of `present`, or leave `present` out.",
+            what="none of its roles took part, so its return cannot be divided.",
+            remedy="Check the column that `present` names, or leave `present` out.",
         )
     return team
 
 
 def _once(kind: Key, episode: Key | None, counts: Tensor) -> Key:
-    """The same sets, each episode counted once."""
+    """The same sets, with each episode counted once."""
     assert episode is not None
     many = segment_count(by=Key(episode.codes, episode.size, (), counts.double()))[episode.codes]
     return Key(kind.codes, kind.size, kind.names, counts / many.clamp_min(1.0))
@@ -138,7 +139,7 @@ def _game(
     baseline: float,
     missing: Literal["baseline", "error"],
 ) -> dict[Coalition, float]:
-    """What each part of these members achieved in the group."""
+    """The value of each part of these members in the group."""
     values: dict[Coalition, float] = {}
     for chosen in coalitions([names[agent] for agent in members]):
         bits = sum(1 << agent for agent in members if names[agent] in chosen)
@@ -146,7 +147,7 @@ def _game(
             raise InvalidData(
                 where=PLACE,
                 what=f"no episode of the group was played by {{{', '.join(sorted(chosen))}}} alone.",
-                remedy="Leave roles out at random, take larger groups, or `missing: baseline`.",
+                remedy="Leave roles out at random, use larger groups, or set `missing: baseline`.",
             )
         values[chosen] = seen.get((group, bits), baseline) if chosen else baseline
     return values

@@ -1,8 +1,10 @@
-"""Dividing what a team achieved.
+"""Shapley and Banzhaf values:
 
-(1) The published table of four modules: Shapley's shares, and Banzhaf's, which do not sum to the gain; (2) efficiency,
-symmetry, dummy and additivity hold for every game; (3) it is the mean contribution over all orders; (4) a pipeline
-whose stages multiply; (5) what is refused: a missing coalition is never 0.
+1. The published table of four modules has Shapley's shares, and Banzhaf's, which do not sum to the gain.
+2. Efficiency, symmetry, dummy and additivity hold for every game.
+3. Shapley's share is the mean contribution over all orders.
+4. A pipeline whose stages multiply has its hand-derived shares.
+5. Missing coalitions, values that are not finite and more than 10 members are refused.
 """
 
 from __future__ import annotations
@@ -95,7 +97,7 @@ def test_all_orders(game: Game) -> None:  # rule 3
 
 
 def test_a_pipeline() -> None:  # rule 4
-    """Stages of probability p without and 1 with their member: two stages 0.5, 0.8."""
+    """Two stages that succeed with 0.5 and 0.8 without their member, and with 1 with it."""
     worth = {"a": 0.5, "b": 0.8}
     game = {s: math.prod(1.0 if name in s else p for name, p in worth.items()) for s in coalitions("ab")}
     assert shapley(game, "ab") == pytest.approx({"a": (0.4 + 0.5) / 2, "b": (0.1 + 0.2) / 2})
@@ -103,7 +105,7 @@ def test_a_pipeline() -> None:  # rule 4
 
 def test_what_is_refused() -> None:  # rule 5
     game = dict.fromkeys(coalitions("abc"), 1.0)
-    with pytest.raises(InvalidData, match=r"the value of \{a, c\} is missing; it is not 0"):
+    with pytest.raises(InvalidData, match=r"the value of \{a, c\} is missing; an unknown value is not 0"):
         shapley({s: v for s, v in game.items() if s != {"a", "c"}}, "abc")
     with pytest.raises(InvalidData, match=r"the value of \{b\} is nan"):
         shapley({**game, frozenset("b"): math.nan}, "abc")

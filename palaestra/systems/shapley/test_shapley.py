@@ -1,6 +1,10 @@
-"""Shapley's shares of a return: (1) an episode's shares sum to its return less the baseline; (2) equal roles have equal
-shares; (3) where all took part in all episodes everybody has an equal share; (4) who did not take part has nothing;
-stand-ins are of no coalition, and random absence finds a pipeline's shares; (5) what is refused.
+"""Shapley's shares of a return:
+
+1. An episode's shares sum to its return minus the baseline.
+2. Equal roles have equal shares.
+3. Where all roles took part in all episodes, all have the same share.
+4. A role that did not take part has 0; stand-ins are in no coalition, and random absence gives a pipeline's shares.
+5. Missing coalitions, episodes in which no role took part, and too many roles are refused.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ def test_shares_sum_to_the_return(table: StepTable, baseline: float) -> None:  #
 @quick
 @given(tables())
 def test_everybody_in_everything(table: StepTable) -> None:  # rules 2, 3
-    """Every episode once more by the other role, so that both took part."""
+    """Every episode is played once more by the other role, so that both took part."""
     other = table.replace(agent=["S" if table.labels("agent")[a] == "M" else "M" for a in table["agent"].tolist()])
     names = [table.labels("trajectory")[t] for t in table["trajectory"].tolist()]
     groups = [table.labels("group")[g] for g in table["group"].tolist()]
@@ -48,11 +52,11 @@ def test_everybody_in_everything(table: StepTable) -> None:  # rules 2, 3
 
 
 def test_absence_at_random_finds_the_shares() -> None:  # rule 4
-    """A pipeline of two: success is 1 · 1 with both, 0.5 without a, 0.8 without b, 0.4 without anybody."""
+    """A pipeline of two: success is 1 with both, 0.5 without a, 0.8 without b, and 0.4 without both."""
     worth = {frozenset("ab"): 1.0, frozenset("a"): 0.8, frozenset("b"): 0.5}
     columns: dict[str, list[Any]] = {name: [] for name in ("trajectory", "agent", "turn", "reward", "row_weight")}
     for place, present in enumerate(worth):
-        for turn, name in enumerate("ab"):  # a stand-in acts in place of who is absent
+        for turn, name in enumerate("ab"):  # a stand-in acts in place of an absent role
             row = (f"t{place}", name, turn, worth[present] if name == max(present) else 0.0, float(name in present))
             for column, value in zip(columns.values(), row, strict=True):
                 column.append(value)

@@ -1,4 +1,4 @@
-"""The estimator's network: from the steps of an episode, as vectors or token ids, to one number per step."""
+"""The network of SPA's estimator: from the steps of an episode, as vectors or token ids, to one number per step."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from palaestra.models.devices import device_of
 
-# An episode as encoders read it: its inputs, and how many of them each step has: int64 (steps,). Inputs are
-# float32 (steps, size) for vectors, one a step, or int64 (tokens,) for ids.
+# An episode as the estimator reads it: its inputs, and how many of them each step has, int64 (steps,). Inputs are
+# float32 (steps, size) for vectors, one per step, or int64 (tokens,) for ids.
 Episode = tuple[Tensor, Tensor]
 
 
 class VectorReader(nn.Module):
-    """tanh of a linear layer: one vector a step."""
+    """A linear layer and tanh over each step's vector."""
 
     def __init__(self, size: int, hidden: int) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class VectorReader(nn.Module):
 
 
 class TokenReader(nn.Module):
-    """A GRU over the tokens of each step, by itself; its last state stands for the step."""
+    """A GRU over the tokens of each single step; its last state represents the step."""
 
     def __init__(self, vocabulary: int, hidden: int) -> None:
         super().__init__()
@@ -46,12 +46,14 @@ class StepEstimator(nn.Module):
 
         h_k = GRU(reader(step k), h_{k−1}),  h_0 = 0          c_k = w · [reader(step k), h_k] + b
 
-    w and b are 0 before training. Initial weights depend on `seed` alone; the global random state is left as it was.
+    w and b are 0 before training. Initial weights depend on `seed` alone; the global random state does not change.
 
     Args:
-        size: length of a step's vector; or vocabulary: number of token ids. One of the two.
-        hidden: widths. Higher: learns more, slower. Usual: 32 to 64 for small environments.
+        size: length of a step's vector. Give this or `vocabulary`.
+        vocabulary: number of token ids.
+        hidden: width of the layers. Higher: learns more, slower. Usual: 32 to 64 for small environments.
         memory: False leaves the GRU out, so that c_k depends on step k alone.
+        seed: of the initial weights.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class StepEstimator(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, episodes: Sequence[Episode]) -> Float[Tensor, " steps"]:
-        """c of all steps, episode after episode; episodes are tensors of the CPU."""
+        """c of all steps, episode after episode; the episodes' tensors may be on the CPU."""
         device = device_of(self)
         turns = torch.tensor([len(widths) for _, widths in episodes], device=device)
         inputs, widths = (torch.cat(parts).to(device) for parts in zip(*episodes, strict=True))
@@ -79,7 +81,7 @@ class StepEstimator(nn.Module):
 
 
 def padded(values: Float[Tensor, "units hidden"], lengths: Int[Tensor, " rows"]) -> Tensor:
-    """Consecutive units as rows of these lengths, zeros behind each: (rows, longest, hidden)."""
+    """Consecutive units as rows of these lengths, padded with zeros: (rows, longest, hidden)."""
     row, column = places(lengths)
     out = values.new_zeros(len(lengths), int(lengths.max()), values.shape[1])
     out[row, column] = values
@@ -87,6 +89,6 @@ def padded(values: Float[Tensor, "units hidden"], lengths: Int[Tensor, " rows"])
 
 
 def places(lengths: Int[Tensor, " rows"]) -> tuple[Tensor, Tensor]:
-    """Row and place inside the row of each unit."""
+    """The row of each unit, and its place inside the row."""
     row = torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
     return row, torch.arange(len(row), device=row.device) - (lengths.cumsum(0) - lengths)[row]

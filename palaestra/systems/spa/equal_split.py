@@ -1,4 +1,4 @@
-"""Equal split: every step of an episode had the same share in its return."""
+"""The reward `equal_split`: every step of an episode gets the same share of its return."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from palaestra.registry import Columns, register
 
 @register("reward", "equal_split", reads=(), writes=("reward",), source="arXiv 2505.20732, comparison")
 def equal_split(table: StepTable, *, by: Columns = ("trajectory",)) -> Float[Tensor, " rows"]:
-    """R / K on each of a trajectory's K steps: its return is unchanged.
+    """R / K on each of a trajectory's K steps; the return does not change.
 
     Args:
         table: columns trajectory, reward, each (rows,).
-        by: ("trajectory", "agent") splits what each agent got over its own steps.
+        by: columns whose equal values mark the steps that share; ("trajectory", "agent") splits each agent's return
+            over its own steps.
 
     Returns: float32 (rows,), 0 on padding.
     """

@@ -1,4 +1,4 @@
-"""Progress attribution: a regression model splits an episode's outcome into what each step contributed."""
+"""The reward `progress`: a regression model splits an episode's outcome into the contributions of its steps."""
 
 from __future__ import annotations
 
@@ -31,17 +31,33 @@ Count = Annotated[int, pydantic.Field(ge=0)]
     source="arXiv 2505.20732",
 )
 class Progress(StatefulPart):
-    """Step rewards that sum to the predicted outcome, and a bonus for actions that could be executed.
+    """Give step rewards that sum to the predicted outcome, and a bonus for actions that could be executed.
 
         r_k  = alpha · c_k + beta · g_k                        replaces the reward
         loss = mean over episodes of (Σ c_k − outcome)²        of the estimator that gives c
 
-    g_k is the column `executable`; without it 1 − `invalid`; 1 without either. Before the estimator has been fitted
-    the outcome stands on the last step. A perfect estimator with alpha 1 and beta 0 moves the outcome to the steps
-    that made it and leaves every return as it was.
+    g_k is the column `executable`; without it 1 − `invalid`; 1 without either. Before the estimator is fitted, the
+    outcome is the reward of the last step. A perfect estimator with alpha 1 and beta 0 moves the outcome to the steps
+    that caused it, and changes no return.
 
-    The estimator reads what each step saw and did: vectors and an action's index for network policies, the tokens
-    of prompt and response for language policies.
+    The estimator reads the observation and the action of each step: vectors and an action's index for network policies,
+    the tokens of prompt and response for language policies.
+
+    Args:
+        alpha: ≥ 0, the factor of the contributions. Usual: 1.
+        beta: ≥ 0, the bonus. Higher: fewer impossible actions, and longer episodes, which collect more of it.
+            Usual: 0.5 with returns after a fixed number of steps; far less where an episode can go on without
+            reaching its goal.
+        explore: iterations whose episodes are collected; then the estimator is fitted to all of them, once. 0: it
+            learns from every iteration's episodes, after it has scored them.
+        epochs: passes over the episodes of one fit. Usual: 1 for large models, 4 and more for small ones.
+        batch: episodes of one gradient step.
+        weight_by_steps_left: multiply r_k by the number of steps after k, so that the last one gets 0, as the
+            public code does; it is there to reproduce that code.
+        hidden: width of the estimator.
+        memory: False makes c_k depend on step k alone.
+        lr: the learning rate of the estimator's own AdamW.
+        clip: the largest norm of its gradient.
     """
 
     def __init__(
@@ -58,20 +74,6 @@ class Progress(StatefulPart):
         lr: Positive = 1e-3,
         clip: Positive = 1.0,
     ) -> None:
-        """
-        Args:
-            alpha: ≥ 0, of the contributions. Usual: 1.
-            beta: ≥ 0, of the bonus. Higher: fewer impossible actions, and longer episodes, which collect more of it.
-                Usual: 0.5 with returns after a fixed number of steps; far less where dawdling is possible.
-            explore: iterations whose episodes are gathered; then the estimator is fitted to all of them, once. 0: it
-                learns from every iteration's episodes, after they were judged.
-            epochs: passes over the episodes of one fit. Usual: 1 large models, 4 and more small ones.
-            batch: episodes of one gradient step.
-            weight_by_steps_left: multiply r_k by the steps that follow k, so that the last gets 0: as in the public
-                code, for reproduction.
-            hidden: width of the estimator. memory: False makes c_k depend on step k alone.
-            lr, clip: of the estimator's own AdamW: learning rate and largest norm of the gradient.
-        """
         self._alpha, self._beta, self._weighted = alpha, beta, weight_by_steps_left
         self._explore, self._epochs, self._batch = explore, epochs, batch
         self._hidden, self._memory, self._lr, self._clip = hidden, memory, lr, clip
@@ -83,7 +85,7 @@ class Progress(StatefulPart):
         self._iterations = 0
 
     def start(self, setup: RunSetup, policies: Mapping[str, Any]) -> None:
-        """Make the estimator.
+        """Make the estimator and its optimizer.
 
         Raises: RecipeError, if the policies do not all read vectors, or tokens of one tokenizer.
         """
@@ -114,11 +116,11 @@ class Progress(StatefulPart):
         return torch.where(table.row_weight > 0, reward, 0.0).float()
 
     def update(self, batch: Batch, iteration: Iteration) -> dict[str, float]:
-        """Fit the estimator to this iteration's episodes, or gather them.
+        """Fit the estimator to this iteration's episodes, or collect them.
 
-        Returns: progress/executable, the share of actions that could be executed; progress/skipped, 1 if all
-            episodes ended alike, so that there is nothing to split; else progress/held_out, the mean squared
-            error before learning, and progress/loss, that of the last pass.
+        Returns: progress/executable, the share of actions that could be executed; progress/skipped, 1 if all episodes
+            have the same outcome, so that a fit is not possible; else progress/held_out, the mean squared error before
+            learning, and progress/loss, that of the last pass.
         """
         table = batch.table
         counts = table.row_weight > 0
@@ -154,13 +156,14 @@ class Progress(StatefulPart):
         """
         estimator, optimizer = self._started()
         if len(episodes) != len(outcome):
-            raise InvalidData(where=WHERE, what=f"there are {len(outcome)} outcomes for {len(episodes)} episodes.")
+            what = f"there are {len(outcome)} outcomes for {len(episodes)} episodes."
+            raise InvalidData(where=WHERE, what=what, remedy="Give one outcome for each episode.")
         if not len(outcome) or min(outcome) == max(outcome):
             raise NoSignal(
                 where=WHERE,
                 what=f"all {len(outcome)} episodes have the outcome {outcome[0] if len(outcome) else 'none'}: "
-                "a failed and a successful one are needed to see what makes the difference.",
-                remedy="Gather more episodes (`explore`), or begin with a policy that succeeds sometimes.",
+                "a failed and a successful one are needed to learn the difference.",
+                remedy="Collect more episodes (`explore`), or begin with a policy that succeeds sometimes.",
             )
         losses: list[float] = []
         for epoch in range(self._epochs):
@@ -184,7 +187,11 @@ class Progress(StatefulPart):
 
     def _started(self) -> tuple[StepEstimator, AdamW]:
         if self._estimator is None or self._optimizer is None:
-            raise ContractError(where=WHERE, what="it was called before `start`.")
+            raise ContractError(
+                where=WHERE,
+                what="it was called before `start`.",
+                remedy="Call `start(setup, policies)` first; the training loop does it.",
+            )
         return self._estimator, self._optimizer
 
     def _episodes(self, table: StepTable, iteration: Iteration) -> tuple[list[Tensor], list[Episode]]:
@@ -199,7 +206,7 @@ class Progress(StatefulPart):
         return {"estimator": self._started()[0]}
 
     def state_dict(self) -> dict[str, Any]:
-        """Optimizer, and the episodes gathered so far."""
+        """The optimizer's state, and the episodes collected so far."""
         return {
             "optimizer": self._started()[1].state_dict(),
             "fitted": self.fitted,
@@ -208,23 +215,26 @@ class Progress(StatefulPart):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put them back; `start` came before."""
+        """Restore what `state_dict` gave; `start` must have run."""
         self._started()[1].load_state_dict(state["optimizer"])
         self.fitted, self._iterations = state["fitted"], state["iterations"]
         self._gathered = [((inputs, widths), outcome) for inputs, widths, outcome in state["gathered"]]
 
 
 class Reader:
-    """Turns episodes into what the estimator reads."""
+    """Turns episodes into the estimator's inputs."""
 
     def __init__(self, setup: RunSetup, policies: Mapping[str, Any]) -> None:
-        """Raises: RecipeError, if the policies do not all read vectors, or tokens of one tokenizer."""
+        """Choose vectors or tokens as inputs.
+
+        Raises: RecipeError, if the policies do not all read vectors, or tokens of one tokenizer.
+        """
         known = [policy.architecture() for policy in policies.values()]
         spoken = {(form["kind"], form.get("tokenizer")) for form in known}
         if len(spoken) != 1:
             raise RecipeError(
                 where=WHERE,
-                what=f"one estimator cannot read {len(spoken)} kinds of policies or tokenizers.",
+                what=f"the trainable policies have {len(spoken)} kinds or tokenizers; one estimator reads only one.",
                 remedy="Give all trainable policies the same kind and tokenizer, or use another reward.",
             )
         self.vocabulary: int | None = known[0]["vocabulary"] if known[0]["kind"] == "language" else None
@@ -232,7 +242,7 @@ class Reader:
         self.size = None if self.vocabulary is not None else int(setup.vector_size or 0) + self.actions
 
     def episode(self, rows: Sequence[Row]) -> Episode:
-        """The steps of one episode, in time.
+        """The steps of one episode in time order.
 
         Raises: InvalidData, if a step has no vector or action index, or no token that the estimator knows.
         """
@@ -257,7 +267,9 @@ class Reader:
 
 def _unreadable(row: Row, lacks: str) -> InvalidData:
     return InvalidData(
-        where=f"{WHERE}, trajectory {row.trajectory.id}, turn {row.step.turn}", what=f"the step has {lacks}."
+        where=f"{WHERE}, trajectory {row.trajectory.id}, turn {row.step.turn}",
+        what=f"the step has {lacks}.",
+        remedy="Use this reward with policies that act by tokens, or by action indices on vectors.",
     )
 
 
@@ -265,13 +277,13 @@ def _unreadable(row: Row, lacks: str) -> InvalidData:
 def progress_rewards(
     contribution: Tensor, executable: Tensor, *, alpha: float, beta: float, left: Tensor | None = None
 ) -> Tensor:
-    """alpha · c_k + beta · g_k, times the steps left where given: float64 (rows,).
+    """alpha · c_k + beta · g_k, times the steps left if `left` is given: float64 (rows,).
 
     Raises: InvalidData, for unequal lengths or a negative factor.
     """
     if contribution.shape != executable.shape:
         what = f"there are {len(contribution)} contributions for {len(executable)} steps."
-        raise InvalidData(where=WHERE, what=what)
+        raise InvalidData(where=WHERE, what=what, remedy="Give one contribution for each step.")
     if alpha < 0 or beta < 0:
         raise InvalidData(where=WHERE, what=f"alpha {alpha} or beta {beta} is negative.", remedy="Use 0 or more.")
     reward = alpha * contribution.double() + beta * executable.double()
@@ -285,41 +297,45 @@ def progress_loss(contribution: Tensor, turns: Tensor, outcome: Tensor) -> Tenso
     """
     if int(turns.sum()) != len(contribution):
         what = f"there are {len(contribution)} contributions for episodes of {int(turns.sum())} turns."
-        raise InvalidData(where=WHERE, what=what)
+        raise InvalidData(where=WHERE, what=what, remedy="Give one contribution for each turn.")
     total = contribution.new_zeros(len(turns))
     total = total.index_add(0, torch.repeat_interleave(torch.arange(len(turns)), turns), contribution)
     return (total - outcome.to(total.dtype)) ** 2
 
 
 def executable(table: StepTable) -> Tensor:
-    """g: 1 where the action could be executed: float64 (rows,)."""
+    """g, 1 where the action could be executed: float64 (rows,)."""
     if "executable" in table:
         return table["executable"].double()
     return 1.0 - table["invalid"].double() if "invalid" in table else torch.ones(len(table), dtype=torch.float64)
 
 
 def outcomes(table: StepTable, ends: Tensor) -> Tensor:
-    """The outcome on these rows. Raises: InvalidData, where there is none."""
+    """The outcome on these rows. Raises: InvalidData, if one is missing."""
     found = table["outcome"][ends]
     missing = (found.isnan() & (table.row_weight[ends] > 0)).nonzero()
     if len(missing):
         trajectory = table.labels("trajectory")[int(table["trajectory"][ends[missing[0, 0]]])]
         raise InvalidData(
             where=f"{WHERE}, trajectory {trajectory}",
-            what=f"it has no outcome, as {len(missing)} of {len(ends)}.",
+            what=f"it has no outcome; {len(missing)} of {len(ends)} trajectories have none.",
             remedy="Give `success` or `outcome` in the environment's last `info`.",
         )
     return found.nan_to_num()
 
 
 def rows_of_episodes(table: StepTable, rows: Sequence[Row]) -> list[Tensor]:
-    """Positions of each trajectory's rows, in time.
+    """Positions of each trajectory's rows, in time order.
 
-    Raises: InvalidData, if a trajectory has another number of rows than its episode had turns: the estimator would
-        read an episode that nobody played.
+    Raises: InvalidData, if a trajectory has another number of rows than its episode has turns, since the estimator
+        would then read another episode.
     """
     if len(rows) != len(table):
-        raise InvalidData(where=WHERE, what=f"the table has {len(table)} rows and the episodes {len(rows)} steps.")
+        raise InvalidData(
+            where=WHERE,
+            what=f"the table has {len(table)} rows, but the episodes have {len(rows)} steps.",
+            remedy="Use this reward before parts that drop rows.",
+        )
     found: dict[str, list[int]] = {}
     for place, row in enumerate(rows):
         found.setdefault(row.trajectory.id, []).append(place)
@@ -327,14 +343,16 @@ def rows_of_episodes(table: StepTable, rows: Sequence[Row]) -> list[Tensor]:
         turns = len(rows[own[0]].trajectory.steps)
         if len(own) != turns:
             raise InvalidData(
-                where=f"{WHERE}, trajectory {name}", what=f"{len(own)} of its rows are here, and it has {turns} turns."
+                where=f"{WHERE}, trajectory {name}",
+                what=f"the table has {len(own)} of its rows, but the episode has {turns} turns.",
+                remedy="Use this reward before parts that drop rows.",
             )
         own.sort(key=lambda place: rows[place].step.turn)
     return [torch.tensor(own) for own in found.values()]
 
 
 def steps_left(places: Sequence[Tensor], rows: int) -> Tensor:
-    """How many steps of its episode follow each row: float64 (rows,)."""
+    """The number of steps of its episode that follow each row: float64 (rows,)."""
     out = torch.zeros(rows, dtype=torch.float64)
     for place in places:
         out[place] = torch.arange(len(place) - 1, -1, -1, dtype=torch.float64)

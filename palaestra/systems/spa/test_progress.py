@@ -1,16 +1,17 @@
-"""What must hold of `progress`, of the estimator it reads and of `equal_split`:
+"""The reward `progress`, its estimator, and `equal_split`:
 
-1. The published numbers: step rewards and the estimator's loss.
-2. A perfect estimator and beta 0 leave every return as it was; one step carries the whole prediction.
-3. Before the estimator is fitted the outcome stands on the last step; afterwards alpha · c + beta · g does.
-4. g is `executable`, else 1 − `invalid`, else 1; `weight_by_steps_left` gives the last step nothing.
-5. It learns online, or once after `explore` iterations; if all episodes end alike it waits and says so.
+1. They have the published numbers: step rewards and the estimator's loss.
+2. A perfect estimator and beta 0 change no return; a single step carries the whole prediction.
+3. Before the estimator is fitted the last step's reward is the outcome; afterwards rewards are alpha · c + beta · g.
+4. g is `executable`, else 1 − `invalid`, else 1; `weight_by_steps_left` gives the last step 0.
+5. The estimator learns online, or once after `explore` iterations; if all episodes have the same outcome it waits, and
+   the metrics say so.
 6. On rooms the contributions of taking the key, opening the door and reaching the goal exceed those of impossible
-   actions, on episodes that the estimator has not seen, and its error is far below the outcome's variance.
-7. State goes round, the gathered episodes too; a stopped and resumed run is the same byte for byte.
-8. Refused: a fit without failures or successes, unequal lengths, another number of turns than the episode had, negative
-   factors, missing outcomes, policies that read different things, a call before `start`.
-9. An equal split keeps the return, per trajectory or agent, and gives padding nothing.
+   actions, on held-out episodes, and the estimator's error is far below the outcome's variance.
+7. State is saved and restored, collected episodes included; a stopped and resumed run is the same byte for byte.
+8. A fit without failures or successes, unequal lengths, another number of turns than the episode had, negative factors,
+   missing outcomes, policies with different inputs, and a call before `start` are refused.
+9. An equal split keeps the return, per trajectory or agent, and gives padding 0.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from palaestra.training.warm_start import warm_start
 from tests.parts.episodes import LANGUAGE, NETWORK, RUN, SETUP, assert_resumes, at, episode, policy, table_of
 from tests.parts.tables import quick, tables
 
-# An action 1 anywhere wins.
+# An episode with an action 1 succeeds.
 WAYS = [([1, 0, 0], 1.0), ([0, 0, 2, 2], 0.0), ([0, 1, 2], 1.0), ([2, 0], 0.0)]
 
 
@@ -57,7 +58,7 @@ def prepared() -> tuple[StepTable, Iteration, Any]:
 
 
 def constant(contribution: list[float]) -> Any:
-    """Stands in for an estimator with these answers."""
+    """Replaces the estimator by these contributions."""
     return lambda episodes: torch.tensor(contribution)
 
 
@@ -156,7 +157,7 @@ def test_5_all_episodes_end_alike() -> None:
     waiting = started(explore=1)
     assert waiting.update(Batch.of((), table), seen)["progress/skipped"] == 1.0
     table, seen, _ = prepared()
-    assert "progress/loss" in waiting.update(Batch.of((), table), seen)  # with what it gathered before
+    assert "progress/loss" in waiting.update(Batch.of((), table), seen)  # with the episodes collected before
 
 
 # ---- rule 6 -----------------------------------------------------------------------------------------------
@@ -185,7 +186,7 @@ def test_6_contributions_stand_where_episodes_are_decided() -> None:
     setup.runner.close()
     order, last = table.timeline("trajectory")
     before = torch.cat([torch.zeros(1), progress[:-1]])
-    before[torch.cat([torch.ones(1, dtype=torch.bool), last[:-1]])] = 0  # rows stand in time here
+    before[torch.cat([torch.ones(1, dtype=torch.bool), last[:-1]])] = 0  # rows are in time order here
     assert torch.equal(order, torch.arange(len(table)))
 
     def mean(rows: torch.Tensor) -> float:
@@ -251,10 +252,10 @@ def test_8_nothing_to_tell_apart(outcome: list[float]) -> None:
 def test_8_another_number_of_turns() -> None:
     table, seen, played = prepared()
     played[1].steps.pop()
-    with pytest.raises(InvalidData, match="the table has 12 rows and the episodes 11 steps"):
+    with pytest.raises(InvalidData, match="the table has 12 rows, but the episodes have 11 steps"):
         rows_of_episodes(table, rows_of(played))
-    seen.rows = seen.rows[:5]  # the second episode has three turns left, and two of them are here
-    with pytest.raises(InvalidData, match=r"trajectory g/1(.|\n)*2 of its rows are here, and it has 3 turns"):
+    seen.rows = seen.rows[:5]  # the second episode has three turns left, and the table has two of them
+    with pytest.raises(InvalidData, match=r"trajectory g/1(.|\n)*2 of its rows, but the episode has 3 turns"):
         rows_of_episodes(table.take(torch.arange(5)), seen.rows)
     with pytest.raises(InvalidData, match="3 contributions for episodes of 4 turns"):
         progress_loss(torch.zeros(3), torch.tensor([2, 2]), torch.zeros(2))
@@ -274,13 +275,13 @@ def test_8_missing_outcomes() -> None:
     table, seen, _ = prepared()
     outcome = table["outcome"].clone()
     outcome[3:7] = torch.nan
-    with pytest.raises(InvalidData, match=r"trajectory g/1(.|\n)*it has no outcome, as 1 of 4"):
+    with pytest.raises(InvalidData, match=r"trajectory g/1(.|\n)*it has no outcome; 1 of 4"):
         started()(table.replace(outcome=outcome), seen)
 
 
 def test_8_policies_that_read_different_things() -> None:
     speaks = SimpleNamespace(architecture=lambda: {"kind": "language", "tokenizer": "a", "vocabulary": 300})
-    with pytest.raises(RecipeError, match="cannot read 2 kinds"):
+    with pytest.raises(RecipeError, match="have 2 kinds or tokenizers"):
         Progress().start(SETUP, {"main": policy(), "other": speaks})
 
 
@@ -312,7 +313,7 @@ def test_an_estimator_reads_each_episode_by_itself(memory: bool) -> None:
     together = estimator(episodes)
     torch.testing.assert_close(together, torch.cat([estimator([one]) for one in episodes]))
     first_only = estimator([(torch.tensor([1, 8, 8, 8]), torch.tensor([1, 3]))])
-    torch.testing.assert_close(first_only[0], together[0])  # no step sees a later one
+    torch.testing.assert_close(first_only[0], together[0])  # no step depends on a later one
     assert not torch.isclose(first_only[1], together[1])
 
 

@@ -1,4 +1,4 @@
-"""What SPEAR and Dr.BoT leave out of the loss: void turns, repetitions, unreadable responses."""
+"""The filters of SPEAR and Dr.BoT: they mask trajectories with void turns, repetitions or unreadable text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from palaestra.registry import PositiveInt, register
 
 Times = Annotated[int, pydantic.Field(ge=2)]
 Share = Annotated[float, pydantic.Field(ge=0, lt=1)]
-UNKNOWN = "\ufffd"  # what decoders write for bytes that are no character
+UNKNOWN = "\ufffd"  # decoders write it for bytes that are no character
 
 
 # ---- repetitions ------------------------------------------------------------------------------------------
@@ -29,11 +29,11 @@ def repetition_filter(
 ) -> Float[Tensor, " rows"]:
     """w = 0 on all rows of a trajectory in which some run of `length` response tokens occurs `times` times, else 1.
 
-    Runs lie inside one response and may overlap: one token 29 times over is a run of 20 ten times.
+    Runs lie inside one response and may overlap: 29 equal tokens hold a run of 20 ten times.
 
     Args:
-        length: > 0, tokens of a run. Lower: more is called repetitive. Usual: 20.
-        times: ≥ 2. Lower: more is called repetitive. Usual: 10.
+        length: > 0, tokens of a run. Lower: more trajectories are masked. Usual: 20.
+        times: ≥ 2. Lower: more trajectories are masked. Usual: 10.
 
     Returns: float32 (rows,).
     Metrics: filter/repetition, the share of trajectories that are masked.
@@ -49,7 +49,7 @@ def repetition_filter(
 
 
 def commonest_run(responses: Sequence[np.ndarray], *, length: int) -> int:
-    """How often the commonest run of `length` tokens occurs in these responses."""
+    """The number of times that the most common run of `length` tokens occurs in these responses."""
     runs: Counter[bytes] = Counter()
     for response in responses:
         tokens = np.asarray(response, np.int32)
@@ -58,7 +58,7 @@ def commonest_run(responses: Sequence[np.ndarray], *, length: int) -> int:
 
 
 def mask_repetitive(most: Tensor, *, times: int) -> Float[Tensor, " rows"]:
-    """0 on rows whose trajectory's commonest run occurs too often."""
+    """0 on rows of trajectories whose most common run occurs at least `times` times, else 1."""
     return (most < times).float()
 
 
@@ -67,10 +67,11 @@ def mask_repetitive(most: Tensor, *, times: int) -> Float[Tensor, " rows"]:
 def unreadable_filter(table: StepTable, iteration: Iteration, *, most: Share = 0.0) -> Float[Tensor, " rows"]:
     """w = 0 on all rows of a trajectory with too many unreadable characters, else 1.
 
-    Unreadable are characters that cannot be printed, but for line ends and tabs, and the mark for broken bytes.
+    A character is unreadable if it cannot be printed and is no line end or tab, or if it marks broken bytes.
 
     Args:
-        most: in [0, 1), share of a trajectory's characters that may be unreadable. Higher: fewer are masked. Usual: 0.
+        most: in [0, 1), the largest share of a trajectory's characters that may be unreadable. Higher: fewer are
+            masked. Usual: 0.
 
     Returns: float32 (rows,). Acts without text are readable.
     Metrics: filter/unreadable, the share of trajectories that are masked.
@@ -82,14 +83,14 @@ def unreadable_filter(table: StepTable, iteration: Iteration, *, most: Share = 0
 
 
 def unreadable_share(trajectory: Trajectory) -> float:
-    """Share of the characters of all actions that cannot be read."""
+    """The share of unreadable characters in the texts of all actions."""
     text = "".join(step.action.text or "" for step in trajectory.steps)
     bad = sum(one == UNKNOWN or not (one.isprintable() or one in "\n\r\t") for one in text)
     return bad / max(len(text), 1)
 
 
 def mask_unreadable(share: Tensor, *, most: float) -> Float[Tensor, " rows"]:
-    """0 on rows whose trajectory has a larger share of unreadable characters than may be."""
+    """0 on rows of trajectories with a larger share of unreadable characters than `most`, else 1."""
     return (share <= most).float()
 
 
@@ -105,8 +106,8 @@ def mask_unreadable(share: Tensor, *, most: float) -> Float[Tensor, " rows"]:
 def void_turn_filter(table: StepTable, iteration: Iteration, *, unread: bool = True) -> Float[Tensor, " rows"]:
     """w = 0 on all rows of a trajectory that has a void turn, else 1.
 
-    A turn is void if its text is blank, if its generation was cut off by a limit, or, with `unread`, if the
-    environment could not read it (column `invalid`). Acts of network policies have no text and are never blank.
+    A turn is void if its text is blank, if a limit ended its generation, or, with `unread`, if the environment could
+    not read it (column `invalid`). Acts of network policies have no text and are never blank.
 
     Args:
         unread: count turns that the environment could not read. Usual: true.
@@ -125,7 +126,7 @@ def void_turn_filter(table: StepTable, iteration: Iteration, *, unread: bool = T
 
 
 def mask_void(void: Tensor, trajectory: Tensor) -> Float[Tensor, " rows"]:
-    """0 on the rows of trajectories (codes) with a void turn."""
+    """0 on the rows of trajectories (given as codes) with a void turn, else 1."""
     codes = Key(*compact(trajectory))
     return (segment_sum(void, by=codes) == 0)[codes.codes].float()
 

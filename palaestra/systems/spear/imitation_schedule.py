@@ -1,4 +1,4 @@
-"""How much replayed episodes count beside fresh ones: nothing at first, all of it later."""
+"""The weights `imitation_schedule`: replayed episodes count more and more beside fresh ones."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def imitation_schedule(
         w = 1                                   on fresh rows
 
     The sum is exact where a loss is not divided by the number of its tokens or episodes, as with the aggregation
-    `sequence-sum-norm` of the method; other aggregations divide by fresh and replayed ones together.
+    `sequence-sum-norm` of the method; other aggregations divide by the number of fresh and replayed ones together.
 
     Args:
-        table: column anchored (rows,), 1 on the second batch, absent where there is none.
+        table: column anchored (rows,), 1 on the second batch; absent if there is none.
         coefficient: c ≥ 0. Higher: stronger imitation. 0 is the base method, bit for bit. Usual: 1.
-        horizon: iterations until imitation counts fully. Usual: 100–300.
+        horizon: iterations until imitation has its full weight. Usual: 100–300.
 
     Returns: float32 (rows,).
-    Metrics: imitation/weight, that of the second batch in this iteration.
+    Metrics: imitation/weight, the weight of the second batch in this iteration.
     """
     weight = coefficient * rise(iteration.number, horizon)
     iteration.metrics["imitation/weight"] = weight

@@ -1,4 +1,4 @@
-"""A bonus for using tools that fades: tools are tried early, and what they bring decides later."""
+"""The reward `intrinsic_tool`: a bonus for tool calls that fades, so that a policy tries tools early."""
 
 from __future__ import annotations
 
@@ -26,25 +26,26 @@ from palaestra.systems.spear.schedules import fall
     source="arXiv 2509.22601, public code",
 )
 class IntrinsicTool(StatefulPart):
-    """Pay each turn that calls a tool, less and less as training goes on; right and wrong episodes alike.
+    """Pay each turn that calls a tool, less and less as training goes on, in successful and failed episodes.
 
         R ← R + min(cap, rate · turns with a tool call) · f(s)
         f(s) = (1 + cos(π s / horizon)) / 2 in iteration s up to the horizon, then 0     (cosine)
 
-    The bonus stands on the turns that earned it, in time, until the cap is reached.
+    The bonus is on the turns that call a tool, in time order, until the cap is reached.
 
     Args:
-        rate: ≥ 0, of a turn. 0 pays nothing. Higher: tools spread sooner, and calls for their own sake too. Usual: 0.1.
-        cap: > 0, of an episode. Usual: 1, the reward of a success.
-        horizon: iterations until nothing is paid. Usual: 100–200.
+        rate: ≥ 0, the bonus of a turn. Higher: the policy uses tools sooner, and also calls them for the bonus alone.
+            0: no bonus. Usual: 0.1.
+        cap: > 0, the largest bonus of an episode. Usual: 1, the reward of a success.
+        horizon: iterations until the bonus is 0. Usual: 100–200.
         schedule: "cosine" fades, "constant" does not, "none" never pays.
         column: numbers above 0 mark the turns that called a tool. Acts that could not be read (`invalid`) never count.
 
-    Called with a table, columns trajectory, turn, reward and that column, each (rows,), it returns the columns reward
-    and intrinsic (rows,); `outcome` stays as it is. Rows of weight 0 get no bonus.
-    Metrics: intrinsic/factor, f(s); intrinsic/mean and intrinsic/tool_turns, of the fresh episodes that the selection
-        leaves: what one was paid and how many of its turns called a tool, on average. A reward is called before the
-        selection, so this part has `learn` and is a class.
+    Called with a table (columns trajectory, turn, reward and that column, each (rows,)), it returns the columns reward
+    and intrinsic (rows,); `outcome` does not change. Rows of weight 0 get no bonus.
+
+    Metrics: intrinsic/factor, f(s); intrinsic/mean and intrinsic/tool_turns, the mean bonus and the mean number of
+        turns with a tool call, over the fresh episodes that the selection keeps.
     Raises: MissingColumn, if the table has no such column.
     """
 
@@ -78,24 +79,24 @@ class IntrinsicTool(StatefulPart):
         return {"reward": (table["reward"].double() + bonus).float(), "intrinsic": bonus.float()}
 
     def _earned(self, table: StepTable) -> Float[Tensor, " rows"]:
-        """What each row adds to min(cap, rate · calls so far), before the schedule: float64."""
+        """The amount that each row adds to min(cap, rate · calls so far), before the schedule: float64 (rows,)."""
         calls = self._calls(table)
         before = _before(calls, table)
         return (self._rate * (before + calls)).clamp_max(self._cap) - (self._rate * before).clamp_max(self._cap)
 
     def _calls(self, table: StepTable) -> Float[Tensor, " rows"]:
-        """1 on rows that called a tool; 0 on padding, and on acts that nobody could read, whatever they meant."""
+        """1 on rows that called a tool; 0 on padding and on acts that could not be read."""
         if self._column not in table:
             raise MissingColumn(
                 where="reward: intrinsic_tool",
-                what=f"the table has no column `{self._column}` that tells which turns called a tool.",
-                remedy=f'Let the environment give `info["{self._column}"] = {{agent: 1.0}}`, or name its `column`.',
+                what=f"the table has no column `{self._column}`, which marks the turns that called a tool.",
+                remedy=f'Let the environment give `info["{self._column}"] = {{agent: 1.0}}`, or set `column`.',
             )
         called = (table[self._column] > 0) & (table.row_weight > 0)
         return (called & (table["invalid"] == 0) if "invalid" in table else called).double()
 
     def update(self, batch: Batch, iteration: Iteration) -> dict[str, float]:
-        """What fresh episodes were paid, and how many of their turns called a tool, on average."""
+        """The mean bonus of fresh episodes, and how many of their turns called a tool on average."""
         table = batch.table
         fresh = table.row_weight > 0
         if "replayed" in table:
@@ -117,7 +118,7 @@ def _before(values: Tensor, table: StepTable) -> Tensor:
     ordered, chain = values[order], codes.codes[order]
     running = ordered.cumsum(0) - ordered
     start = torch.full((codes.size,), torch.inf, dtype=torch.float64)
-    start = start.scatter_reduce(0, chain, running, "amin")  # sums never fall, so a chain's least is its first
+    start = start.scatter_reduce(0, chain, running, "amin")  # sums never decrease: a chain's smallest is its first
     out = torch.empty_like(running)
     out[order] = running - start[chain]
     return out

@@ -1,7 +1,4 @@
-"""The clipped surrogate without some of the tokens that take most entropy away.
-
-Knows log-probabilities and advantages of the tokens of a mini-batch. Knows no model and no estimator.
-"""
+"""The loss `ppo_clip_cov`: the clipped surrogate without some of the tokens that reduce entropy most."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from palaestra.errors import RecipeError
 from palaestra.registry import Fraction, NonNegative, register
 
 Low = Annotated[float, pydantic.Field(ge=0, lt=1)]
-LARGEST = 20.0  # of a log-ratio's size: exp(20) is far outside any clip and still finite
+LARGEST = 20.0  # bound on the size of a log-ratio: exp(20) is outside every clip range and still finite
 
 
 @register(
@@ -37,24 +34,24 @@ def ppo_clip_cov(
     lower: float = 1.0,
     upper: float = 40.0,
 ) -> tuple[Float[Tensor, " tokens"], dict[str, Tensor]]:
-    """−min(ρ A, clip(ρ, 1 − low, 1 + high) A) per token; 0 on a few tokens, drawn from those of high covariance.
+    """The clipped surrogate, with loss 0 on a few random tokens of high covariance.
 
-        ρ_u = exp(logprob_u − logprob_old_u)
+        ρ_u = exp(logprob_u − logprob_old_u)        loss_u = −min(ρ_u A_u, clip(ρ_u, 1 − low, 1 + high) A_u)
         cov_u = (A_u − mean A) · (logprob_u − mean logprob)         over the tokens of the mini-batch that count
-        drawn from lower < cov_u < upper, not clipped already:  max(1, ⌊share · tokens⌋) of them, or all
+        loss 0: among the tokens with lower < cov_u < upper and no clip, max(1, ⌊share · tokens⌋) random ones, or all
 
-    Likely tokens that went well and unlikely ones that went badly take entropy away, in proportion to cov.
+    Likely tokens with high advantages and unlikely ones with low advantages reduce entropy, in proportion to cov.
 
     Args:
-        batch: columns advantage, logprob, logprob_old, weight, each (tokens,), of a whole mini-batch; and `seed`
-            for the draw.
-        low: in [0, 1). Higher: actions may become rarer faster. Usual: 0.2.
-        high: ≥ 0. Higher: rare good actions may grow faster, entropy stays higher. Usual: 0.28.
+        batch: columns advantage, logprob, logprob_old, weight, each (tokens,), of a whole mini-batch; and `seed` for
+            the random choice.
+        low: in [0, 1). Higher: the probability of an action may fall faster. Usual: 0.2.
+        high: ≥ 0. Higher: the probability of rare good actions may grow faster, and entropy stays higher. Usual: 0.28.
         share: in [0, 1]. Higher: entropy falls more slowly. 0 is `ppo_clip`, bit for bit. Usual: 0.02.
         lower, upper: bounds of the covariance, lower < upper. Usual: 1 and 40, or 2 and 60.
 
-    Returns: loss (tokens,) and, per token, policy/clip_fraction (…_high, …_low), policy/cov_clipped,
-        policy/covariance, policy/kl (k3 to the old policy) and policy/ratio.
+    Returns: loss (tokens,) and, per token, policy/clip_fraction (…_high, …_low), policy/cov_clipped, policy/covariance,
+        policy/kl (k3 to the old policy) and policy/ratio.
     Raises: RecipeError, for lower ≥ upper.
     Differs from the authors' code: fresh and replayed tokens of a mini-batch have one mean.
     """
@@ -91,7 +88,7 @@ def _ratio(batch: TokenBatch, counts: Tensor) -> Tensor:
 
 
 def _clipped(rho: Tensor, advantage: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
-    """Where the bounds hold the loss already: (risen, fallen)."""
+    """The tokens whose gradient the clip has set to 0 already: (risen, fallen)."""
     return (advantage > 0) & (rho > 1 + high), (advantage < 0) & (rho < 1 - low)
 
 
@@ -115,7 +112,7 @@ def _drawn(
     bounds: tuple[float, float],
     seed: int,
 ) -> Bool[Tensor, " tokens"]:
-    """The tokens of a mini-batch that lose their gradient."""
+    """The tokens of a mini-batch whose loss is set to 0."""
     counts = batch["weight"] > 0
     risen, fallen = _clipped(_ratio(batch, counts).detach(), batch["advantage"], low, high)
     open_ = counts & ~risen & ~fallen & (covariance > bounds[0]) & (covariance < bounds[1])

@@ -1,7 +1,4 @@
-"""Schedules: how much something counts in an iteration, from the first one to a horizon.
-
-Knows counts of iterations. Knows nothing of what is scheduled.
-"""
+"""Cosine schedules: a weight that rises from 0 to 1, or falls from 1 to 0, from the first iteration to a horizon."""
 
 from __future__ import annotations
 
@@ -14,8 +11,8 @@ def rise(step: int, horizon: int) -> float:
     """(1 − cos(π · step / horizon)) / 2: from 0 to 1 along half a cosine, then 1.
 
     Args:
-        step: of the iteration, from 0.
-        horizon: > 0, the iteration from which on it is 1.
+        step: the iteration, from 0.
+        horizon: > 0, the iteration from which it is 1.
 
     Raises: InvalidData, for a horizon that is not positive or a negative step.
 
@@ -25,8 +22,8 @@ def rise(step: int, horizon: int) -> float:
     if horizon <= 0 or step < 0:
         raise InvalidData(
             where="schedule",
-            what=f"iteration {step} of a horizon of {horizon}.",
-            remedy="Give a horizon of at least 1 and iterations from 0.",
+            what=f"the iteration is {step} and the horizon {horizon}.",
+            remedy="Give a horizon of at least 1, and iterations from 0.",
         )
     return (1 - math.cos(math.pi * step / horizon)) / 2 if step <= horizon else 1.0
 

@@ -1,4 +1,4 @@
-"""Self-imitation: what went better than its group is kept and learned from once more, later."""
+"""The advantage filter `self_imitation`: it stores episodes that were better than their group, and replays them."""
 
 from __future__ import annotations
 
@@ -42,29 +42,29 @@ class Kept:
     source="arXiv 2509.22601, public code",
 )
 class SelfImitation(StatefulPart):
-    """Replay episodes of positive advantage as a second batch, their advantage measured anew.
+    """Replay episodes of positive advantage as a second batch, with a recomputed advantage.
 
         keep      (episode, R, A, s) with A > 0, while it is at most `tolerance` iterations old
-        replay    all with A' ≥ 0, once they are more than overflow · capacity; then start from nothing
+        replay    all with A' ≥ 0, once they are more than overflow · capacity; then the store is empty again
         A' = R − P50, P50 = median of the mean returns of the last `history` groups       (median)
         A' = decay · A                                                                     (decay)
 
-    A filter: fresh rows keep the advantage of the estimator before it. Replayed ones come as groups of their own, with
-    `replayed` 1, and are clipped around the log-probabilities that were stored with them (`anchored` 1).
+    Fresh rows keep the advantage of the estimator before it. Replayed rows are groups of their own, with `replayed` 1,
+    and are clipped around the log-probabilities that were stored with them (`anchored` 1).
 
     Args:
         capacity: episodes. Higher: rarer, larger second batches. Usual: 32 for small batches, 2048 for large ones.
-        overflow: ≥ 1, times capacity that must be exceeded. Usual: 1.5.
-        tolerance: ≥ 0, iterations after which an episode is forgotten. Usual: 5–10.
-        history: groups whose means make the median. Usual: 10240.
+        overflow: ≥ 1. A replay needs more than overflow · capacity stored episodes. Usual: 1.5.
+        tolerance: ≥ 0, iterations after which an episode is dropped. Usual: 5–10.
+        history: groups whose mean returns give the median. Usual: 10240.
         recalibrate: "median" or "decay".
         decay: in (0, 1], of recalibrate "decay". Usual: 1.
-        scale: "std" divides R − P50 by the median of the groups' deviations, where the estimator before it divides
-            by deviations too. Usual: "none".
+        scale: "std" divides R − P50 by the median of the groups' deviations, for an estimator that divides by
+            deviations too. Usual: "none".
 
-    Called with a table, columns group, trajectory, reward (rows,), and an advantage (rows,) or (tokens,), it returns
-    an advantage of that shape.
-    Raises: InvalidData, when an episode without log-probabilities of what sampled it is to be kept.
+    Called with a table (columns group, trajectory, reward (rows,)) and an advantage (rows,) or (tokens,), it returns an
+    advantage of that shape.
+    Raises: InvalidData, for an episode to be stored that has no log-probabilities of the policy that sampled it.
     """
 
     provides = frozenset({"replayed", "anchored"})
@@ -90,7 +90,7 @@ class SelfImitation(StatefulPart):
 
     # ---- the second batch ---------------------------------------------------------------------------------
     def choose(self, trajectories: list[Trajectory], iteration: Iteration) -> list[Trajectory]:
-        """The fresh episodes and, when enough are stored, copies of those that still count as good."""
+        """The fresh episodes and, when enough are stored, copies of the stored ones with A' ≥ 0."""
         self._kept = [kept for kept in self._kept if iteration.number - kept.step <= self._tolerance]
         self._replayed = 0
         if len(self._kept) <= self._limit:
@@ -105,7 +105,7 @@ class SelfImitation(StatefulPart):
         return [*trajectories, *copies]
 
     def recalibrated(self, reward: float, advantage: float) -> float:
-        """A' of an episode with this return and this advantage then."""
+        """A' of an episode with this return and this advantage when it was stored."""
         if self._recalibrate == "decay":
             return self._decay * advantage
         value = reward - self.median
@@ -113,7 +113,7 @@ class SelfImitation(StatefulPart):
 
     @property
     def median(self) -> float:
-        """P50: the median of the groups' mean returns; 0 before there is any."""
+        """P50: the median of the groups' mean returns; 0 before the first group."""
         return float(np.median(self._means)) if self._means else 0.0
 
     def __call__(self, table: StepTable, advantage: Tensor, iteration: Iteration) -> Tensor:
@@ -127,7 +127,7 @@ class SelfImitation(StatefulPart):
 
     # ---- what is kept -------------------------------------------------------------------------------------
     def update(self, batch: Batch, iteration: Iteration) -> dict[str, float]:
-        """Keep the good ones of this iteration's episodes, and the mean return of each group."""
+        """Store this iteration's episodes of positive advantage, and the mean return of each group."""
         table = batch.table
         names = [str(label) for label in table.labels("trajectory")]
         played = {row.trajectory.id: row.trajectory for row in iteration.rows if not is_replayed(row.trajectory)}
@@ -150,14 +150,16 @@ class SelfImitation(StatefulPart):
         }
 
     def _per_row(self, table: StepTable) -> Tensor:
-        """The advantage of each row; of tokens, their mean."""
+        """The advantage of each row; the mean over its tokens, if advantages are per token."""
         if len(self._advantage) == len(table):
             return self._advantage
         rows = Key(table.token_row, len(table))
         return segment_mean(self._advantage, by=rows)
 
     def _note_groups(self, table: StepTable, fresh: Tensor) -> None:
-        """Mean and deviation of the returns of each fresh group, each trajectory once; groups by name."""
+        """Store mean and deviation of the returns of each fresh group, each trajectory once; groups in the order of
+        their names.
+        """
         order, last = table.timeline("trajectory")
         once = torch.zeros(len(table), dtype=torch.float64)
         once[order[last]] = 1.0
@@ -182,7 +184,7 @@ class SelfImitation(StatefulPart):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with what was saved."""
+        """Restore what `state_dict` gave."""
         self._kept = [
             Kept(trajectory=trajectory, reward=reward, advantage=advantage, step=int(step))
             for trajectory, (reward, advantage, step) in zip(

@@ -1,5 +1,5 @@
-"""What is left out of training: (1) void turns, (2) repetition and (3) unreadable text mask whole trajectories, and say
-how many.
+"""The filters of SPEAR: (1) void turns, (2) repetition and (3) unreadable text mask whole trajectories, and the metrics
+have the share of masked ones.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.replay.episodes import episode, seen
 
 
 def kept(part: Callable[..., Tensor], episodes: list[Trajectory], **options: Any) -> tuple[list[float], Any]:
-    """The weight of each episode's first row, and what is logged."""
+    """The weight of each episode's first row, and the metrics."""
     table, iteration = StepTable.from_trajectories(episodes), seen(episodes)
     weight = part(table, iteration, **options)
     assert bool((weight.reshape(-1, 2)[:, 0] == weight.reshape(-1, 2)[:, 1]).all()), "trajectories stay whole"

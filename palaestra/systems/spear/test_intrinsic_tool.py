@@ -1,6 +1,11 @@
-"""The fading bonus for tools: (1) it follows the schedule and the cap; (2) it stands on the turns that called a tool,
-in time, whatever the order of rows; (3) without schedule or rate nothing changes, bit for bit; (4) the outcome stays;
-(5) padding and replayed rows; (6) what is refused.
+"""The fading bonus for tools:
+
+1. It follows the schedule and the cap.
+2. It is on the turns that called a tool, in time order, whatever the order of rows.
+3. Without schedule or rate nothing changes, bit for bit.
+4. The outcome does not change.
+5. Padding, replayed rows and unreadable acts get no bonus or do not count.
+6. A missing column and bad horizons are refused.
 """
 
 from __future__ import annotations
@@ -96,7 +101,7 @@ def test_unreadable_acts_call_nothing() -> None:  # rule 5
 
 
 def test_what_is_refused() -> None:  # rule 6
-    with pytest.raises(MissingColumn, match="no column `tool_call` that tells which turns called a tool"):
+    with pytest.raises(MissingColumn, match="no column `tool_call`, which marks the turns that called a tool"):
         IntrinsicTool()(table(tool_call=None), at(0))
     for horizon in (0, -1):
         with pytest.raises(InvalidData, match="horizon"):

@@ -1,6 +1,10 @@
-"""Clipping by covariance: (1) a share of 0 is the plain clipped surrogate bit for bit; (2) what is drawn lies between
-the bounds, is not clipped already, and is of the given number; (3) the draw depends on the seed; (4) cuts of a
-mini-batch agree with the whole; (5) impossible bounds are refused.
+"""Clipping by covariance:
+
+1. A share of 0 is the plain clipped surrogate bit for bit.
+2. The tokens that lose their loss lie between the bounds, are not clipped already, and are of the given number.
+3. Their choice depends on the seed.
+4. A part of a mini-batch is refused.
+5. Impossible bounds are refused.
 """
 
 from __future__ import annotations

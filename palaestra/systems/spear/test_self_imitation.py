@@ -1,7 +1,13 @@
-"""Self-imitation: (1) fresh rows keep what they had; (2) good episodes are stored and come back once the buffer
-overflows, measured by the median of the groups' means; (3) old ones are forgotten; (4) the alternatives; (5) a
-coefficient of 0 is the base method bit for bit; (6) replayed tokens are clipped around what sampled them; (7) a run
-resumes; (8) what is refused.
+"""Self-imitation:
+
+1. Fresh rows keep their advantage.
+2. Good episodes are stored and come back once the buffer overflows, compared with the median of the groups' means.
+3. Old ones are dropped.
+4. "decay" and `scale: std` have their own numbers.
+5. A coefficient of 0 is the base method.
+6. Replayed tokens are clipped around the log-probabilities of the policy that sampled them.
+7. A run resumes.
+8. Episodes without log-probabilities and bad options are refused.
 """
 
 from __future__ import annotations
@@ -25,7 +31,7 @@ from tests.training.conftest import curve
 
 
 def iterate(part: SelfImitation, played: list[Trajectory], step: int) -> tuple[list[Trajectory], torch.Tensor]:
-    """One iteration: what the update learns from, and its advantages."""
+    """One iteration: the episodes that the update learns from, and their advantages."""
     chosen = part.choose(played, at(step))
     table, sight = StepTable.from_trajectories(chosen), seen(chosen, step)
     advantage = part(table, dr_grpo(table), sight)
@@ -50,14 +56,14 @@ def test_good_episodes_come_back() -> None:  # rule 2
         chosen, _ = iterate(part, episodes, step)
         assert len(chosen) == 2, "three stored are not more than 1.5 times 2"
     chosen, advantage = iterate(part, group(5, 1, 0), 5)
-    # group means .25, .5, .125, .75, .5: median .5; stored returns .5, 1, .25 and 1, of which .25 falls short
+    # group means .25, .5, .125, .75, .5: median .5; stored returns .5, 1, .25 and 1, of which .25 is below the median
     copies = [t for t in chosen if is_replayed(t)]
     assert sorted(t.outcome for t in copies if t.outcome is not None) == [0.5, 1.0, 1.0]
     table = StepTable.from_trajectories(chosen)
     found = dict(zip([table.labels("trajectory")[c] for c in table["trajectory"]], advantage.tolist(), strict=True))
     assert [found[t.id] for t in copies] == [0.0, 0.5, 0.5]
     assert [found["005/0"], found["005/1"]] == [0.5, -0.5]
-    assert not [t for t in iterate(part, group(6, 1, 0), 6)[0] if is_replayed(t)], "the buffer starts from nothing"
+    assert not [t for t in iterate(part, group(6, 1, 0), 6)[0] if is_replayed(t)], "the buffer is empty again"
 
 
 def test_median_of_the_groups() -> None:  # rule 2
@@ -119,7 +125,7 @@ def test_a_coefficient_of_0_is_the_base(tmp_path: Path, minibatches: int) -> Non
     base = run(tmp_path / "base", [NETWORK, plain])
     neutral = run(tmp_path / "neutral", [NETWORK, {**RECIPE, **none, **silent, **several}])
     assert sum(line["imitation/replayed"] for line in curve(neutral)) > 0
-    # The covariance reads the whole mini-batch, so that samples without signal are evaluated too: other roundings.
+    # The covariance needs the whole mini-batch, so samples without signal are evaluated too, which rounds differently.
     for name, expected in load(weights(base)).items():
         torch.testing.assert_close(load(weights(neutral))[name], expected, rtol=1e-5, atol=1e-6)
     losses = [[line["policy/loss"] for line in curve(folder) if "policy/loss" in line] for folder in (base, neutral)]
@@ -133,13 +139,13 @@ def test_replayed_tokens_are_clipped_around_their_sampler(tmp_path: Path) -> Non
     loss = {"loss": {"ppo_clip_cov": {"share": 0.0, "low": 0.2, "high": 0.2}}}
     lines = curve(run(tmp_path / "a", [NETWORK, RECIPE, loss, rushed]))
     moved = [line for line in lines if "policy/kl" in line]
-    # With one update an iteration, fresh tokens have a ratio of 1; whatever leaves it was replayed.
+    # With one update per iteration, fresh tokens have a ratio of 1, so any other ratio is of a replayed token.
     assert any(line["policy/kl"] > 1e-6 for line in moved if line["imitation/replayed"])
     assert all(line["policy/kl"] < 1e-6 for line in moved if not line["imitation/replayed"])
 
 
 def test_runs_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # rule 7
-    assert_resumes([NETWORK, RECIPE], tmp_path, monkeypatch, "main.safetensors")  # the buffer itself holds wall times
+    assert_resumes([NETWORK, RECIPE], tmp_path, monkeypatch, "main.safetensors")  # the buffer file holds wall times
 
 
 def test_what_is_refused() -> None:  # rule 8

@@ -1,4 +1,4 @@
-"""The widest groups: (1) the groups that differ least are left out."""
+"""The selection `widest_groups`: (1) the groups whose returns differ least are dropped."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Keep the groups whose results differ most: they have most to compare.
-
-Knows groups and returns. Knows nothing of estimators.
-"""
+"""The selection `widest_groups`: it keeps the groups whose returns differ most."""
 
 from __future__ import annotations
 
@@ -30,11 +27,12 @@ def widest_groups(table: StepTable, *, share: Share = 0.75) -> Bool[Tensor, " ro
     """Keep the rows of the `share` of groups with the largest deviation of returns, at least one group.
 
     Args:
-        table: columns group, trajectory, reward, each (rows,). A second batch of replayed rows
-            (column `anchored`) always stays.
-        share: in (0, 1], rounded down to whole groups. Lower: fewer, clearer comparisons. 1 keeps all. Usual: 0.75.
+        table: columns group, trajectory, reward, each (rows,). A second batch of replayed rows (column `anchored`) is
+            always kept.
+        share: in (0, 1], rounded down to whole groups. Lower: fewer groups, with larger differences. 1 keeps all.
+            Usual: 0.75.
 
-    Returns: bool (rows,). Of equal deviations the group whose name comes first stays, whatever the order of rows.
+    Returns: bool (rows,). Among equal deviations the group whose name comes first is kept, whatever the order of rows.
     """
     if share == 1:
         return torch.ones(len(table), dtype=torch.bool)

@@ -1,6 +1,6 @@
-"""Navdist: find a hidden target on a walled grid, with a verifier who knows how far away it is.
+"""The environment `navdist`: find a hidden target on a walled grid, with a verifier that scores each step.
 
-Knows grids, moves, sight and distances. The world is deterministic; all that differs between tasks comes from the seed.
+The environment is deterministic; tasks differ by their seed only.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from palaestra.registry import PositiveInt, register
 AGENT = "walker"
 MOVES = {"north": (0, -1), "east": (1, 0), "south": (0, 1), "west": (-1, 0)}
 ACTIONS = tuple(MOVES)
-WALLS = 0.2  # share of cells that are walls, as far as the rest stays connected
-RECENT = 6  # cells of the way so far that the text names
+WALLS = 0.2  # share of cells that become walls if the rest stays connected
+RECENT = 6  # the number of past cells that the text names
 Cell = tuple[int, int]  # column, row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One grid: which cells are free, where one starts, and how far each free cell is from the target."""
+    """One grid: its free cells, the start, and the distance of each free cell from the target."""
 
     size: int
     start: Cell
@@ -48,14 +48,14 @@ class Field:
         return [move for move in ACTIONS if self.next(cell, move) is not None]
 
     def sees(self, cell: Cell, sight: int) -> bool:
-        """Whether the target is at most `sight` cells away; walls hide nothing."""
+        """Whether the target is at most `sight` cells away; walls do not hide it."""
         return abs(cell[0] - self.target[0]) + abs(cell[1] - self.target[1]) <= sight
 
 
 # ---- building ---------------------------------------------------------------------------------------------
 @lru_cache(maxsize=4096)
 def build(size: int, longest: int, sight: int, seed: int) -> Field:
-    """A grid with the target out of sight of the start, and at most `longest` moves away where that can be."""
+    """A grid with the target out of sight of the start, and at most `longest` moves away if possible."""
     draw = random.Random(seed)
     free = _walled(size, draw)
     target = draw.choice(sorted(free))
@@ -67,7 +67,7 @@ def build(size: int, longest: int, sight: int, seed: int) -> Field:
 
 
 def _walled(size: int, draw: random.Random) -> set[Cell]:
-    """Free cells after walls were put up one by one, each only if nobody is locked in."""
+    """The free cells after walls are placed one by one, each only if the rest stays connected."""
     free = {(x, y) for x in range(size) for y in range(size)}
     for cell in draw.sample(sorted(free), int(WALLS * size * size)):
         rest = free - {cell}
@@ -100,21 +100,21 @@ def _drawn(world: Mapping[str, Any], seed: int) -> tuple[int, Field]:
 class Navdist:
     """Walk to a target that is visible only from nearby; what has been walked is remembered for you.
 
-    An observation says where one is, which ways are open, which cells one has been on, and where the target is once it
-    is in sight. Two episodes are in the same situation only if they have walked the same cells, so states rarely
-    repeat: comparing equal states has little to compare, and a verified score of each step has much.
+    An observation has the agent's cell, the open ways, the cells that it has visited, and the target's place once it is
+    in sight. Two episodes are in the same state only if they have visited the same cells, so states rarely repeat: a
+    comparison of equal states finds few, and a verified score of each step says more.
 
     Args:
         size: cells per side, 5–16. Higher: longer searches. Usual: 8.
-        max_turns: turns until the episode is cut off. The target is at most 75 % of them away. Usual: 20.
-        sight: from how many moves away (walls ignored) the target is seen. Higher: easier. Usual: 3.
-        process: "verified": a step scores 1 if it came nearer to the target or brought it into sight, else 0.
-            "random": a coin instead, as good as none; it depends on the task's seed and the way so far.
-        fields: 0 makes a new grid for every seed; k > 0 lets every seed play one of k grids.
+        max_turns: turns until the episode is truncated. The target is at most 75 % of them away. Usual: 20.
+        sight: the distance in moves (walls ignored) from which the target is seen. Higher: easier. Usual: 3.
+        process: "verified": a step scores 1 if it came nearer to the target or brought it into sight, else 0. "random":
+            a coin toss without information, which depends on the task's seed and the moves so far.
+        fields: 0 makes a new grid for every seed; with k > 0 every seed plays one of k grids.
 
     Reward: 1 for reaching the target, else 0. A move against a wall, or one that cannot be read, costs a turn. The
-    score stands in `info["process"]`. `vector` is one-hot: own cell; cells walked so far; open ways; the target's
-    column and row from here, if it is in sight.
+    score is in `info["process"]`. `vector` is one-hot: the agent's cell; visited cells; open ways; the target's column
+    and row relative to the agent, if it is in sight.
     """
 
     agents: tuple[str, ...] = (AGENT,)

@@ -1,14 +1,14 @@
-"""What must hold of `navdist`:
+"""The environment `navdist`:
 
 1. It keeps the contract of environments, for small and large grids and for fixed ones.
 2. All free cells are connected; the target is out of sight at the start and at most 75 % of the turns away.
 3. The expert walks a shortest way, from any cell.
-4. The verified score is 1 for a step that comes nearer or brings the target into sight, else 0; it has nothing to do
-   with the reward. The random score is a coin, the same for the same way.
+4. The verified score is 1 for a step that comes nearer or brings the target into sight, else 0; it does not depend on
+   the reward. The random score is a coin toss that is the same for the same way.
 5. The target is shown within `sight` moves and not beyond.
 6. Walking the same cells leads to the same state key; another way to the same cell does not.
 7. Walls and unreadable moves cost a turn; after `max_turns` the episode is truncated.
-8. Random play succeeds sometimes; states of two random walks rarely meet.
+8. Random play succeeds sometimes; two random walks rarely have states in common.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def act(env, *texts):
 
 
 def walk(env, result, seed):
-    """A random walk to its end: the result of each step, when it is made."""
+    """A random walk to its end, which yields the result of each step when it is made."""
     draw = random.Random(seed)
     while result.observations:
         result = act(env, draw.choice(result.observations[WALKER].legal))

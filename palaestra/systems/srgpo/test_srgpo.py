@@ -1,5 +1,9 @@
-"""SRGPO: (1) each row is in one block, blocks are centered and stay in their scope, and the seed and the iteration say
-who is compared with whom; (2) with weight 0 or equal scores it is GRPO; (3) what is refused, and what it says.
+"""SRGPO:
+
+1. Each row is in one block; blocks are centered and stay in their scope; the seed and the iteration decide which rows
+   are compared.
+2. With weight 0 or equal scores it is GRPO.
+3. Missing scores, too small blocks and single rows are refused.
 """
 
 from __future__ import annotations
@@ -72,7 +76,7 @@ def test_srgpo_bad_input() -> None:  # rule 3
     for size in (0, 1):
         with pytest.raises(RecipeError, match="cannot take `block_size: "):
             srgpo(table(), block_size=size)
-    with pytest.raises(InvalidData, match="1 rows cannot be compared; 2 are needed"):
+    with pytest.raises(InvalidData, match="has 1 rows that count; a comparison needs 2"):
         srgpo(table(row_weight=[1.0, 0.0, 0.0, 0.0]))
     with pytest.raises(RecipeError, match="block_scope"):
         srgpo(table(), block_scope="task")

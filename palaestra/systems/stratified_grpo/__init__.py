@@ -1,9 +1,9 @@
-"""Stratified GRPO (arXiv 2510.06214) addresses search agents whose trajectories differ in structure, such as the
-number of search calls. A common baseline compares trajectories that are not alike. The method standardizes a return
-among the trajectories of the same stratum and blends this with the comparison in the whole group, which alone tells
-whether a stratum is good. Here the blend of 0.8 is ours, because the paper's value is not known to us, and strata
-that are made of results are refused. The recipe trains a network policy; language models that search a corpus are not
-in it. This file is the estimator; the environment gives the column `stratum`.
+"""Stratified GRPO (arXiv 2510.06214) addresses search agents whose trajectories differ in structure, such as the number
+of search calls. A common baseline compares trajectories that are not alike. The method standardizes a return among the
+trajectories of the same stratum and blends this with the comparison in the whole group, since only the latter shows
+whether a stratum is good. Here the blend of 0.8 is ours, because the paper's value is not known to us, and strata that
+are made of results are refused. The recipe trains a network policy; language models that search a corpus are not in it.
+This file is the estimator; the environment gives the column `stratum`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from palaestra.data.keys import Key
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.registry import Columns, Fraction, Scale, register
 
-RESULTS = ("reward", "outcome", "process", "row_value")  # what a stratum must not be made of
+RESULTS = ("reward", "outcome", "process", "row_value")  # columns that a stratum must not be made of
 
 
 @register(
@@ -36,27 +36,27 @@ def stratified_grpo(
     scale: Scale = "std",
     peers: Peers = Peers(),
 ) -> Float[Tensor, " rows"]:
-    """Compare a trajectory with its stratum, and a little with its whole group.
+    """Compare a trajectory with its stratum, blended with a comparison in its whole group.
 
         A = blend · S + (1 − blend) · G
         S_i = (R_i − mean of R over the group's trajectories of the same stratum) / their deviation
         G_i = (R_i − mean of R over the group) / its deviation
 
-    Without scale G = S + (mean of the stratum − mean of the group): the last term compares structures, not what
-    was made of them. It is also the only one that says which structure is better; `blend` keeps some of it.
+    Without scale G = S + (mean of the stratum − mean of the group). The last term compares structures, not the results
+    inside one, and it alone shows which structure is better; `blend` keeps a part of it.
 
     Args:
-        table: columns group, trajectory, reward, stratum, each (rows,); the stratum is a trajectory's structure,
-            such as its number of tool calls, and never its result.
-        blend: in [0, 1]. Higher: fairer to long trajectories. 1: nothing tells a good stratum from a bad one.
-            0: GRPO. Usual: 0.8 (ours: the paper's value is not known to us).
+        table: columns group, trajectory, reward, stratum, each (rows,); the stratum is a trajectory's structure, such
+            as its number of tool calls, and never its result.
+        blend: in [0, 1]. Higher: structures are compared less. 1: a good stratum has no advantage over a bad one. 0:
+            GRPO. Usual: 0.8 (ours: the paper's value is not known to us).
         strata: columns that make the stratum.
         scale: "std" divides by the deviation, in both parts; "none" only centers.
-        peers: the options of `Peers`, for both parts; singleton is for G, a trajectory alone in its stratum has S = 0.
+        peers: the options of `Peers`, for both parts; singleton is for G; a trajectory alone in its stratum has S = 0.
 
     Returns: float32 (rows,).
-    Raises: MissingColumn, without strata; InvalidData, if a row has none, if a trajectory has several, or if no
-        group has two trajectories; RecipeError, for strata made of results.
+    Raises: MissingColumn, without strata; InvalidData, if a row has none, if a trajectory has several, or if no group
+        has two trajectories; RecipeError, for strata made of results.
     """
     _check_strata(table, strata)
     returns = total_return(table)
@@ -66,11 +66,12 @@ def stratified_grpo(
 
 
 def _check_strata(table: StepTable, strata: Columns) -> None:
+    """Refuse strata made of results, missing strata, and trajectories in several strata."""
     leak = sorted({*strata} & {*RESULTS})
     if leak or not strata:
         raise RecipeError(
             where="advantage: stratified_grpo",
-            what=f"a stratum cannot be made of `{leak[0]}`: trajectories of one result have nothing to compare."
+            what=f"a stratum cannot be made of `{leak[0]}`: trajectories with the same result have no differences."
             if leak
             else "`strata` names no column.",
             remedy="Name a column of structure, such as the number of tool calls: strata: [stratum].",
@@ -92,5 +93,5 @@ def _check_strata(table: StepTable, strata: Columns) -> None:
             raise InvalidData(
                 where=f"column `{name}`, trajectory {trajectory}",
                 what="its rows are in different strata.",
-                remedy="A stratum is a property of the whole trajectory; write the same one on all its rows.",
+                remedy="Give all rows of a trajectory the same stratum: it describes the whole trajectory.",
             )

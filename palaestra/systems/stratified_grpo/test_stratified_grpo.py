@@ -1,6 +1,9 @@
-"""Stratified GRPO: (1) the variance is that inside strata and that between them, and an affine change of the returns
-changes nothing inside a stratum; (2) one stratum, or blend 0, is GRPO, and strata of one trajectory leave the global
-part; (3) what is refused, and what it says.
+"""Stratified GRPO:
+
+1. The variance is the sum of that inside strata and that between them, and an affine change of the returns changes
+   nothing inside a stratum.
+2. One stratum, or blend 0, is GRPO, and strata of one trajectory leave the global part.
+3. Missing, mixed and result-dependent strata and bad options are refused.
 """
 
 from __future__ import annotations

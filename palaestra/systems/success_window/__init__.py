@@ -1,8 +1,8 @@
 """In a fixed training set some tasks are always solved and some are never solved. All outcomes of such a group are
 equal, so a method without a critic learns nothing from it. This sampler keeps a moving success rate for each task.
-Tasks whose rate lies inside a window, and tasks that were never played, have weight 1; the others have a small
-weight. Tasks are drawn without repetition. DAPO (arXiv 2503.14476) discards such groups after they were played; here
-they are played less often. This form is ours and no paper's. This file is the sampler; the estimator `grpo` is in
+Tasks whose rate lies inside a window, and tasks that were never played, have weight 1; the others have a small weight.
+Tasks are sampled without replacement. DAPO (arXiv 2503.14476) discards such groups after they were played; here they
+are played less often. This form is ours and no paper's. This file is the sampler; the estimator `grpo` is in
 `palaestra/parts/estimators.py`.
 """
 
@@ -27,24 +27,24 @@ WHERE = "sampler: success_window"
 
 @register("sampler", "success_window", source="ours, after what groups with equal outcomes teach")
 class SuccessWindow:
-    """Draw tasks of a fixed set without repetition, each with a weight that its success rate decides.
+    """Sample tasks of a fixed set without replacement, each with a weight that depends on its success rate.
 
         rate ← (1 − speed) · rate + speed · mean outcome of its group        first group: the mean itself
         weight = 1 if low ≤ rate ≤ high or the task was never played, else `outside`
 
-    A group whose trajectories all succeed, or all fail, teaches a critic-free method nothing; tasks near the middle do.
+    A method without a critic learns nothing from a group whose trajectories all succeed or all fail, so tasks with
+    other rates are preferred.
 
     Args:
-        pool: > 0, tasks of the set. Higher: less memorizing, and rates that grow old. Usual: 64–1000.
+        pool: > 0, tasks of the set. Higher: less memorizing, and rates that are older. Usual: 64–1000.
         low, high: in [0, 1], the window, both edges included. Usual: 0.1 and 0.9.
-        outside: in [0, 1], weight of other tasks. Higher: solved ones are checked more often; with 1 it is the
-            sampler `repeated`. 0: a task that left the window comes back only when the others do not suffice.
-            Usual: 0.1.
+        outside: in [0, 1], weight of other tasks. Higher: solved tasks are checked more often; with 1 it is the sampler
+            `repeated`. 0: a task outside the window is played only when the others do not suffice. Usual: 0.1.
         speed: in [0, 1]. Higher: only the latest group counts. Usual: 0.5.
 
-    Metrics: curriculum/inside, curriculum/solved (above the window) and curriculum/hopeless (below), shares of the
-    set; curriculum/seen, the share that was played.
-    Raises: RecipeError, if low > high, or if an iteration wants more tasks than the set has.
+    Metrics: curriculum/inside, curriculum/solved (above the window) and curriculum/hopeless (below), shares of the set;
+        curriculum/seen, the share that was played.
+    Raises: RecipeError, if low > high, or if an iteration needs more tasks than the set has.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class SuccessWindow:
         if count > self._pool:
             raise RecipeError(
                 where=WHERE,
-                what=f"an iteration plays {count} tasks and the set has {self._pool}.",
+                what=f"an iteration plays {count} tasks, but the set has {self._pool}.",
                 remedy=f"Set `pool` to {count} or more, or `rollout.tasks` lower.",
             )
         if self._outside == 1.0:
@@ -75,18 +75,18 @@ class SuccessWindow:
         if not self._tasks:
             self._tasks = self._set.take(source, 0, self._pool, seed)
         draw = random.Random(derive(seed, "window", iteration))
-        # Uniform numbers to the power 1/weight: the largest are a draw without repetition in which weights count.
+        # The largest of uniform numbers to the power 1/weight are a weighted sample without replacement.
         keys = [_key(draw.random(), self.weight(task)) for task in self._tasks]
         best = sorted(range(len(keys)), key=keys.__getitem__, reverse=True)[:count]
         return [self._tasks[place] for place in best]
 
     def weight(self, task: Task) -> float:
-        """How much a task is preferred."""
+        """The weight of a task."""
         rate = self._rate.get(task.content_hash)
         return 1.0 if rate is None or self._low <= rate <= self._high else self._outside
 
     def learn(self, played: Sequence[Trajectory], iteration: int) -> dict[str, float]:
-        """Move the rates of the tasks that were played; an episode without outcome counts as failed."""
+        """Update the rates of the tasks that were played; an episode without outcome counts as failed."""
         results: dict[str, list[float]] = defaultdict(list)
         for trajectory in played:
             if trajectory.stop not in (StopReason.ERROR, StopReason.SUSPENDED):
@@ -108,7 +108,7 @@ class SuccessWindow:
         return {"rate": dict(self._rate)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put them back."""
+        """Restore the success rates."""
         self._rate = dict(state["rate"])
 
 

@@ -1,8 +1,8 @@
-"""What must hold of `success_window`.
+"""The sampler `success_window`:
 
 1. With outside 1 it gives the tasks of `repeated`.
-2. Tasks are of a fixed set, those in the window preferred, never twice in an iteration.
-3. What cannot work is refused: an empty window, more tasks than the set has.
+2. Tasks come from a fixed set, those in the window are preferred, and none occurs twice in an iteration.
+3. An empty window and more tasks than the set has are refused.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def test_tasks_in_the_window_are_preferred():  # rule 2
     shut = SuccessWindow(pool=30, low=0.2, high=0.8, outside=0.0)
     shut.load_state_dict(sampler.state_dict())
     assert {rates[task.content_hash] for task in shut(FORMS, 3, 10, 0)} == {0.5}
-    assert len(shut(FORMS, 3, 20, 0)) == 20, "others must do where the window holds too few"
+    assert len(shut(FORMS, 3, 20, 0)) == 20, "others are taken where the window has too few"
 
 
 def test_rates_move_with_the_groups():  # rule 2
@@ -64,5 +64,5 @@ def test_rates_move_with_the_groups():  # rule 2
 def test_bad_windows_are_refused():  # rule 3
     with pytest.raises(RecipeError, match=r"from 0.9 to 0.1 is empty"):
         SuccessWindow(low=0.9, high=0.1)
-    with pytest.raises(RecipeError, match="plays 5 tasks and the set has 4"):
+    with pytest.raises(RecipeError, match="plays 5 tasks, but the set has 4"):
         SuccessWindow(pool=4)(FORMS, 0, 5, 0)

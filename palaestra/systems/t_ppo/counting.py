@@ -1,6 +1,6 @@
-"""Counting: copy a long row of letters, and in place of each mark write how many marks there were so far.
+"""The environment `counting`: copy a long row of letters, and replace each mark by the number of marks so far.
 
-Knows rows, answers and texts. The world is deterministic; all that differs between tasks comes from the seed.
+The environment is deterministic; tasks differ by their seed only.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ def _row(world: Mapping[str, Any], seed: int) -> str:
 class Counting:
     """A long response whose length differs widely and whose result is known at its very end.
 
-    The row of a task has between `shortest` and `longest` items, short rows as often as rows of twice their length
-    (log-uniform); each turn asks for the next `chunk` of them. A letter is copied. A mark `#` is answered by how many
-    marks there were so far, where `numbers` is followed by 1. The agent sees the number that it wrote last and whether
-    it has made a slip, so that one observation says all that matters.
+    The row of a task has between `shortest` and `longest` items, and short rows are as frequent as rows of twice their
+    length (log-uniform). Each turn asks for the next `chunk` items. The answer to a letter is the letter. The answer to
+    a mark `#` is the number of marks so far, where `numbers` is followed by 1. The agent sees the number that it wrote
+    last and whether it has made a mistake, so one observation has all that matters.
 
     Args:
         shortest, longest: items of a row. Higher: longer episodes. Usual: 64 and 200.
-        chunk: items a turn. 1: an action is one symbol, and there are vectors for network policies. Higher: fewer
-            turns with longer responses, symbols with spaces between them; for language policies.
+        chunk: items per turn. 1: an action is one symbol, and there are vectors for network policies. Higher: fewer
+            turns with longer responses, whose symbols are separated by spaces; for language policies.
         letters, numbers: how many there are, 2–8. Higher: more to learn.
         marks: share of items that are marks. Higher: more counting, less copying.
 
-    Reward: 1 at the end if everything is right, else 0. `score` is then the share of right answers. What cannot be
-    read, and what is missing in a chunk, is wrong. `actions` lists all symbols (chunk 1); an index into it is taken
-    as well as its text.
+    Reward: 1 at the end if everything is right, else 0. `score` is then the share of right answers. A symbol that
+    cannot be read, or is missing in a chunk, is wrong. `actions` has all symbols (chunk 1); an index into it is
+    accepted as well as its text.
 
     Raises: RecipeError, if `shortest` exceeds `longest`.
     """
@@ -135,7 +135,7 @@ class Counting:
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """What is right here."""
+        """The right answers of this turn."""
         asked = self._asked()
         if self._chunk > 1:
             return Action(text=" ".join(asked))

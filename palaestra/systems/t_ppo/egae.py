@@ -1,4 +1,4 @@
-"""EGAE: generalized advantage estimation that does not wait for the end of a long response."""
+"""The estimator `egae`: generalized advantage estimation on finished and unfinished responses."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ def egae(
     whiten: bool = False,
     chain: Columns = ("trajectory", "agent"),
 ) -> Credit:
-    """Advantages at once, also on unfinished trajectories; targets of the critic from finished ones only.
+    """Advantages of finished and unfinished trajectories; targets of the critic from finished ones only.
 
         δ_u = r_u + gamma · V_{u+1} − V_u       A_u = δ_u + gamma · lam · A_{u+1}       target_u = Σ gamma^k r_{u+k}
 
-    V_{u+1} is 0 after a terminated row and the value of the next observation after a truncated one. After the
-    last unit of an unfinished trajectory it is V_u itself, so that with gamma 1 the last δ is its own reward; the
-    target there is NaN: no target. A finished trajectory has exactly the advantages of PPO.
+    V_{u+1} is 0 after a terminated row, and the value of the next observation after a truncated one. After the last
+    unit of an unfinished trajectory it is V_u itself, so that with gamma 1 the last δ is its own reward; the target
+    there is NaN, which means that there is none. A finished trajectory has exactly the advantages of PPO.
 
     Args:
         table: columns trajectory, agent, turn, reward, terminated, truncated (both False: unfinished); row_value
             (rows,) at level "row", value_old (tokens,) at level "token"; bootstrap_value (rows,) where a trajectory is
-            truncated; fresh (rows,), if it is there, says which rows `whiten` looks at.
-        level: the unit of time. "token": each response token. "row": one value and one advantage a step.
+            truncated; fresh (rows,), if present, marks the rows that `whiten` uses.
+        level: the unit of time. "token": each response token. "row": one value and one advantage per step.
         gamma: in [0, 1]. Higher: late rewards reach early units. Usual: 1.
-        lam: in [0, 1]. Higher: less bias, more variance. Usual: 0.95. Targets always take 1 (Monte Carlo).
+        lam: in [0, 1]. Higher: less bias, more variance. Usual: 0.95. Targets always use 1 (Monte Carlo).
         gamma_in: discount between the tokens of one row, at level "token"; None: gamma.
         whiten: standardize advantages over the units of this window; targets stay as they are.
-        chain: rows that agree in these columns follow each other in time; each agent has its own values. A
+        chain: columns whose equal values mark rows that follow each other in time; each agent has its own values. A
             trajectory is unfinished if any of its chains has no end.
 
     Returns: Credit of float32 (rows,) or (tokens,).
@@ -68,11 +68,11 @@ def egae(
         target_lam=1.0,
     )
     row = table.token_row if level == "token" else torch.arange(len(table))
-    assert estimate.target is not None  # `lambda_return` gives one
+    assert estimate.target is not None  # `lambda_return` always gives a target
     target = torch.where(_finished(table, chain)[row], estimate.target, torch.nan)
     if not whiten:
         return Credit(estimate.advantage, target)
-    learns = estimate.judged  # who has a critic
+    learns = estimate.judged  # units of agents with a critic
     if "fresh" in table:
         learns = learns & (table["fresh"][row] > 0)
     return Credit(whiten_units(estimate.advantage, weight=learns), target)

@@ -1,7 +1,4 @@
-"""Fresh steps only: every token enters the policy loss once, in the iteration which generated it.
-
-Knows one column of the table. Knows nothing of runners or of the critic's loss, which old steps still reach.
-"""
+"""The weights `fresh`: every token is in the policy loss once, in the iteration that generated it."""
 
 from __future__ import annotations
 
@@ -21,14 +18,14 @@ def fresh(table: StepTable) -> Float[Tensor, " rows"]:
         table: column fresh (rows,), as the runner `windows` writes it.
 
     Returns: float32 (rows,).
-    Raises: MissingColumn, if no runner says what is fresh; InvalidData, for another number than 0 or 1.
+    Raises: MissingColumn, without the column; InvalidData, for a number other than 0 and 1.
     """
     column = table["fresh"]
     if not bool(((column == 0) | (column == 1)).all()):
         row = int(((column != 0) & (column != 1)).nonzero()[0, 0])
         raise InvalidData(
             where=f"weights: fresh, row {row}",
-            what=f"`fresh` is {float(column[row]):g}; a step is of this window (1) or of an earlier one (0).",
-            remedy="Leave the column to `rollout.runner: windows`.",
+            what=f"`fresh` is {float(column[row]):g}; it must be 1 (this window) or 0 (an earlier one).",
+            remedy="Let `rollout.runner: windows` write the column.",
         )
     return column.float()

@@ -1,11 +1,11 @@
-"""What must hold of `counting`:
+"""The environment `counting`:
 
-1. It keeps the contract of environments, for one symbol a turn and for several.
-2. Letters are copied and marks are counted round; an episode has one turn per chunk.
+1. It keeps the contract of environments, for one symbol per turn and for several.
+2. Letters are copied and marks are counted cyclically; an episode has one turn per chunk.
 3. Lengths differ widely: short rows are as frequent as rows of twice their length.
-4. The result is known at the end only, and one slip spoils it; the expert makes none.
-5. What cannot be read, is missing, or was not asked for, is a slip.
-6. One observation says all that matters: the next right answer follows from its vector, and a slip is seen.
+4. The result is known at the end only, and one mistake makes it a failure; the expert makes none.
+5. A symbol that cannot be read, is missing, or was not asked for, is a mistake.
+6. One observation has all that matters: the next right answer follows from its vector, and it shows a mistake.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Fresh: (1) 1 on new steps, 0 on old ones, per row, whatever their order; (2) a table without the column, or with
-other numbers in it, is refused; (3) so is a recipe whose runner writes none.
+"""The weights `fresh`: (1) 1 on new steps, 0 on old ones, per row, whatever their order; (2) a table without the
+column, or with other numbers in it, is refused; (3) so is a recipe whose runner does not write it.
 """
 
 from __future__ import annotations

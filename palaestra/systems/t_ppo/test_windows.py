@@ -1,17 +1,18 @@
-"""Rules of the windows runner, each pinned by the test of the same number.
+"""The runner `windows`:
 
-1.  Cut into windows, an episode of an unchanging policy is the one that is played whole, step by step.
-2.  No window holds more than `window` acts; a response may reach beyond it, the next one does not begin.
-3.  Finished episodes are replaced by the first of the new plays; never more are under way than plays come.
+1.  Cut into windows, an episode of a fixed policy equals the one that is played in one go, step by step.
+2.  No window has more than `window` acts; a response may exceed the window, but the next one does not begin.
+3.  Finished episodes are replaced by the first of the new plays; no more are under way than there are plays.
 4.  Each step is fresh in one iteration; its log-probabilities and version stay those of the weights that wrote it.
-5.  Suspended episodes have no end, no outcome and no next prompt, and a state of JSON values resumes them as memory.
-6.  A language policy reads exactly the ids it had written, whatever their text would be tokenized to.
-7.  Where repeating the actions shows something else, the episode fails, and says that its prefix changed.
-8.  Evaluations and demonstrations are played whole and know no windows.
-9.  Several agents, remembering networks and scripted experts go on too.
+5.  Suspended episodes have no end, no outcome and no next prompt; a state of JSON values resumes them as well as
+   memory.
+6.  A language policy reads exactly the ids that it wrote, however their text would be tokenized.
+7.  An episode fails if repeating its acts gives something else, and the error says that it changed.
+8.  Evaluations and demonstrations are played to their end, without windows.
+9.  Several agents, networks with memory and scripted experts continue too.
 10. Without a window everything is played to its end.
-11. Calls of sub-agents go on too, each in its own conversation.
-12. A suspended episode keeps all that its play says: turn limit, instruction, who plays whom, info; also in a state.
+11. Calls of sub-agents continue too, each in its own conversation.
+12. A suspended episode keeps all that its play has: turn limit, instruction, roles and info; also in a state.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def windows(on: RunSetup, window: int | None = 4, **settings: Any) -> WindowRunn
 
 
 def ended(runner: WindowRunner, iterations: int, count: int = 6, make: Any = None) -> dict[str, Trajectory]:
-    """Episodes that were over after some iterations."""
+    """The episodes that ended within some iterations."""
     played = [t for number in range(iterations) for t in runner.collect(iteration(number, count, make))]
     assert not [t.error for t in played if t.error]
     return {t.id: t for t in played if t.stop is not StopReason.SUSPENDED}
@@ -87,7 +88,7 @@ def test_1_same_as_in_one_go(window: int, limits: dict[str, int]) -> None:
     assert plain(found, without=("marks",)) == plain(expected, without=("marks",))
     assert {t.id: t.info for t in found.values()} == {t.id: t.info for t in expected.values()}
     if limits:
-        assert any(t.last for t in found.values()), "some are cut off, with what they would have seen next"
+        assert any(t.last for t in found.values()), "some are truncated, and keep the next observation"
 
 
 def test_2_and_3_windows_and_replacement() -> None:
@@ -97,7 +98,7 @@ def test_2_and_3_windows_and_replacement() -> None:
         plays = iteration(number, count)
         played = runner.collect(plays)
         assert [t.id for t in played[: len(before)]] == sorted(before, key=[t.id for t in played].index)
-        assert before == {t.id for t in played[: len(before)]}  # rule 3: the old ones first
+        assert before == {t.id for t in played[: len(before)]}  # rule 3: suspended ones come first
         new = [f"{p.group}/{p.sample}" for p in plays][: count - len(before)]
         assert [t.id for t in played[len(before) :]] == new and len(played) == count
         for t in played:
@@ -105,7 +106,7 @@ def test_2_and_3_windows_and_replacement() -> None:
             assert (t.stop is StopReason.SUSPENDED) == (not t.steps[-1].terminated)
             assert t.stop is not StopReason.SUSPENDED or sum(fresh(t)) == 4
         before = {t.id for t in played if t.stop is StopReason.SUSPENDED}
-    assert not runner.collect(iteration(9, 2))[len(before) :], "no room for new ones"
+    assert not runner.collect(iteration(9, 2))[len(before) :], "there is no room for new ones"
 
 
 def test_2_a_response_may_reach_beyond() -> None:
@@ -166,7 +167,7 @@ def test_6_exactly_the_ids_that_were_written() -> None:
             assert np.allclose(step.action.logprobs, other.action.logprobs, atol=1e-5)
             ids = tiny.renderer.action(step.action.text or "")
             retokenized += not np.array_equal(ids, step.action.tokens)
-    assert retokenized > 10, "texts do not say which ids were written"
+    assert retokenized > 10, "the texts alone do not determine the ids"
 
 
 class Drifting(Counting):
@@ -213,8 +214,9 @@ def test_7_changed_prefixes_fail(fault: str, message: str) -> None:
     assert {t.stop for t in second} == {StopReason.ERROR}
     for t in second:
         assert t.error is not None and t.error.boundary == "environment"
-        assert "resumed response whose prefix changed" in t.error.message and message in t.error.message
-    assert {t.stop for t in runner.collect(iteration(2, 3))} == {StopReason.SUSPENDED}, "others take their place"
+        assert "a suspended episode changed when its acts were repeated" in t.error.message
+        assert message in t.error.message
+    assert {t.stop for t in runner.collect(iteration(2, 3))} == {StopReason.SUSPENDED}, "new episodes replace them"
 
 
 def test_7_changed_prompts_fail() -> None:
@@ -225,7 +227,7 @@ def test_7_changed_prompts_fail() -> None:
     state["suspended"][0]["trajectory"]["steps"][0]["prompt"][-1] += 1
     runner.load_state_dict(state)
     changed, other = runner.collect(iteration(1, 2, make()))
-    assert changed.error is not None and "prefix changed: the prompt has other tokens" in changed.error.message
+    assert changed.error is not None and "repeated: the prompt has other tokens" in changed.error.message
     assert other.error is None
 
 
@@ -248,7 +250,7 @@ def test_9_agents_of_all_kinds() -> None:
     tasks = [Task(env="test", seed=i, params={"length": 3 + i}) for i in range(4)]
     plays = [Play(task=task, group=f"{i}", sample=0, seed=i) for i, task in enumerate(tasks)]
     runner, found = windows(on, 4), dict[str, Trajectory]()
-    for _ in range(8):  # 4 acts a window, 3 a turn: some are suspended inside a turn
+    for _ in range(8):  # 4 acts per window and 3 per turn: some are suspended inside a turn
         found |= {t.id: t for t in runner.collect(plays) if t.stop is StopReason.COMPLETED and t.id not in found}
     expected = {t.id: t for t in EpisodeRunner(on, RolloutSettings(max_turns=600)).collect(plays)}
     assert found.keys() == expected.keys()

@@ -1,8 +1,8 @@
-"""The windows runner: plays a part of each long episode in an iteration, and goes on with it in the next.
+"""The runner `windows`: it plays a part of each long episode in an iteration, and continues in the next.
 
-Suspended episodes are data, a play and the steps that were recorded, so they survive a checkpoint. To go on, the
-environment is reset with the same task and the program runs anew, every act answered from the record: environment,
-contexts and sessions then hold what really happened, read with the present weights.
+A suspended episode is data, its play and its recorded steps, so it survives a checkpoint. To continue, the environment
+is reset with the same task and the program runs again, with every act answered from the record. Environment, contexts
+and sessions are then as they were, and the present weights have read the whole record.
 """
 
 from __future__ import annotations
@@ -30,35 +30,37 @@ from palaestra.store.journal import play_from_json, play_to_json
 
 @register("rollout", "windows")
 class WindowRunner:
-    """Plays every episode for `rollout.window` sampled tokens an iteration, then suspends it (successive batching).
+    """Play every episode for `rollout.window` sampled tokens per iteration, then suspend it (successive batching).
 
-    An episode is suspended before the first act of a turn that finds its window used up, so that its last
-    response may reach beyond it. At most as many episodes are under way as an iteration has plays: those that were
-    suspended go on first, and of the new plays the first ones fill what room is left; the rest is not played.
+    An episode is suspended before an act if its window is used up by then, so its last response may exceed the window.
+    At most as many episodes are under way as an iteration has plays: suspended ones continue first, new plays fill the
+    remaining room in order, and the other plays are dropped.
 
-    Steps carry the mark `fresh`: 1 if they were generated in this iteration, 0 if in an earlier one. Suspended
-    episodes have the stop reason SUSPENDED and neither an end nor an outcome: credit them by an estimator that
-    knows unfinished trajectories (`egae`), and keep old steps out of the policy's loss (`weights: [fresh]`).
+    Steps carry the mark `fresh`: 1 if they were generated in this iteration, 0 if in an earlier one. Suspended episodes
+    have the stop reason SUSPENDED and neither an end nor an outcome. Use an estimator for unfinished trajectories
+    (`egae`), and keep old steps out of the policy's loss (`weights: [fresh]`).
 
-    Evaluations and demonstrations are played whole. `rollout.max_seconds` counts anew in each window.
+    Evaluations and demonstrations are played to their end. `rollout.max_seconds` is counted anew in each window.
     """
 
-    provides = frozenset({"fresh"})  # columns that tables made of its episodes have
+    provides = frozenset({"fresh"})  # columns that it adds to tables
 
     def __init__(self, setup: RunSetup, settings: RolloutSettings) -> None:
         self._size = settings.window
         self._environment = setup.environment_name
-        self._windows: dict[tuple[str, int], Window] = {}  # by group and sample; none outside of `collect`
+        self._windows: dict[tuple[str, int], Window] = {}  # by group and sample; empty outside of `collect`
         self._runner = EpisodeRunner(setup, settings, self._open)
         self._suspended: list[Suspended] = []
 
     def collect(
         self, plays: Sequence[Play], *, temperature: float | None = None, program: Program | None = None
     ) -> list[Trajectory]:
-        """One window of each suspended episode, then of as many new ones as there is room for, in this order.
+        """One window of each suspended episode, then of as many new plays as there is room for, in this order.
 
         Args:
-            temperature, program: as for the runner `episodes`; with either, all `plays` are played whole.
+            plays: of this iteration.
+            temperature, program: as for the runner `episodes`; with either of them, all `plays` are played to their
+                end.
         """
         if temperature is not None or program is not None:
             return self._runner.collect(plays, temperature=temperature, program=program)
@@ -83,7 +85,7 @@ class WindowRunner:
         return played
 
     def sampling(self, temperature: float | None = None) -> Sampling:
-        """As the settings say, or at another temperature."""
+        """The sampling settings, or those settings at another temperature."""
         return self._runner.sampling(temperature)
 
     def close(self) -> None:
@@ -99,18 +101,18 @@ class WindowRunner:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take suspended episodes over; `collect` goes on with them."""
+        """Restore suspended episodes; `collect` continues them."""
         self._suspended = []
         for entry in state["suspended"]:
             past = from_json(entry["trajectory"])
             if "play" in entry:
                 play = play_from_json(entry["play"])
-            else:  # of an earlier version, which kept the seed alone
+            else:  # a checkpoint of an earlier version, which kept the seed alone
                 play = Play(task=past.task, group=past.group, sample=past.sample, seed=int(entry["seed"]))
             self._suspended.append(Suspended(play, past))
 
     def _open(self, role: Role, sampling: Sampling, key: Key) -> Session:
-        """A session that repeats and stops as its window says; outside of any window it is the policy's own."""
+        """A session that follows its window's record and limit; where there is no window, the policy's own session."""
         session = open_session(role, sampling, key)
         group, sample, *place = key
         window = self._windows.get((group, sample))
@@ -126,12 +128,12 @@ class Suspended:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What tells episodes apart."""
+        """Group and sample, which identify the episode."""
         return self.play.group, self.play.sample
 
     @property
     def steps(self) -> list[Step]:
-        """What was recorded."""
+        """The recorded steps."""
         return self.trajectory.steps
 
 
@@ -143,32 +145,32 @@ class Window:
         self._past, self._size, self._used = past, size, 0
 
     def record(self, agent: str, conversation: int = 0) -> deque[Step]:
-        """The acts of one agent in one of its conversations that are to be repeated, in time."""
+        """The recorded acts of one agent in one of its conversations, in time order."""
         acts = (step for step in self._past if step.agent == agent)
         return deque(step for step in acts if conversation_of(step.segment)[0] == conversation)
 
     def check_room(self) -> None:
-        """Raises: LimitReached, when the window is used up."""
+        """Raise LimitReached if the window is used up."""
         if self._size is not None and self._used >= self._size:
             raise LimitReached(StopReason.SUSPENDED)
 
     def count(self, tokens: int) -> None:
-        """A response was sampled; an act without tokens counts as one."""
+        """Count the tokens of a sampled response; an act without tokens counts as one."""
         self._used += max(tokens, 1)
 
     def changed(self, turn: int, what: str) -> EpisodeFailure:
-        """The record does not fit what happens now."""
+        """The error for a record that does not fit the repeated episode."""
         return EpisodeFailure(
             boundary="environment",
             where=f"environment {self._environment}, task {self._play.task.content_hash}, turn {turn}",
-            what=f"resumed response whose prefix changed: {what}.",
-            remedy="The runner `windows` goes on with an episode by repeating its actions; it needs an environment "
-            "whose task and actions decide all, and a run resumed with the contexts and limits that it began with. "
-            "`palaestra.testing.check_environment` tests the first (rule 8).",
+            what=f"a suspended episode changed when its acts were repeated: {what}.",
+            remedy="The runner `windows` continues an episode by repeating its acts. So the environment must depend "
+            "on task and actions alone, and a run must be resumed with its first contexts and limits. "
+            "`palaestra.testing.check_environment` tests the environment (rule 8).",
         )
 
     def close(self, trajectory: Trajectory) -> None:
-        """Mark which steps are fresh; an episode whose repetition went another way has failed."""
+        """Mark fresh steps; an episode that did not repeat its record becomes a failed one."""
         repeated = len(self._past)
         for place, step in enumerate(trajectory.steps):
             step.mark(fresh=float(place >= repeated))
@@ -180,9 +182,10 @@ class Window:
             trajectory.error = Failure(boundary=fault.boundary, message=fault.render())
 
     def _fault(self, steps: Sequence[Step]) -> EpisodeFailure | None:
+        """The first difference between record and steps; None, if there is none."""
         if len(steps) < len(self._past):
             return self.changed(len(steps), f"it ended after {len(steps)} of {len(self._past)} recorded steps")
-        last = {step.agent: step.turn for step in self._past}  # what these earned may still have been on its way
+        last = {step.agent: step.turn for step in self._past}  # these steps may have been suspended before their reward
         for before, now in zip(self._past, steps, strict=False):
             if (before.agent, before.turn) != (now.agent, now.turn):
                 return self.changed(now.turn, f"agent {now.agent} acts where {before.agent} acted")
@@ -193,16 +196,16 @@ class Window:
 
 @dataclass(slots=True, eq=False)
 class _WindowedSession(Session):
-    """One agent in one window: acts of the record come back as they were, the others are sampled."""
+    """One agent in one window: recorded acts are repeated as they were, later ones are sampled."""
 
     session: Session
     window: Window
     past: deque[Step]
 
     async def act(self, observation: Observation, *, seed: int) -> Response:
-        """The next recorded act, else a new one.
+        """The next recorded act, or a new one after the record.
 
-        Raises: LimitReached, when the window is used up; EpisodeFailure, if the record does not fit.
+        Raises: LimitReached, if the window is used up; EpisodeFailure, if the record does not fit.
         """
         if self.past:
             return self._repeat(observation, self.past.popleft())
@@ -212,7 +215,7 @@ class _WindowedSession(Session):
         return response
 
     def record(self, observation: Observation, action: Action) -> Response:
-        """Take a given action: a program that records repeats itself."""
+        """Take a given action; within the record, the recorded one is repeated."""
         if self.past:
             return self._repeat(observation, self.past.popleft())
         self.window.check_room()
@@ -237,7 +240,7 @@ class _WindowedSession(Session):
 
 
 def _differences(before: Observation, now: Observation) -> list[str]:
-    """Names of what differs."""
+    """The names of the parts in which two observations differ."""
     differing = [name for name in ("text", "state_key") if getattr(before, name) != getattr(now, name)]
     if before.vector is None or now.vector is None:
         same = before.vector is now.vector

@@ -1,4 +1,4 @@
-"""Turn-level GAE: one advantage per turn, whitened over response tokens."""
+"""The estimator `turn_gae`: one advantage per turn, whitened over response tokens."""
 
 from __future__ import annotations
 
@@ -28,9 +28,11 @@ def turn_gae(
     whiten: bool = True,
     chain: Columns = ("trajectory", "agent"),
 ) -> Credit:
-    """Generalized advantage estimation over turns; long turns weigh more in the whitening, as they do in the loss.
+    """Generalized advantage estimation over turns, with whitening over tokens, so that long turns weigh more.
 
         δ_t = r_t + gamma · V_{t+1} − V_t        A_t = δ_t + gamma · lam · A_{t+1}        target_t = A_t + V_t
+
+    Long turns weigh more in the loss, too.
 
     Args:
         table: columns trajectory, agent, turn, reward, terminated, truncated, token_count, row_value (rows,);
@@ -38,7 +40,7 @@ def turn_gae(
         gamma: in [0, 1], per turn. Higher: late rewards reach early turns. Usual: 0.99.
         lam: in [0, 1], per turn. Higher: less bias, more variance. Usual: 0.99.
         whiten: standardize advantages over the response tokens of the batch; targets stay as they are.
-        chain: rows that agree in these columns follow each other in time; each agent has its own values.
+        chain: columns whose equal values mark rows that follow each other in time; each agent has its own values.
 
     Returns: Credit of float32 (rows,); target NaN on rows of agents without a critic.
     Raises: MissingColumn, without values or end flags; InvalidData, for a turn that is missing or occurs twice, fewer
@@ -55,15 +57,15 @@ def turn_gae(
 
 
 def _refuse_broken_turns(table: StepTable, chain: tuple[str, ...]) -> None:
-    """Raises: InvalidData, for an act in two rows that weigh, or turns of a trajectory without any row."""
+    """Raise InvalidData for an act in two rows that count, or for turns of a trajectory without any row."""
     counts = table.row_weight > 0
     acts = table.key(*chain, "turn").codes[counts]
     repeated = len(acts) - compact(acts)[1]
     if repeated:
         raise InvalidData(
-            where="turn_gae",
+            where="advantage: turn_gae",
             what=f"{repeated} rows repeat a turn of ({', '.join(chain)}).",
-            remedy="Give each act one row; copies get weight 0.",
+            remedy="Give each act one row, and copies weight 0.",
         )
     trajectory, turns = table.key("trajectory"), table.key("trajectory", "turn")
     owner = torch.zeros(turns.size, dtype=torch.int64).index_copy_(0, turns.codes, trajectory.codes)
@@ -73,7 +75,7 @@ def _refuse_broken_turns(table: StepTable, chain: tuple[str, ...]) -> None:
     if len(gaps):
         name = table.labels("trajectory")[int(gaps[0, 0])]
         raise InvalidData(
-            where=f"turn_gae, trajectory {name}",
-            what=f"it has {int(found[gaps[0, 0]])} of {int(span[gaps[0, 0]])} turns.",
-            remedy="Give the table every turn; those that must not be learned from get weight 0.",
+            where=f"advantage: turn_gae, trajectory {name}",
+            what=f"the table has {int(found[gaps[0, 0]])} of its {int(span[gaps[0, 0]])} turns.",
+            remedy="Keep every turn in the table, and give weight 0 to turns that must not be learned from.",
         )

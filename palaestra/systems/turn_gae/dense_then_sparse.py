@@ -1,4 +1,4 @@
-"""A reward for progress that is taken away once the policy has learned to make some."""
+"""The reward `dense_then_sparse`: it pays for progress at first, and later for success alone."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def dense_then_sparse(
     A trajectory's progress starts from 0.
 
     Args:
-        table: columns trajectory, turn, progress, outcome (rows,); invalid (rows,) where the environment tells it.
-        dense: > 0, iterations with the dense terms. Higher: easier beginnings, and habits that serve progress only.
+        table: columns trajectory, turn, progress, outcome (rows,); invalid (rows,) if the environment gives it.
+        dense: > 0, iterations with the dense terms. Higher: an easier start, and habits that serve progress only.
             Usual: 22.
-        success: ≥ 0, for an outcome of 1. Usual: 3.
-        progress: ≥ 0, for each step that reaches a new highest progress. Usual: 1.
-        invalid: ≥ 0, price of an unreadable action. Usual: 0.5.
+        success: ≥ 0, the reward of an outcome of 1. Usual: 3.
+        progress: ≥ 0, the reward of each step that reaches a new highest progress. Usual: 1.
+        invalid: ≥ 0, the penalty of an unreadable action. Usual: 0.5.
 
     Returns: float32 (rows,), 0 on padding.
     Metrics: reward/dense, 1 while the dense terms are paid.
-    Raises: MissingColumn; InvalidData, for a trajectory without outcome.
+    Raises: MissingColumn, without `progress` or `outcome`; InvalidData, for a trajectory without outcome.
     """
     early = iteration.number < dense
     iteration.metrics["reward/dense"] = float(early)
@@ -71,7 +71,7 @@ def _advances(table: StepTable, order: Int[Tensor, " rows"]) -> Float[Tensor, " 
     _, last = table.timeline("trajectory")
     place = torch.cat([last.new_zeros(1), last[:-1]]).cumsum(0)  # which trajectory, in timeline order
     progress = table["progress"].double()[order].clamp_min(0.0)
-    floor = place * (progress.max() + 1)  # lifts each trajectory above all before it, so that one maximum serves all
+    floor = place * (progress.max() + 1)  # raises each trajectory above earlier ones, so one running maximum serves all
     lifted = progress + floor
     earlier = torch.cat([floor[:1], lifted.cummax(0).values[:-1]])
     new = lifted > torch.maximum(earlier, floor)

@@ -1,5 +1,5 @@
-"""Turn-level GAE: (1) the next turn is found by its number, in any order of rows; (2) turns that are missing or twice
-are refused.
+"""Turn-level GAE: (1) the next turn is found by its number, in any order of rows; (2) turns that are missing or occur
+twice are refused.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def test_rows_in_any_order() -> None:  # rule 1
 
 
 def test_turns_that_are_missing_or_twice() -> None:  # rule 2
-    with pytest.raises(InvalidData, match=r"trajectory t(.|\n)*it has 2 of 3 turns"):
+    with pytest.raises(InvalidData, match=r"trajectory t(.|\n)*the table has 2 of its 3 turns"):
         turn_gae(two_steps(turn=[0, 2]))
     with pytest.raises(InvalidData, match="1 rows repeat a turn of"):
         turn_gae(two_steps(turn=[1, 1]))
-    assert turn_gae(two_steps(turn=[3, 4])).advantage.isfinite().all()  # of an episode that others began
+    assert turn_gae(two_steps(turn=[3, 4])).advantage.isfinite().all()  # other agents acted before
     with pytest.raises(InvalidData, match="0 units cannot be whitened"):
         turn_gae(two_steps(row_weight=[0.0, 0.0]))
 

@@ -1,5 +1,5 @@
-"""Dense, then sparse: (1) progress pays once for each new height, in any order of rows; (2) from the given iteration on
-only success pays; (3) without an outcome or progress nothing can be paid.
+"""The reward `dense_then_sparse`: (1) each new highest progress pays once, in any order of rows; (2) from the given
+iteration on only success pays; (3) tables without outcome or progress are refused.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """VerlTool (arXiv 2509.01055) is a framework for training agents with many kinds of tools. Tool outputs are part of a
-trajectory but have no loss, and each trajectory calls its tool as soon as its own turn ends. Here the runner
-`episodes` in `palaestra/rollout/runner.py` does this, and tools are in `palaestra/tools`. The authors' tool server,
-its protocol and the state it keeps for each trajectory, and observations of images and videos are not here. The
-prices for unreadable acts, for no end and for no call are options of the authors' code. This file is the reward with
-these prices; the estimator `grpo` is in `palaestra/parts/estimators.py`.
+trajectory but have no loss, and each trajectory calls its tool as soon as its own turn ends. Here the runner `episodes`
+in `palaestra/rollout/runner.py` does this, and tools are in `palaestra/tools`. The authors' tool server, its protocol
+and the state it keeps for each trajectory, and observations of images and videos are not here. The penalties for
+unreadable acts, for no end and for no call are options of the authors' code. This file is the reward with these
+penalties; the estimator `grpo` is in `palaestra/parts/estimators.py`.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ def tool_penalties(
     no_call: NonNegative = 0.25,
     format: NonNegative = 0.0,
 ) -> dict[str, Float[Tensor, " rows"]]:
-    """Take from the reward, once a trajectory and at its end, what it did of the following.
+    """Subtract penalties from the reward, once per trajectory and on its last row.
 
-        P = invalid · [an act was unreadable] + unfinished · [it was cut off] + no_call · [no tool was called]
+        P = invalid · [an act was unreadable] + unfinished · [it was truncated] + no_call · [no tool was called]
             + format · (1 − f)
 
     Args:
-        table: columns reward and tool_call; invalid and truncated, if there; for a positive `format`, format, whose
-            value on the last row counts.
-        invalid, unfinished, no_call: ≥ 0. Higher: learned sooner, and sooner the only thing learned. Usual: 0.25.
-        format: ≥ 0. Usual: 0.5 where the format is asked for, else 0.
+        table: columns reward and tool_call; invalid and truncated, if present; for a positive `format`, format, whose
+            value f on the last row counts.
+        invalid, unfinished, no_call: ≥ 0. Higher: the policy avoids it sooner, but may learn nothing else. Usual: 0.25.
+        format: ≥ 0. Usual: 0.5 where a format is asked for, else 0.
 
-    Returns: reward − penalty, and penalty, each float32 (rows,). With all prices 0 the reward is as it was.
+    Returns: reward − penalty, and penalty, each float32 (rows,). With all penalties 0 the reward does not change.
     Raises: MissingColumn, without one of the columns.
     """
     none = torch.zeros(len(table))

@@ -1,4 +1,4 @@
-"""Penalties for tools: (1) hand-derived numbers."""
+"""The reward `tool_penalties`: (1) it has hand-derived numbers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The clipped surrogate with a guard: where one ratio of a step has run away, the whole step is clipped.
-
-Knows log-probabilities, advantages and rows of tokens. Knows no model and no estimator.
-"""
+"""The loss `ppo_clip_guarded`: the clipped surrogate, which clips a whole step if one of its ratios is very large."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from palaestra.registry import NonNegative, register
 
 Low = Annotated[float, pydantic.Field(ge=0, lt=1)]
 Bound = Annotated[float, pydantic.Field(gt=1)]
-LARGEST = 20.0  # of a log-ratio's size: exp(20) is far outside any clip and still finite
+LARGEST = 20.0  # bound on the size of a log-ratio: exp(20) is outside every clip range and still finite
 
 
 @register(
@@ -32,22 +29,23 @@ LARGEST = 20.0  # of a log-ratio's size: exp(20) is far outside any clip and sti
 def ppo_clip_guarded(
     batch: TokenBatch, *, low: Low = 0.1, high: NonNegative = 0.1, bound: Bound = 10.0
 ) -> tuple[Float[Tensor, " tokens"], dict[str, Tensor]]:
-    """−min(ρ A, clip(ρ) A) per token; −clip(ρ) A on all tokens of a row in which any ρ exceeds `bound`.
+    """The clipped surrogate per token; only its clipped term on rows in which a ratio exceeds `bound`.
 
         ρ_u = exp(logprob_u − logprob_old_u)        clip(ρ) = min(max(ρ, 1 − low), 1 + high)
+        loss_u = −min(ρ_u A, clip(ρ_u) A);          −clip(ρ_u) A on all tokens of a row in which any ρ exceeds `bound`
 
-    The plain minimum has no bound where A < 0: a token that became ten times as likely pulls with ten times the
-    gradient. Behind the guard it pulls no more, and neither do the others of its step that left the clip.
+    The plain minimum has no bound where A < 0: a token that became ten times as likely has ten times the gradient. With
+    the guard it has no gradient, and neither have the other tokens of its step that left the clip range.
 
     Args:
         batch: columns advantage, logprob, logprob_old, weight, row, each (tokens,).
-        low: in [0, 1). Higher: actions may become rarer faster. Usual: 0.1–0.2.
-        high: ≥ 0. Higher: rare good actions may grow faster. Usual: 0.1–0.28.
-        bound: > 1. Higher: rarer intervention. Usual: 10.
+        low: in [0, 1). Higher: the probability of an action may fall faster. Usual: 0.1–0.2.
+        high: ≥ 0. Higher: the probability of rare good actions may grow faster. Usual: 0.1–0.28.
+        bound: > 1. Higher: the guard applies more rarely. Usual: 10.
 
-    Returns: loss (tokens,) and, per token, policy/clip_fraction, policy/guarded, policy/kl (k3 to the old
-        policy) and policy/ratio.
-    Raises: ContractError, if a row is cut by the batch; InvalidData, for a log-probability that is not finite.
+    Returns: loss (tokens,) and, per token, policy/clip_fraction, policy/guarded, policy/kl (k3 to the old policy) and
+        policy/ratio.
+    Raises: ContractError, if the batch cuts a row; InvalidData, for a log-probability that is not finite.
     Differs from the authors' code: there such a log-probability silently drops its step.
     """
     counts = batch["weight"] > 0
@@ -57,7 +55,7 @@ def ppo_clip_guarded(
             where="loss: ppo_clip_guarded",
             what=f"{int((~difference.isfinite()).sum())} of {int(counts.sum())} tokens have a log-probability that is "
             "not finite.",
-            remedy="Look at what sampled them: a masked or impossible token has none.",
+            remedy="Check the policy that sampled them: a masked or impossible token has none.",
         )
     rho = torch.exp(difference.clamp(-LARGEST, LARGEST))
     guarded = _any_of_row(counts & (rho.detach() > bound), batch)

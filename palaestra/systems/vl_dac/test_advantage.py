@@ -1,4 +1,4 @@
-"""VL-DAC: (1) no option discounts inside a step."""
+"""VL-DAC's advantage: (1) no option discounts inside a step."""
 
 from __future__ import annotations
 

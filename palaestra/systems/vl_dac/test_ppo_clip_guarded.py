@@ -1,5 +1,5 @@
-"""The guarded clip: (1) below the bound it is the plain clipped loss, gradient and all; (2) above it the whole row, and
-no other, loses the unclipped term; (3) refusals: a cut row, a log-probability that is not finite, a bound of 1.
+"""The guarded clip: (1) below the bound it is the plain clipped loss; (2) above it the whole row, and no other, loses
+the unclipped term; (3) log-probabilities that are not finite and a bound of 1 are refused.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def test_above_the_bound() -> None:  # rule 2
     assert logprob.grad is not None
     assert logprob.grad.tolist() == pytest.approx([0.0, 1.05, 0.0, 5.0, 1.05])
     masked = ppo_clip_guarded(batch.replace(weight=torch.tensor([0.0, 1, 1, 1, 1])))[0]
-    assert masked[1:].tolist() == pytest.approx([1.05, 5.0, 5.0, 1.05]), "a masked token guards nothing"
+    assert masked[1:].tolist() == pytest.approx([1.05, 5.0, 5.0, 1.05]), "a masked token does not trigger the guard"
 
 
 def test_refusals() -> None:  # rule 3

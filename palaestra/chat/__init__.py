@@ -1,4 +1,4 @@
-"""Conversations to token ids: templates, contexts and how a history is shown."""
+"""Turn conversations into token ids: renderers for chat templates, and contexts that choose the history to show."""
 
 from palaestra.chat.history import ContextFull, FullHistory, LatestOnly, Window
 from palaestra.chat.render import ChatRenderer, Renderer, TagRenderer, head_of, renderer_for

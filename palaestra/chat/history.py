@@ -1,7 +1,7 @@
-"""Contexts: how an agent's history becomes prompt ids. Three of them: full history, window, latest only.
+"""Contexts, which turn an agent's history into prompt ids: the full history, a window, or the latest observation.
 
-A conversation appends. It never re-renders what the model already saw: a new segment repeats earlier ids
-as they were, and only its start is new.
+A conversation only appends ids and never renders an earlier turn again. A new segment repeats the ids of the turns that
+it keeps.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class _Appending:
 
 @register("context", "full_history")
 class FullHistory(Context):
-    """Everything since the episode's start: one segment, and the engine reads each id once."""
+    """The prompt has everything since the start of the episode. It is one segment, so the engine reads each id once."""
 
     def start(self, renderer: Renderer) -> Conversation:
         return _Appending(renderer)
 
 
 class _Windowed:
-    """Keeps whole turns; when it is full it drops the oldest and starts a segment with the rest."""
+    """Keeps whole turns. When it is full, it drops the oldest ones and starts a segment with the rest."""
 
     def __init__(self, renderer: Renderer, turns: int, drop: int, keep_first: bool) -> None:
         self._renderer, self._turns, self._drop, self._keep_first = renderer, turns, drop, keep_first
@@ -80,14 +80,15 @@ class _Windowed:
 
 @register("context", "window")
 class Window(Context):
-    """The last turns only; ids of kept turns are repeated as they were."""
+    """The prompt has the last turns only. A new segment repeats the ids of the turns that are kept."""
 
     def __init__(self, *, turns: PositiveInt = 4, drop: PositiveInt = 1, keep_first: bool = False) -> None:
         """
         Args:
             turns: most turns in a prompt, the present one included. Higher: longer memory, more tokens.
-            drop: turns dropped at once when full. Higher: fewer segments, so fewer ids are read twice.
-            keep_first: never drop the first turn (it often states the goal).
+            drop: number of turns that are dropped at once when the window is full. Higher: fewer segments, so fewer ids
+                are read twice.
+            keep_first: never drop the first turn, which often states the goal.
         """
         self._turns, self._drop, self._keep_first = turns, drop, keep_first
 
@@ -97,7 +98,7 @@ class Window(Context):
 
 @register("context", "latest_only")
 class LatestOnly(Context):
-    """The present observation only: each turn is its own segment. For observations that say everything."""
+    """The prompt has the present observation only, so each turn is a segment. For observations that say everything."""
 
     def start(self, renderer: Renderer) -> Conversation:
         return _Windowed(renderer, 1, 1, False)

@@ -1,4 +1,4 @@
-"""Renderers: observations to token ids, one turn at a time."""
+"""Renderers, which turn instructions, observations and actions into token ids, one turn at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from palaestra.models.tokenizer import ACTION, END, OBSERVATION
 
 
 class Renderer(Protocol):
-    """What contexts need: ids for an observation, ids for a given action, text of sampled ids."""
+    """What contexts need: ids of an instruction, an observation and a given action, and the text of sampled ids."""
 
     stop: tuple[int, ...]
 
@@ -26,7 +26,7 @@ class Renderer(Protocol):
 
 
 def renderer_for(tokenizer: Any) -> Renderer:
-    """Tags if the tokenizer has them as single ids, else its chat template.
+    """The renderer for a tokenizer: by tags if it has them as single ids, else by its chat template.
 
     Raises: InvalidData, for a tokenizer with neither.
     """
@@ -49,21 +49,21 @@ def _text_of(observation: Observation) -> str:
     raise EpisodeFailure(
         boundary="environment",
         where="contexts",
-        what="an observation has neither `text` nor `messages`; a language policy cannot read it.",
+        what="an observation has neither `text` nor `messages`, so a language policy cannot read it.",
         remedy="Fill `Observation.text`, or use a network policy, which reads `vector`.",
     )
 
 
 class TagRenderer:
-    """`instruction <|observation|> text <|action|>` … `<|end|>`: three tags, no roles."""
+    """Writes `instruction <|observation|> text <|action|>` … `<|end|>`, with three tags and without roles."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         vocabulary = tokenizer.get_vocab()
         self._open, self._close, self._end = (vocabulary[tag] for tag in (OBSERVATION, ACTION, END))
         self.stop: tuple[int, ...] = (self._end,)
-        # A tag spelled in an observation stays text: environments cannot forge turns. This needs a copy, because each
-        # call of the tokenizer itself sets the switch anew.
+        # A tag in the text of an observation stays text, so environments cannot forge turns. This needs a copy, because
+        # each call of the tokenizer itself resets `encode_special_tokens`.
         self._plain = copy.deepcopy(tokenizer.backend_tokenizer)
         self._plain.encode_special_tokens = True
         self._encode = lru_cache(maxsize=50_000)(self._encode_plain)
@@ -87,11 +87,11 @@ class TagRenderer:
 
 
 class ChatRenderer:
-    """A model's own chat template, appended turn by turn.
+    """Writes turns by the model's own chat template, one after the other.
 
-    The ids of a later turn are the difference between the template of a short dialogue with and without
-    it, so that earlier ids never change. Special tokens come from the template alone: their strings in a message
-    stay text, whoever wrote it.
+    The ids of a later turn are the difference between the template's text for a short dialogue with the turn and
+    without it, so earlier ids never change. Special tokens come from the template alone; their strings in a message
+    stay text.
 
     Raises: InvalidData, if the template does not extend a dialogue by appending.
     """
@@ -104,13 +104,13 @@ class ChatRenderer:
         written = tokenizer.apply_chat_template(self._seed, tokenize=False, add_generation_prompt=False)
         self._quoting = Quoting(tokenizer, template=str(written))
         self._base = self._template(self._seed, prompt=False)
-        # After the reply the template may close the turn (often a newline): that belongs to the next prompt.
+        # After the reply, the template may write an end of the turn, often a newline. It belongs to the next prompt.
         self._closing = self._base[self._base.rindex("y") + 1 :]
         self._closing = self._closing.removeprefix(self._quoting.own(tokenizer.eos_token or ""))
         self._next_plain("x")
 
     def _template(self, messages: list[dict[str, str]], *, prompt: bool) -> str:
-        """The dialogue as `_ids` reads it: special tokens of the template are told from those in messages."""
+        """The template's text for a dialogue, in the form that `_ids` reads (see `Quoting`)."""
         quoted = self._quoting.quote(messages)
         return self._quoting.own(
             str(self._tokenizer.apply_chat_template(quoted, tokenize=False, add_generation_prompt=prompt))
@@ -120,27 +120,27 @@ class ChatRenderer:
         return np.array(self._quoting.ids(text), np.int32)
 
     def instruction(self, text: str) -> np.ndarray:
-        """A system message: the template of a dialogue with it, without the first turn.
+        """The ids of a system message: those of a dialogue that begins with it, without the first turn.
 
-        Raises: InvalidData, if the template knows no system message or mixes it with the first turn.
+        Raises: InvalidData, if the template has no system message or mixes it with the first turn.
         """
         messages, turn = [{"role": "system", "content": text}, {"role": "user", "content": "x"}], self._opening("x")
         try:
             whole = self._template(messages, prompt=True)
-        except Exception as error:  # templates refuse roles by whatever their language raises
+        except Exception as error:  # a template may refuse a role by any exception
             raise _no_instruction(f"it refuses a system message ({error})") from error
         if not whole.endswith(turn):
             raise _no_instruction("a system message changes the turn after it")
         return self._ids(whole.removesuffix(turn))
 
     def _opening(self, text: str) -> str:
-        """A turn after which the policy speaks, as it stands behind something that is closed."""
+        """The text of a turn after which the policy speaks, without the end of the turn before."""
         return self._next(text).removeprefix(self._closing)
 
     def observation(self, observation: Observation, *, first: bool) -> np.ndarray:
         if not first:
             return self._ids(self._next(_text_of(observation)))
-        if observation.instruction:  # the head of the segment was rendered already
+        if observation.instruction:  # `instruction` has written the head of the segment
             return self._ids(self._opening(_text_of(observation)))
         messages = [dict(m) for m in observation.messages or ()] or [{"role": "user", "content": _text_of(observation)}]
         return self._ids(self._template(messages, prompt=True))
@@ -163,7 +163,7 @@ class ChatRenderer:
 
 
 def head_of(renderer: Renderer, observation: Observation) -> np.ndarray:
-    """The ids that stand before a segment: of the instruction, where there is one."""
+    """The ids at the head of a segment: those of the instruction, if there is one."""
     return renderer.instruction(observation.instruction) if observation.instruction else np.zeros(0, np.int32)
 
 
@@ -171,5 +171,5 @@ def _no_instruction(fault: str) -> InvalidData:
     return InvalidData(
         where="policy language",
         what=f"the chat template cannot put an instruction before the first turn: {fault}.",
-        remedy="Use a model whose template takes system messages, or let the environment say it in its observations.",
+        remedy="Use a model whose template takes system messages, or put the instruction into the observations.",
     )

@@ -1,4 +1,4 @@
-"""Replay: a buffer of transitions, and solved episodes that enter later iterations again."""
+"""Replay: a buffer of transitions, and a store of solved episodes that are used again in later iterations."""
 
 from palaestra.replay.buffer import ReplayBuffer
 from palaestra.replay.copies import again, in_group_of, is_replayed, refuse_unknown_probabilities

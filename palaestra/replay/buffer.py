@@ -1,4 +1,4 @@
-"""The replay buffer: the newest transitions of one policy, drawn again by seed."""
+"""The replay buffer, which keeps the newest transitions of one policy and draws from them by seed."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from palaestra.replay.transitions import Rewards, Transition, transitions
 
 
 class ReplayBuffer:
-    """A ring of transitions: when it is full, the oldest gives way.
+    """A ring of transitions. When it is full, a new transition replaces the oldest one.
 
     Args:
         capacity: most transitions. Higher: more varied and older experience, larger checkpoints. Usual: 100000.
-        policy: whose acts it keeps.
+        policy: name of the policy whose acts it keeps.
 
     Attributes:
-        longest: most tokens of an utterance that was ever added.
+        longest: length of the longest utterance that was ever added.
     """
 
     def __init__(self, *, capacity: PositiveInt, policy: str) -> None:
         self.capacity, self.policy, self.longest = capacity, policy, 0
         self._held: list[Transition] = []
-        self._oldest = 0  # place of the oldest once the ring is full
+        self._oldest = 0  # index of the oldest transition once the ring is full
 
     def __len__(self) -> int:
         return len(self._held)
 
     def add(self, trajectories: Sequence[Trajectory], *, rewards: Rewards | None = None) -> int:
-        """Keep the transitions of the policy's acts. Returns how many there were.
+        """Add the transitions of the policy's acts. Returns their number.
 
         Args:
-            rewards: as for `transitions`.
+            rewards: as in `transitions`.
 
-        Raises: InvalidData, as `transitions` does; or if vectors and prompt ids were mixed.
+        Raises: InvalidData, as in `transitions`, or if vectors and prompt ids are mixed.
         """
         found = transitions(trajectories, policy=self.policy, rewards=rewards)
         kinds = {one.observation.dtype for one in (*self._held[:1], *found)}
         if len(kinds) > 1:
             raise InvalidData(
                 where=f"replay buffer of policy {self.policy}",
-                what=f"observations of different kinds: {sorted(str(kind) for kind in kinds)}.",
-                remedy="Keep vectors (float32) and prompt ids (int32) in buffers of their own.",
+                what=f"its observations have different kinds: {sorted(str(kind) for kind in kinds)}.",
+                remedy="Use one buffer for vectors (float32) and another for prompt ids (int32).",
             )
         for one in found:
             self._put(one)
@@ -63,15 +63,15 @@ class ReplayBuffer:
         self._oldest = (self._oldest + 1) % self.capacity
 
     def sample(self, n: int, *, seed: int) -> list[Transition]:
-        """`n` different transitions, all equally likely; the same seed and content give the same ones.
+        """Draw `n` different transitions, all equally likely. The same seed and content give the same transitions.
 
-        Raises: InvalidData, if it holds fewer.
+        Raises: InvalidData, if the buffer holds fewer.
         """
         if n > len(self._held):
             raise InvalidData(
                 where=f"replay buffer of policy {self.policy}",
                 what=f"{n} transitions were asked for, and it holds {len(self._held)} of at most {self.capacity}.",
-                remedy="Play more episodes an iteration (rollout.tasks, rollout.group), or draw smaller batches.",
+                remedy="Play more episodes in an iteration (rollout.tasks, rollout.group), or draw smaller batches.",
             )
         drawn = np.random.default_rng(seed).choice(len(self._held), n, replace=False)
         return [self._held[place] for place in drawn.tolist()]
@@ -95,16 +95,16 @@ class ReplayBuffer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with what was saved.
+        """Restore the transitions that were saved.
 
-        Raises: CheckpointError, if it does not fit the capacity.
+        Raises: CheckpointError, if they do not fit the capacity.
         """
         size = len(state["reward"])
         if size > self.capacity or (size < self.capacity and state["oldest"]):
             raise CheckpointError(
                 where=f"replay buffer of policy {self.policy}",
                 what=f"{size} transitions were saved, and its capacity is {self.capacity} now.",
-                remedy="Resume with the capacity it was saved with, or start a new run.",
+                remedy="Resume with the capacity that the buffer was saved with, or start a new run.",
             )
         columns = zip(
             *(_unpacked(state[name]) for name in ("observation", "utterance", "following", "legal")),
@@ -130,7 +130,7 @@ class ReplayBuffer:
 
 
 def _packed(arrays: Sequence[np.ndarray | None]) -> dict[str, Tensor]:
-    """Arrays of one dtype as one flat tensor and their lengths; −1 for None."""
+    """Arrays of one dtype as one flat tensor, with their lengths. The length of None is −1."""
     whole = [array for array in arrays if array is not None]
     lengths = torch.tensor([-1 if array is None else len(array) for array in arrays], dtype=torch.int64)
     return {"flat": torch.from_numpy(np.concatenate(whole)) if whole else torch.zeros(0), "lengths": lengths}

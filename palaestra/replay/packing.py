@@ -1,6 +1,4 @@
-"""Packing: episodes as one text and a few flat tensors, and back without loss, for checkpoints.
-
-Knows the dataclasses of episodes by their fields. Knows nothing of what is kept or why.
+"""Convert episodes to one text and a few flat tensors, and back without loss, for checkpoints.
 
 The same episodes give the same bytes, whether they were played in this process or read from a checkpoint.
 """
@@ -48,13 +46,13 @@ KINDS: dict[str, Any] = {
     )
 }
 
-# In buffers of earlier versions.
+# Names in checkpoints of earlier versions → present names.
 FORMER_KINDS = {"Tail": "NextPrompt"}
 FORMER_FIELDS = {"Trajectory": {"tail": "next_prompts"}, "Marks": {"weight": "row_weight", "twin": "pair"}}
 
 
 def pack(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
-    """Episodes as {"text": JSON, "arrays": element type → flat tensor}, which `torch.load` reads as weights only."""
+    """Episodes as {"text": JSON, "arrays": dtype → flat tensor}, which `torch.load` reads with `weights_only=True`."""
     arrays: dict[str, list[np.ndarray]] = {}
     sizes: dict[str, int] = {}
 
@@ -97,7 +95,7 @@ def _plain(value: Any, place: Any) -> Any:
 
 
 def _is_default(value: Any, default: Any) -> bool:
-    """Whether a field may be left out: a plain value that its class would give by itself."""
+    """Whether a field may be left out, because it is a plain value that is the default of its class."""
     plain = value is None or isinstance(value, bool | int | float | str | Marks)
     return plain and not isinstance(value, Enum) and type(value) is type(default) and value == default
 

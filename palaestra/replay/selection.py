@@ -1,6 +1,6 @@
-"""Put a stored success into a group in which every episode failed, so that something can be compared there.
+"""The selection `replay_success`, which puts a stored success into a group in which every episode failed.
 
-Knows groups of episodes, their outcomes and the store of successes. Knows nothing of estimators.
+The group then has episodes that can be compared.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ PLACE = "selection: replay_success"
     source="arXiv 2508.15144; 2509.23866",
 )
 class ReplaySuccess(StatefulPart):
-    """In a group without any success, exchange one episode, drawn at random, for a stored success of the same task.
+    """In a group without a success, replace one episode, drawn at random, by a stored success of the same task.
 
-    It acts before advantages are made, so the group is compared with the success in it. Successes are stored as they
-    are played; tasks must come again for the store to be of use (samplers `repeated`, `adaptive_rollouts`). A copy's
-    steps carry `replayed` 1, and its tokens the log-probabilities of what once sampled them: `truncated_importance`
-    among the weights mends the gap to the present policy.
+    This happens before the advantages are computed, so the group is compared with the success. Successes are stored as
+    they are played. The store is of use only if tasks are played again (samplers `repeated`, `adaptive_rollouts`). The
+    steps of a copy have `replayed` 1, and its tokens have the log-probabilities of the policy that sampled them;
+    `truncated_importance` among the weights corrects for the difference to the present policy.
 
     Args:
-        how: "replace" keeps the group's size, "add" puts the success beside the failures.
-        per_task: most stored successes of a task, the newest. Usual: 1–8.
-        success: least outcome of a success. Usual: 1.
-        expert: let the environment's expert solve, once, a task that no stored episode solves: a pool collected
-            before training. Its tokens get the log-probabilities of the policy that first needs them.
+        how: "replace" keeps the size of the group, "add" adds the success to the failures.
+        per_task: most stored successes of a task, the newest ones. Usual: 1–8.
+        success: smallest outcome of a success. Usual: 1.
+        expert: let the environment's expert solve, once, a task without a stored success, like a pool collected before
+            training. Its tokens get the log-probabilities under the policy of the iteration that first needs them.
 
-    Called with a table it returns True for every row. With nothing stored it changes nothing, bit for bit.
-    Raises: RecipeError, for `expert` where the environment has none; InvalidData, where outcomes are missing, a group
-        holds two replayed trajectories, or a stored one does not fit the policy.
+    Called with a table, it returns True for every row. With an empty store it changes nothing, bit for bit.
+    Raises: RecipeError, for `expert` if the environment has no expert; InvalidData, if no episode of a group has an
+        outcome, if a group has two replayed trajectories, or if a stored one does not fit the policy.
     """
 
     provides = frozenset({"replayed"})
@@ -66,17 +66,17 @@ class ReplaySuccess(StatefulPart):
         self._counts: dict[str, float] = {}
 
     def start(self, setup: RunSetup, policies: Mapping[str, Any]) -> None:
-        """Find the environment's expert, if it is wanted."""
+        """Get the environment's expert, if `expert` is set."""
         self._demonstrate = setup.demonstrate
         if self._expert and self._demonstrate is None:
             raise RecipeError(
                 where=PLACE,
-                what="`expert: true` asks the environment's expert for successes, and there is none.",
+                what="`expert: true` asks the environment's expert for successes, but the environment has no expert.",
                 remedy="Set `expert: false`, or give the environment a method `expert(agent) -> Action`.",
             )
 
     def choose(self, trajectories: list[Trajectory], iteration: Iteration) -> list[Trajectory]:
-        """The episodes, with a stored success in each group that has none; what is solved now is stored after that."""
+        """The episodes, with a stored success in each group without one. New successes are stored after that."""
         groups: dict[str, list[Trajectory]] = {}
         for trajectory in trajectories:
             groups.setdefault(trajectory.group, []).append(trajectory)
@@ -88,7 +88,7 @@ class ReplaySuccess(StatefulPart):
         return chosen
 
     def _mended(self, members: list[Trajectory], iteration: Iteration) -> list[Trajectory]:
-        """The group, with a success in it if there is one to be had."""
+        """The group, with a stored success in it if it has none and the store has one."""
         _refuse_unjudged(members)
         if any(self._store.solved(one) or is_replayed(one) for one in members):
             return members
@@ -116,20 +116,20 @@ class ReplaySuccess(StatefulPart):
         return torch.ones(len(table), dtype=torch.bool)
 
     def update(self, batch: Batch, iteration: Iteration) -> dict[str, float]:
-        """Groups without a success, how many of them got one, and how many successes are stored."""
+        """Numbers of groups without a success, of groups that got one, and of stored successes."""
         return {**self._counts, "replay/stored": float(len(self._store))}
 
     def state_dict(self) -> dict[str, Any]:
-        """The store."""
+        """The state of the store."""
         return self._store.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with what was saved."""
+        """Restore the store that was saved."""
         self._store.load_state_dict(state)
 
 
 def _judged(trajectory: Trajectory, iteration: Iteration) -> Trajectory:
-    """A demonstration with the log-probabilities that the present policies give its tokens."""
+    """A demonstration, with the log-probabilities of its tokens under the present policies."""
     rows = rows_of([trajectory])
     for name, policy in iteration.policies.items():
         own = [row for row in rows if row.step.policy == name]
@@ -146,16 +146,16 @@ def _judged(trajectory: Trajectory, iteration: Iteration) -> Trajectory:
 
 
 def _refuse_unjudged(members: Sequence[Trajectory]) -> None:
-    if all(one.outcome is None and not one.stop.cut for one in members):  # what a limit cut off has failed
+    if all(one.outcome is None and not one.stop.cut for one in members):  # an episode that a limit cut off has failed
         raise InvalidData(
             where=f"{PLACE}, group {members[0].group}",
-            what="none of its episodes has an outcome, so nobody knows whether they failed.",
-            remedy="Let the environment give `success` or `score` in its last `info`.",
+            what="none of its episodes has an outcome, so it is not known whether they failed.",
+            remedy="Let the environment put `success` or `score` into its last `info`.",
         )
 
 
 def _refuse_several(table: StepTable) -> None:
-    """Raises: InvalidData, for a group in which more than one trajectory is replayed."""
+    """Raises: InvalidData, for a group with more than one replayed trajectory."""
     second = table["anchored"] > 0 if "anchored" in table else torch.zeros(len(table), dtype=torch.bool)
     rows = ((table["replayed"] > 0) & ~second).nonzero()[:, 0]
     pairs = table.key("group", "trajectory")
@@ -166,5 +166,5 @@ def _refuse_several(table: StepTable) -> None:
         raise InvalidData(
             where=f"{PLACE}, group {table.labels('group')[int(several[0])]}",
             what="more than one of its trajectories is replayed.",
-            remedy="Name `replay_success` once among the selections; one success is enough to compare with.",
+            remedy="Name `replay_success` only once among the selections.",
         )

@@ -1,7 +1,4 @@
-"""The success store: solved episodes by task, for groups in which nobody solves it.
-
-Knows episodes, their tasks and results. Knows nothing of groups, rewards or estimators.
-"""
+"""The success store, which keeps solved episodes by task for groups in which no episode solves the task."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ class SuccessStore:
 
     Args:
         per_task: most episodes of one task. Higher: more varied, older experience. Usual: 1–8.
-        success: least outcome of an episode that counts as solved. Usual: 1.
+        success: smallest outcome of a solved episode. Usual: 1.
     """
 
     def __init__(self, *, per_task: PositiveInt = 4, success: float = 1.0) -> None:
@@ -34,22 +31,22 @@ class SuccessStore:
         return bool(self._held.get(task.content_hash))
 
     def solved(self, trajectory: Trajectory) -> bool:
-        """Whether an episode is a success; one that failed to run or is not over is none."""
+        """Whether an episode is a success. An episode that ended by an error or is not over is not one."""
         over = trajectory.stop not in (StopReason.ERROR, StopReason.SUSPENDED)
         return over and trajectory.outcome is not None and trajectory.outcome >= self.success
 
     def add(self, trajectories: Sequence[Trajectory]) -> None:
-        """Keep solved episodes, in this order.
+        """Store solved episodes, in this order.
 
-        Raises: InvalidData, for one that failed, or without log-probabilities of what sampled it.
+        Raises: InvalidData, for an episode that is no success, or without log-probabilities of the sampling policy.
         """
         for trajectory in trajectories:
             if not self.solved(trajectory):
                 raise InvalidData(
                     where=f"success store, trajectory {trajectory.id}",
-                    what=f"its outcome is {trajectory.outcome} (stop reason {trajectory.stop.value}); a success has at "
-                    f"least {self.success:g}.",
-                    remedy="Store solved episodes only, or set `success` to what counts as solved here.",
+                    what=f"its outcome is {trajectory.outcome} (stop reason {trajectory.stop.value}), and a success "
+                    f"has at least {self.success:g}.",
+                    remedy="Store solved episodes only, or set `success` to the smallest outcome of a solved episode.",
                 )
             refuse_unknown_probabilities(trajectory, where="success store")
             held = self._held.setdefault(trajectory.task.content_hash, [])
@@ -57,15 +54,15 @@ class SuccessStore:
             del held[: -self.per_task]
 
     def draw(self, task: Task, *, seed: int) -> Trajectory | None:
-        """One stored success of this very task, all equally likely; None if there is none."""
+        """Draw one stored success of the task, all equally likely. None if there is none."""
         held = self._held.get(task.content_hash)
         return held[derive(seed, "success", task.content_hash) % len(held)] if held else None
 
     def state_dict(self) -> dict[str, Any]:
-        """All episodes, task by task."""
+        """All stored episodes, task by task."""
         return {"episodes": pack([trajectory for held in self._held.values() for trajectory in held])}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with what was saved."""
+        """Restore the episodes that were saved."""
         self._held = {}
         self.add(unpack(state["episodes"]))

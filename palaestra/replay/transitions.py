@@ -1,4 +1,4 @@
-"""Transitions: an episode cut into what was seen, what was done, what came of it and what was seen next."""
+"""Cut episodes into transitions (observation, action, reward, next observation), and make episodes from transitions."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ NO_TASK = Task(env="replay", seed=0)
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Transition:
-    """One act of one agent with what came after it.
+    """One act of one agent, and what followed it.
 
     Attributes:
-        observation: float32 (size,) the vector, or int32 (m,) the ids of the whole prompt, as the policy read it.
-        utterance: int32 (n,) its response tokens; of a network policy the index of its action. float32 (n,) where the
+        observation: what the policy read: float32 (size,), a vector, or int32 (m,), the ids of the whole prompt.
+        utterance: int32 (n,), the response tokens, or the index of a network policy's action. float32 (n,), if the
             action is a vector.
-        reward: until the agent's next act.
-        following: what the agent saw next, like `observation`; None where the episode ended for it.
-        done: whether it ended there.
-        legal: int64 (k,) indices of the actions that were allowed; None: all.
+        reward: reward until the agent's next act.
+        following: what the agent saw next, in the form of `observation`. None if the episode ended for the agent.
+        done: whether the episode ended for the agent by the rules of the task.
+        legal: int64 (k,), indices of the legal actions. None: all.
         agent, policy: names.
     """
 
@@ -41,13 +41,14 @@ class Transition:
 
 
 def transitions(trajectories: Sequence[Trajectory], *, policy: str, rewards: Rewards | None = None) -> list[Transition]:
-    """The acts of `policy`, agent by agent, in the order of the trajectories and in time.
+    """The acts of `policy`, in the order of the trajectories, then agent by agent, then in time.
 
     Args:
-        rewards: of the acts, such as those of a table; acts without one are left out. None: the steps' own, of all.
+        rewards: rewards of the acts, such as those of a table. Acts without one are left out. None: all acts, with the
+            rewards of their steps.
 
-    Raises: InvalidData, for an act without tokens that is no vector, an agent whose last act is neither terminated nor
-        truncated, and one that was cut off without saying what it would have seen next.
+    Raises: InvalidData, for an act without tokens that is not a vector, for an agent whose last act is neither
+        terminated nor truncated, or for one that was cut off without a next observation.
     """
     return [found for trajectory in trajectories for found in _of(trajectory, policy, rewards)]
 
@@ -79,16 +80,16 @@ def _utterance(trajectory: Trajectory, step: Step) -> np.ndarray:
     raise InvalidData(
         where=_place(trajectory, step),
         what="its utterance is empty: the action has no token.",
-        remedy="Record acts through the policy that learns from them.",
+        remedy="Play or record the acts with the policy that learns from them.",
     )
 
 
 def seen_before(trajectory: Trajectory, step: Step) -> np.ndarray:
-    """What the policy read before a step: int32 ids of the whole prompt, or the float32 vector.
+    """What the policy read before a step: the int32 ids of the whole prompt, or the float32 vector.
 
     Raises: InvalidData, if there is neither.
     """
-    if len(step.prompt):  # every step of a policy that reads ids adds some
+    if len(step.prompt):  # a policy that reads ids adds some with every step
         return trajectory.prompt_of(step).astype(np.int32)
     return _vector(step.observation, _place(trajectory, step))
 
@@ -102,7 +103,7 @@ def _following(trajectory: Trajectory, step: Step, after: Step | None) -> np.nda
     if not step.truncated:
         raise InvalidData(
             where=where,
-            what="it is the agent's last and neither terminated nor truncated, so nothing says what follows.",
+            what="it is the agent's last act and neither terminated nor truncated, so it is not known what follows.",
             remedy="Let the environment name the agent in `terminated` or `truncated` when its episode ends.",
         )
     prompt, last = trajectory.next_prompts.get(step.agent), trajectory.last.get(step.agent)
@@ -114,14 +115,15 @@ def _following(trajectory: Trajectory, step: Step, after: Step | None) -> np.nda
     raise InvalidData(
         where=where,
         what="the episode was cut off here and there is no next observation.",
-        remedy="Let the environment give `StepResult.last`; a language policy reads it if it has a value head\n"
+        remedy="Let the environment give `StepResult.last`. A language policy reads it if it has a value head\n"
         "(policies.….policy.language.value_head=true). Or let episodes end by the environment's own rules.",
     )
 
 
 def _vector(observation: Observation, where: str) -> np.ndarray:
     if observation.vector is None:
-        raise InvalidData(where=where, what="the observation has neither prompt ids nor a vector.")
+        remedy = "Let the environment fill `Observation.vector`, or use a language policy."
+        raise InvalidData(where=where, what="the observation has neither prompt ids nor a vector.", remedy=remedy)
     return np.asarray(observation.vector, np.float32).reshape(-1)
 
 
@@ -136,9 +138,9 @@ def _place(trajectory: Trajectory, step: Step) -> str:
 
 # ---- back to episodes -------------------------------------------------------------------------------------
 def one_step(transition: Transition, action: Action | None, *, number: int) -> Trajectory:
-    """An episode of one act in the situation of a transition; without `action`, with the recorded one.
+    """An episode of one act, with the observation of a transition. Without `action`, the act is the recorded one.
 
-    It is a group of its own, called after `number`, and carries no reward.
+    The episode is a group of its own, named by `number`, and has no reward.
     """
     reads_ids = transition.observation.dtype == np.int32
     given = transition.utterance

@@ -1,1 +1,1 @@
-"""The store: the run folder, its logs and sampled episodes. Import its modules; this file loads none."""
+"""The run folder with its logs, checkpoints and sampled episodes. Import its modules; this file imports none."""

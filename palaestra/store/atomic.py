@@ -1,8 +1,6 @@
-"""Atomic writing: after a crash or on a full disk the previous version is still there, whole.
+"""Write files and folders atomically: after a crash, or on a full disk, the previous version is still intact.
 
-Knows files and folders. Knows nothing of runs.
-
-A file is written beside its target, flushed to the disk, and renamed; the rename is the moment it appears.
+A file is written beside its target, flushed to the disk, and renamed. It appears at the moment of the rename.
 """
 
 from __future__ import annotations
@@ -20,18 +18,18 @@ from palaestra.errors import PalaestraError, RunFolderError
 Content = bytes | str | Callable[[BinaryIO], object]
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_NEARLY_NOTHING = 64 * 1024  # bytes free under which a failed write without a reason means a full disk
+_NEARLY_NOTHING = 64 * 1024  # with fewer free bytes, a write that failed without a reason means a full disk
 
 
 def write_atomic(path: str | os.PathLike[str], content: Content) -> None:
-    """Write a file so that readers see the old version or the new one, never a part.
+    """Write a file so that readers see either the old version or the new one, never a part.
 
     Args:
-        path: the file; its folder is made if it is missing.
-        content: bytes, text (UTF-8), or a function that writes to the open binary file it is given.
+        path: the file. Its folder is made if it is missing.
+        content: bytes, text (written as UTF-8), or a function that writes to the open binary file that it gets.
 
-    Raises: RunFolderError, if the disk is full (bytes needed and free are named) or the place cannot be written.
-        The previous version is intact and nothing is left beside it. What the function itself raises passes.
+    Raises: RunFolderError, if the disk is full (with the bytes needed and free) or the place cannot be written to. The
+        previous version is then intact, and nothing is left beside it. Other exceptions of the function pass.
     """
     target = Path(path)
     temporary = _beside(target, f"{os.getpid()}.tmp")
@@ -47,10 +45,10 @@ def write_atomic(path: str | os.PathLike[str], content: Content) -> None:
 
 @contextmanager
 def folder_atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give an empty folder to write into; when the block ends well it becomes `path`, all at once.
+    """Give an empty folder to write into. When the block ends without an exception, it becomes `path` in one step.
 
-    An earlier folder of this name is replaced. If the block raises, nothing changes.
-    Raises: RunFolderError, as `write_atomic`.
+    An earlier folder at `path` is replaced. If the block raises, nothing changes.
+    Raises: RunFolderError, as in `write_atomic`.
     """
     target = Path(path)
     temporary = _beside(target, f"{os.getpid()}.tmp")
@@ -65,7 +63,7 @@ def folder_atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def recover(folder: Path) -> None:
-    """Remove what killed writers left in `folder`, and put back what they were about to replace."""
+    """Remove what killed writers have left in `folder`, and restore what they were about to replace."""
     for leftover in folder.glob(".*.tmp"):
         _remove(leftover)
     for old in folder.glob(".*.old"):
@@ -77,12 +75,12 @@ def recover(folder: Path) -> None:
 
 
 def write_fault(path: Path, error: BaseException, *, needed: str = "more", full: bool = False) -> RunFolderError:
-    """The message for a write that failed: a full disk with its figures, or the system's reason."""
+    """The error for a write that failed: a full disk, with the bytes needed and free, or the system's reason."""
     if full or is_full(error):
         return RunFolderError(
             where=str(path),
             what=f"the disk is full: {needed} bytes were needed and {_free(path):,} are free.",
-            remedy="Nothing was lost: the previous version is intact.\n"
+            remedy="Nothing was lost. The previous version is intact.\n"
             "Free some space and continue with `--resume`, or use another disk with `run=<folder>`.",
         )
     reason = getattr(error, "strerror", None) or str(error)
@@ -94,12 +92,12 @@ def write_fault(path: Path, error: BaseException, *, needed: str = "more", full:
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Whether an error, or what caused it, says that the disk is full."""
+    """Whether an error, or one of its causes, says that the disk is full."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _FULL:
             return True
         if "No space left on device" in str(error) or "Disk quota exceeded" in str(error):
-            return True  # libraries in other languages keep the text only
+            return True  # errors of libraries in other languages have only the text
         error = error.__cause__ or error.__context__
     return False
 
@@ -118,7 +116,7 @@ def _cleaned_up(target: Path, temporary: Path, *, needed: str = "") -> Iterator[
 
 
 def _swap(temporary: Path, target: Path) -> None:
-    # A folder cannot be renamed over another. Between the two renames `recover` can put the old one back.
+    # A folder cannot be renamed over another. After a kill between the two renames, `recover` restores the old one.
     old = _beside(target, "old")
     _remove(old)
     if target.exists():
@@ -169,7 +167,7 @@ def _sync(path: Path) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # some file systems cannot flush a folder; the rename stands all the same
+        if error.errno != errno.EINVAL:  # some file systems cannot flush a folder; the rename is done all the same
             raise
     finally:
         os.close(handle)

@@ -1,10 +1,7 @@
-"""Episodes as JSON that a person can read, and back without loss.
+"""Write episodes as JSON that people can read, and read them back without loss.
 
-Knows every field of a trajectory. Knows nothing of models or environments.
-
-Fields with their default value are left out. int32 ids and 1-D float32 arrays are plain lists, each float
-in the shortest form that gives the same float32 again; other arrays, tuples and numbers that JSON lacks
-carry a tag.
+Fields with their default value are left out. int32 ids and 1-D float32 arrays are plain lists, with each float in the
+shortest form that gives the same float32 again. Other arrays, tuples and numbers that JSON lacks have a tag.
 """
 
 from __future__ import annotations
@@ -43,24 +40,24 @@ class EpisodeLog:
         self.lines = JsonLines(path / TRAJECTORIES)
 
     def append(self, step: int, name: str, trajectories: Sequence[Trajectory]) -> None:
-        """Keep episodes of iteration `step`; `name` says where they come from (`train`, or a panel)."""
+        """Write episodes of iteration `step`. `name` says where they come from: `train`, or the name of a panel."""
         for trajectory in trajectories:
             self.lines.append({STEP: step, "name": name, "trajectory": to_json(trajectory)}, sort=False)
 
     def read(self) -> list[tuple[int, str, Trajectory]]:
-        """All episodes: iteration, name, trajectory."""
+        """All episodes, as (iteration, name, trajectory)."""
         return [(line[STEP], line["name"], from_json(line["trajectory"])) for line in self.lines.read()]
 
     def truncate(self, step: int) -> None:
-        """Forget episodes after iteration `step`."""
+        """Remove the episodes after iteration `step`."""
         self.lines.truncate(step)
 
 
 def to_json(trajectory: Trajectory, *, timed: bool = False) -> dict[str, Any]:
-    """A trajectory as JSON values, in the order in which a person reads: task, result, steps.
+    """A trajectory as JSON values, in the order in which people read: task, result, steps.
 
     Args:
-        timed: with the seconds of each step, which differ between two runs of the same recipe.
+        timed: include the seconds of each step, which differ between two runs of the same recipe.
     """
     return {
         "task": _task_to_json(trajectory.task),
@@ -79,9 +76,9 @@ def to_json(trajectory: Trajectory, *, timed: bool = False) -> dict[str, Any]:
 
 
 def from_json(record: Mapping[str, Any]) -> Trajectory:
-    """The trajectory that `to_json` wrote; equal in every field, arrays in value, shape and type."""
+    """The trajectory that `to_json` wrote, equal in every field, with arrays of equal value, shape and type."""
     error = record.get("error")
-    prompts = record.get("next_prompts") or record.get("tail", {})  # `tail`: of an earlier version
+    prompts = record.get("next_prompts") or record.get("tail", {})  # an earlier version wrote `tail`
     return Trajectory(
         task=Task(**_decode(record["task"])),
         group=record["group"],
@@ -203,7 +200,7 @@ def _action_from_json(record: Mapping[str, Any]) -> Action:
 
 
 def _without_defaults(**fields: Any) -> dict[str, Any]:
-    """Leaves out None and what is empty; fields whose default is something else must not come here empty."""
+    """The fields that are neither None nor empty. A field whose default is not empty may not be given empty."""
     return {name: value for name, value in fields.items() if value is not None and value != [] and value != {}}
 
 
@@ -235,7 +232,7 @@ def _number(value: float) -> Any:
 
 
 def _short(value: np.generic) -> Any:
-    """The shortest number that gives the same value in its type again; text where JSON has no such number."""
+    """The shortest number that gives the same value in its dtype again. A text, if JSON lacks the number."""
     if not isinstance(value, np.floating):
         return value.item()
     return float(str(value)) if np.isfinite(value) else str(value)

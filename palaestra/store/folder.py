@@ -1,16 +1,16 @@
-"""The run folder: where a run keeps its recipe, logs, checkpoints and report.
+"""The run folder, where a run keeps its recipe, logs, checkpoints and report.
 
-Knows names and the life of the folder: made, opened again, overwritten. Knows nothing of what the files say.
+It has these files:
 
     runs/name/
       recipe.json            every resolved value with its origin
-      metrics.jsonl          one line an iteration; equal runs write equal bytes
-      timings.jsonl          what was measured in seconds
-      evaluations.jsonl      one line an evaluation
+      metrics.jsonl          one line for each iteration; equal runs write equal bytes
+      timings.jsonl          values that a clock measures
+      evaluations.jsonl      one line for each evaluation
       trajectories.jsonl     sampled episodes
       checkpoints/step-000010/
       report.html
-      .lock                  the pid of the process that trains into the folder, while it does
+      .lock                  the pid of the process that trains into the folder, as long as it does
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ _SIGNS_OF_A_RUN = (RECIPE, METRICS, CHECKPOINTS)
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """One run's folder. Make it with `create` or `open`."""
+    """The folder of one run. Make the object by `create` or `open`."""
 
     path: Path
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], *, overwrite: bool = False) -> RunFolder:
-        """A folder for a new run.
+        """Make a folder for a new run.
 
         Args:
-            path: made with its parents if it is missing.
-            overwrite: remove the run that is there: the files of `NAMES`, nothing else.
+            path: the folder. It is made with its parents if it is missing.
+            overwrite: remove the run that is there already: the files of `NAMES` and nothing else.
 
-        Raises: RunFolderError, if a run is there already, or the place cannot be used.
+        Raises: RunFolderError, if a run is there already, or if the place cannot be used.
         """
         folder = cls(Path(path))
         if folder.holds_a_run and not overwrite:
@@ -72,14 +72,14 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, writing: bool = False) -> RunFolder:
-        """The folder of a run that began earlier.
+        """Open the folder of a run that began earlier.
 
-        What a killed process left half done is cleaned up, unless a run that is under way is about to finish it.
+        Unfinished writes of a killed process are cleaned up, unless a run in progress may be writing them.
 
         Args:
-            writing: the caller holds the folder's lock, as training does, so no other run is under way.
+            writing: the caller holds the folder's lock, as training does, so no other run is in progress.
 
-        Raises: RunFolderError, if no run is there; it names the runs nearby.
+        Raises: RunFolderError, if there is no run. It names the runs beside the folder.
         """
         folder = cls(Path(path))
         if not folder.holds_a_run:
@@ -92,26 +92,26 @@ class RunFolder:
 
     @property
     def holds_a_run(self) -> bool:
-        """Whether a run has left something here."""
+        """Whether the folder has files of a run."""
         return any((self.path / name).exists() for name in _SIGNS_OF_A_RUN)
 
     def __truediv__(self, name: str) -> Path:
-        """`folder / METRICS` is the path of that file."""
+        """The path of a file in the folder, as in `folder / METRICS`."""
         return self.path / name
 
     def write(self, name: str, content: Content) -> Path:
-        """Write one file atomically; see `write_atomic`."""
+        """Write one file by `write_atomic`. Returns its path."""
         write_atomic(self.path / name, content)
         return self.path / name
 
     def write_json(self, name: str, value: Any) -> Path:
-        """Write one JSON file atomically: sorted keys, shortest exact floats."""
+        """Write one JSON file atomically, with sorted keys and the shortest exact floats. Returns its path."""
         return self.write(name, to_document(value))
 
     def read_json(self, name: str) -> Any:
         """The value of a JSON file.
 
-        Raises: RunFolderError, if it is absent or not JSON.
+        Raises: RunFolderError, if the file is missing or not JSON.
         """
         try:
             return json.loads((self.path / name).read_text(encoding="utf-8"))
@@ -124,27 +124,27 @@ class RunFolder:
 
     # ---- checkpoints ----------------------------------------------------------------------------------
     def checkpoint(self, step: int) -> Path:
-        """Where the checkpoint of an iteration is, or would be."""
+        """The path of an iteration's checkpoint, whether it exists or not."""
         return self.path / CHECKPOINTS / f"step-{step:06d}"
 
     def write_checkpoint(self, step: int) -> AbstractContextManager[Path]:
-        """`with folder.write_checkpoint(10) as place:` fill `place`; it becomes the checkpoint all at once.
+        """Give a folder to fill, as in `with folder.write_checkpoint(10) as place:`. Then it becomes the checkpoint.
 
-        Raises: RunFolderError on a full disk; earlier checkpoints are intact.
+        Raises: RunFolderError, if the disk is full. Earlier checkpoints are intact.
         """
         return folder_atomic(self.checkpoint(step))
 
     def checkpoint_steps(self) -> list[int]:
-        """Iterations with a complete checkpoint, ascending."""
+        """The iterations with a complete checkpoint, in ascending order."""
         return sorted(step for step, _ in self._found())
 
     def latest_checkpoint(self) -> Path | None:
-        """The newest complete checkpoint."""
+        """The path of the newest complete checkpoint. None if there is none."""
         steps = self.checkpoint_steps()
         return self.checkpoint(steps[-1]) if steps else None
 
     def keep_checkpoints(self, count: int) -> None:
-        """Remove all but the newest `count` (at least one stays)."""
+        """Remove all checkpoints but the newest `count`. At least one is kept."""
         for step in self.checkpoint_steps()[: -max(count, 1)]:
             shutil.rmtree(self.checkpoint(step), ignore_errors=True)
 
@@ -165,7 +165,7 @@ def _discard(path: Path) -> None:
 def _occupied(folder: RunFolder) -> RunFolderError:
     there = [name for name in NAMES if (folder / name).exists()]
     steps = folder.checkpoint_steps()
-    newest = f"; its newest checkpoint is of iteration {steps[-1]}" if steps else "; it has no checkpoint"
+    newest = f", and its newest checkpoint is of iteration {steps[-1]}" if steps else ", and it has no checkpoint"
     return RunFolderError(
         where=f"run={folder.path}",
         what=f"a run is already there ({', '.join(there)}){newest}.",

@@ -1,6 +1,6 @@
-"""The journal: plans and finished episodes of a run that plays ahead, a line each, as soon as there is one.
+"""The journal of a run that plays ahead. Each plan and each finished episode is written at once, as one line.
 
-A killed process loses no finished episode: when the run goes on, the same play is answered from the journal.
+A killed process loses no finished episode: when the run resumes, it takes the episodes of its plays from the journal.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from palaestra.store.json_text import to_line
 from palaestra.store.lines import JsonLines
 
 JOURNAL = "ahead.jsonl"
-Name = tuple[str, int, int]  # group, sample and seed: what tells plays apart
+Name = tuple[str, int, int]  # group, sample and seed, which identify a play
 
 
 class Journal:
     """`ahead.jsonl` of a run folder.
 
     Attributes:
-        plans: number of a batch → its plays. finished: episodes that no checkpoint holds yet, by play.
+        plans: number of a batch → its plays. finished: name of a play → its episode, if no checkpoint has it yet.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Reads what is there.
+        """Read the journal that is there.
 
         Raises: RunFolderError, if a line is damaged.
         """
@@ -41,22 +41,22 @@ class Journal:
                 self.finished[line["group"], line["sample"], line["seed"]] = from_json(line["trajectory"])
 
     def plan(self, number: int, plays: Sequence[Play]) -> None:
-        """A batch is going to be played."""
+        """Record that a batch will be played."""
         self.plans[number] = list(plays)
         self._lines.append(_planned(number, plays), sort=False)
 
     def finish(self, play: Play, trajectory: Trajectory) -> None:
-        """An episode is over."""
+        """Record a finished episode."""
         self.finished[name_of(play)] = trajectory
         self._lines.append(_ended(name_of(play), trajectory), sort=False)
 
     @property
     def groups(self) -> set[str]:
-        """Names of the groups that are planned or have finished episodes."""
+        """Names of the groups that have plans or finished episodes."""
         return {play.group for plays in self.plans.values() for play in plays} | {name[0] for name in self.finished}
 
     def keep(self, groups: Collection[str]) -> None:
-        """Forget all but the plans and episodes of these groups, in the file too; all at once."""
+        """Keep only the plans and episodes of these groups, and write the file anew in one step."""
         self.finished = {name: trajectory for name, trajectory in self.finished.items() if name[0] in groups}
         kept = {number: [p for p in plays if p.group in groups] for number, plays in self.plans.items()}
         self.plans = {number: plays for number, plays in kept.items() if plays}
@@ -66,19 +66,19 @@ class Journal:
 
 
 def name_of(play: Play) -> Name:
-    """What tells it apart from every other play of a run."""
+    """The name of a play, which no other play of the run has."""
     return play.group, play.sample, play.seed
 
 
 def play_to_json(play: Play) -> dict[str, Any]:
-    """A play as JSON values, without its branch, which is of the iteration alone."""
+    """A play as JSON values, without its branch, which lasts for one iteration only."""
     head = Trajectory(task=play.task, group=play.group, sample=play.sample, info=dict(play.info))
     record = {"seed": play.seed, "turns": play.turns, "instruction": play.instruction, "head": to_json(head)}
     return record | ({"roles": dict(play.roles)} if play.roles else {})
 
 
 def play_from_json(record: Mapping[str, Any]) -> Play:
-    """The play that `play_to_json` wrote."""
+    """The play that `play_to_json` has written."""
     head = from_json(record["head"])
     return Play(
         task=head.task,
@@ -88,7 +88,7 @@ def play_from_json(record: Mapping[str, Any]) -> Play:
         turns=record["turns"],
         instruction=record["instruction"],
         info=head.info,
-        roles=record.get("roles") or record.get("cast", {}),  # `cast`: of an earlier version
+        roles=record.get("roles") or record.get("cast", {}),  # an earlier version wrote `cast`
     )
 
 

@@ -1,7 +1,4 @@
-"""Values to JSON text, the same text for the same values.
-
-Knows JSON, numpy scalars and whatever has `tolist`. Knows nothing of files.
-"""
+"""Write values as JSON text. Equal values give equal texts."""
 
 from __future__ import annotations
 
@@ -14,9 +11,11 @@ from typing import Any
 
 
 def plain(value: Any) -> Any:
-    """`value` made of JSON types only; numbers that are not finite become None, since JSON has no word for them.
+    """Convert a value to JSON types.
 
-    Numpy and torch scalars become numbers, their arrays lists, paths text, sets sorted lists.
+    Scalars of numpy and torch become numbers, arrays become lists, paths become text, sets become sorted lists. Numbers
+    that are not finite become None, because JSON lacks them.
+
     Raises: TypeError, for anything else.
     """
     if isinstance(value, Enum):
@@ -35,16 +34,16 @@ def plain(value: Any) -> Any:
         return str(value)
     if hasattr(value, "tolist"):  # arrays and scalars of numpy and torch
         return plain(value.tolist())
-    raise TypeError(f"{type(value).__name__} has no form in JSON: {value!r}")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON: {value!r}")
 
 
 def to_line(value: Mapping[str, Any], *, sort: bool = True) -> str:
-    """One line of a JSON-lines file, newline included. Floats are written in their shortest exact form."""
+    """One line of a JSON-lines file, with its newline. Floats are written in their shortest exact form."""
     text = json.dumps(plain(value), sort_keys=sort, ensure_ascii=False, allow_nan=False, separators=(", ", ": "))
-    # Line separators of Unicode would cut the line for some readers.
+    # Some readers would end the line at the line separators of Unicode.
     return text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029") + "\n"
 
 
 def to_document(value: Any) -> str:
-    """A JSON file that people read: two spaces, sorted keys, newline at the end."""
+    """The text of a JSON file for people: indented by two spaces, with sorted keys and a newline at the end."""
     return json.dumps(plain(value), sort_keys=True, ensure_ascii=False, allow_nan=False, indent=2) + "\n"

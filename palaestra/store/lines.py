@@ -1,7 +1,4 @@
-"""JSON lines: a file that only grows, one JSON object a line, and survives a kill in the middle of a line.
-
-Knows lines and the key `step`. Knows nothing of what else they say.
-"""
+"""Files of JSON lines, one object a line, that stay readable if the process is killed in the middle of a line."""
 
 from __future__ import annotations
 
@@ -21,20 +18,20 @@ STEP = "step"
 
 @dataclass(frozen=True, slots=True)
 class JsonLines:
-    """One file of JSON lines. It holds nothing open, so it may be copied, pickled and used from several places."""
+    """One file of JSON lines. The object keeps no file open, so it may be copied, pickled and shared."""
 
     path: Path
 
     def append(self, record: Mapping[str, Any], *, sort: bool = True) -> None:
         """Add one line.
 
-        It is handed to the system at once, so a killed process loses at most the line it was writing;
-        `sync` protects against a power cut too. A half line left by a kill is dropped first.
+        The system gets the line at once, so a killed process loses at most the line that it was writing. `sync` also
+        protects against a power cut. A half line that a kill has left is removed first.
 
         Args:
-            sort: sort the keys; equal records then are equal bytes. False keeps the order for a reader.
+            sort: sort the keys, so that equal records are equal bytes. False keeps their order.
 
-        Raises: RunFolderError, if the disk is full; the file ends with its last whole line.
+        Raises: RunFolderError, if the disk is full. The file then ends with its last whole line.
         """
         line = to_line(record, sort=sort).encode()
         try:
@@ -47,7 +44,7 @@ class JsonLines:
             raise write_fault(self.path, error, needed=f"{len(line):,}") from error
 
     def sync(self) -> None:
-        """Wait until every line is on the disk; call it before publishing a checkpoint."""
+        """Wait until every line is on the disk. Call it before a checkpoint becomes visible."""
         if self.path.exists():
             handle = os.open(self.path, os.O_RDONLY)
             try:
@@ -56,17 +53,17 @@ class JsonLines:
                 os.close(handle)
 
     def read(self) -> list[dict[str, Any]]:
-        """All records; a half-written last line is left out, an absent file has none.
+        """All records. A half-written last line is left out, and a missing file has no records.
 
-        Raises: RunFolderError, naming the line, if an earlier one is not JSON.
+        Raises: RunFolderError, naming the line, if an earlier line is not a JSON object.
         """
         if not self.path.exists():
             return []
-        lines = self.path.read_bytes().split(b"\n")[:-1]  # behind the last newline stands nothing or half a line
+        lines = self.path.read_bytes().split(b"\n")[:-1]  # after the last newline there is nothing or half a line
         return [self._parse(line, number) for number, line in enumerate(lines, start=1)]
 
     def truncate(self, step: int) -> None:
-        """Drop the records after iteration `step` and a half-written last line; the other lines keep their bytes."""
+        """Remove the records after iteration `step` and a half-written last line. Other lines keep their bytes."""
         if not self.path.exists():
             return
         before = self.path.read_bytes()
@@ -87,7 +84,7 @@ class JsonLines:
         raise RunFolderError(
             where=f"{self.path}:{number}",
             what=f"this line is damaged: {fault}.",
-            remedy="Remove the line by hand, or start again with `--overwrite`.",
+            remedy="Remove the line by hand, or start the run again with `--overwrite`.",
         )
 
 
@@ -103,7 +100,7 @@ def _append(handle: int, line: bytes) -> None:
 
 
 def _end_of_last_line(handle: int) -> int:
-    """Cut a half line off; the size of the file then."""
+    """Cut off a half line. Returns the size of the file."""
     size = os.fstat(handle).st_size
     if size == 0 or os.pread(handle, 1, size - 1) == b"\n":
         return size

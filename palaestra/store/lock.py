@@ -1,6 +1,6 @@
-"""The lock of a run folder: one process at a time trains into a folder; reading it needs no lock.
+"""The lock of a run folder, so that only one process at a time trains into it. Reading needs no lock.
 
-The system drops the lock when its process ends, however it ends, so a killed run leaves nothing that must be removed.
+The system releases the lock when its process ends in any way, so a killed run leaves nothing that must be removed.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from palaestra.errors import RunFolderError
 from palaestra.store.atomic import write_fault
 
 LOCK = ".lock"
-PATIENCE = 0.5  # seconds; who opens a folder to read it holds the lock for an instant
-_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # file systems without locks: runs there are not kept apart
+PATIENCE = 0.5  # seconds of waiting, because opening a folder to read it takes the lock for an instant
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # file systems without locks, where runs are not kept apart
 
-# `flock` belongs to the open file, which forked children share: without this a worker would keep its parent's lock.
-# Processes that are started anew do not inherit it (Python opens files with O_CLOEXEC).
+# A `flock` belongs to the open file, which forked children share. A worker that did not close it would keep the lock of
+# its parent. Processes that are started by exec do not inherit it, because Python opens files with O_CLOEXEC.
 _held: set[int] = set()
 
 
@@ -37,12 +37,12 @@ os.register_at_fork(after_in_child=_let_go_in_child)
 
 @contextmanager
 def writing(folder: str | os.PathLike[str], *, make: bool) -> Iterator[None]:
-    """While entered, no other process and no other call may train into the folder.
+    """Hold the lock of a folder, so that no other process and no other call can train into it.
 
     Args:
-        make: make the folder with its parents if it is missing; else a missing folder is entered without a lock.
+        make: make a missing folder with its parents. False: a missing folder is entered without a lock.
 
-    Raises: RunFolderError, if another process trains into it, named by its pid; or if the place cannot be used.
+    Raises: RunFolderError, if another process trains into the folder (with its pid), or if the place cannot be used.
     """
     path = Path(folder)
     try:
@@ -62,9 +62,9 @@ def writing(folder: str | os.PathLike[str], *, make: bool) -> Iterator[None]:
 
 @contextmanager
 def unless_written(folder: Path) -> Iterator[bool]:
-    """While entered, no run begins in the folder; tells whether that is so.
+    """Try to hold the lock, so that no run begins in the folder. Gives whether it is held.
 
-    It is not where a run is under way, this process's own included, or where the folder cannot be written.
+    It is not held if a run is in progress, even one of this process, or if the folder cannot be written.
     """
     try:
         handle = _acquire(folder)
@@ -78,7 +78,7 @@ def unless_written(folder: Path) -> Iterator[bool]:
 
 
 def _patiently(folder: Path) -> int:
-    """Raises: BlockingIOError, if the lock is still taken after a moment; OSError."""
+    """Take the lock, and wait a moment for it. Raises: BlockingIOError, if it is still taken; OSError."""
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
@@ -90,21 +90,24 @@ def _patiently(folder: Path) -> int:
 
 
 def _acquire(folder: Path) -> int:
-    """The open lock file, with this process's pid in it. Raises: BlockingIOError, if it is taken; OSError."""
+    """Take the lock, write this process's pid into its file, and return the open file.
+
+    Raises: BlockingIOError, if the lock is taken; OSError.
+    """
     while True:
         handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         _held.add(handle)
         try:
             _lock(handle)
             if _is_current(folder, handle):
-                with suppress(OSError):  # a full disk: then the lock holds and does not say whose it is
+                with suppress(OSError):  # on a full disk the lock holds, but the file lacks the pid
                     os.ftruncate(handle, 0)
                     os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
                 return handle
         except BaseException:
             _close(handle)
             raise
-        _close(handle)  # who held it has removed the file since it was opened here
+        _close(handle)  # its last holder removed the file after it was opened here
 
 
 def _lock(handle: int) -> None:
@@ -116,7 +119,7 @@ def _lock(handle: int) -> None:
 
 
 def _is_current(folder: Path, handle: int) -> bool:
-    """Whether the open file is still the one that others would open."""
+    """Whether the open file is still the one at the path, which others would open."""
     try:
         return os.path.samestat(os.stat(folder / LOCK), os.fstat(handle))
     except FileNotFoundError:
@@ -125,9 +128,9 @@ def _is_current(folder: Path, handle: int) -> bool:
 
 def _release(folder: Path, handle: int) -> None:
     if handle not in _held:
-        return  # a forked child leaves its parent's block
+        return  # a forked child does not hold its parent's lock
     with suppress(OSError):
-        (folder / LOCK).unlink(missing_ok=True)  # while it is held: nobody else can hold the file of this name
+        (folder / LOCK).unlink(missing_ok=True)  # removed before the release, so that it is not another holder's file
     _close(handle)
 
 

@@ -1,6 +1,6 @@
-"""Records of data sets: conversations in TRL's columns, and stored episodes, as trajectories without token ids.
+"""Read the records of a data set (conversations in TRL's columns, or stored episodes) as trajectories.
 
-A record is a list of trajectories of one group. What cannot be read is refused with its file and line.
+A record is a list of trajectories of one group. A record that cannot be read is refused with its file and line.
 """
 
 from __future__ import annotations
@@ -23,24 +23,26 @@ Record = list[Trajectory]
 
 
 def read_records(path: Path, agent: str | None) -> list[Record]:
-    """The records of a file: JSON lines, or a list in a `.json`.
+    """The records of a file with JSON lines, or with one list if its name ends in `.json`.
 
-        prompt, chosen, rejected    a pair: the outcomes are 1 and 0, and both carry the mark `pair`. Without `prompt`
-                                    it is the words, or the messages, that both begin with
-        prompt, completion          a demonstration: its outcome is 1, or that of `label`, true or false
-        messages                    a demonstration with several answers
-        trajectory                  an episode as `to_json` writes it; those of one `step`, `name` and group are one
-                                    record
+    The columns of a record are one of these:
 
-    Beside them, `content` may tell the problem: `Task.content_hash` of the task that the answers are to.
+        prompt, chosen, rejected    a pair with the outcomes 1 and 0, in which both have the mark `pair`. Without
+                                    `prompt`, the prompt is the words, or the messages, that both begin with
+        prompt, completion          a demonstration, whose outcome is 1, or 1 or 0 by `label`
+        messages                    a demonstration with several answers, whose outcome is the same
+        trajectory                  an episode as `to_json` writes it; episodes with the same `step`, `name` and group
+                                    are one record
 
-    Texts are one message each: of the user in prompts, of the assistant elsewhere. Every message of the assistant is a
-    step; those of a prompt weigh 0. The outcome is the reward of the last step.
+    Besides, `content` may tell the problem: the `Task.content_hash` of the task that is answered.
+
+    A text is one message, of the user in a prompt, of the assistant elsewhere. Each message of the assistant is a step.
+    The steps of a prompt have weight 0. The outcome is the reward of the last step.
 
     Args:
-        agent: who speaks in conversations; None: nobody knows.
+        agent: the agent that answers in conversations. None: unknown, so conversations are refused.
 
-    Raises: InvalidData, for a line that is no record, or a file without any.
+    Raises: InvalidData, for a line that is not a record, or a file without records.
     """
     records: list[Record] = []
     groups: dict[tuple[Any, ...], Record] = {}
@@ -54,18 +56,18 @@ def read_records(path: Path, agent: str | None) -> list[Record]:
         try:
             episode = from_json(given["trajectory"])
         except (KeyError, TypeError, ValueError) as error:
-            raise _bad(where, f"`trajectory` is no episode: {type(error).__name__}: {error}") from error
+            raise _bad(where, f"`trajectory` is not an episode: {type(error).__name__}: {error}") from error
         group = groups.setdefault((given.get("step"), given.get("name"), episode.group), [])
         if not group:
             records.append(group)
         group.append(replace(episode, sample=len(group)))
     if not records:
-        raise InvalidData(where=str(path), what="it has no record.")
+        raise InvalidData(where=str(path), what="the file has no record.", remedy="Name a file with records.")
     return records
 
 
 def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a file, each with its place: the line, in a `.json` the number in the list."""
+    """The objects of a file, each with its place: the number of its line or, in a `.json`, in the list."""
     text = path.read_text(encoding="utf-8")
     whole = path.suffix == ".json"
     for number, line in enumerate(_parsed(text, str(path)) if whole else text.split("\n"), start=1):
@@ -73,7 +75,7 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             where = f"{path}:{number}"
             record = line if whole else _parsed(line, where)
             if not isinstance(record, dict):
-                raise _bad(where, "it is no JSON object")
+                raise _bad(where, "it is not a JSON object")
             yield where, record
 
 
@@ -85,9 +87,10 @@ def _parsed(text: str, where: str) -> Any:
 
 
 def _conversations(record: Mapping[str, Any], where: str, agent: str | None) -> Record:
-    """A pair, the better one first, or a demonstration."""
+    """The trajectories of a pair, with the chosen one first, or of a demonstration."""
     if agent is None:
-        raise InvalidData(where=where, what="several roles act.", remedy="Say by `agent` which of them speaks here.")
+        remedy = "Set `agent` to the role that answers in the conversations."
+        raise InvalidData(where=where, what="the recipe has several roles that act.", remedy=remedy)
     if "chosen" in record and "rejected" in record:
         if record["chosen"] == record["rejected"]:
             raise _bad(where, "`chosen` and `rejected` are equal")
@@ -105,17 +108,17 @@ def _conversations(record: Mapping[str, Any], where: str, agent: str | None) -> 
         prompt = list(takewhile(lambda message: message["role"] != "assistant", messages))
         answer = messages[len(prompt) :]
     else:
-        raise _bad(where, f"its columns are {', '.join(sorted(record)) or 'none'}")
+        raise _bad(where, f"its columns are not those of a record: {', '.join(sorted(record)) or 'none'}")
     outcome = float(bool(record.get("label", True)))
     return [_episode(prompt, answer, outcome, Marks(), where=where, agent=agent)]
 
 
 def _with_prompt(record: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """The record of a pair with what both answers begin with, words or messages, as their prompt."""
+    """The record of a pair with a prompt: the words, or the messages, that both answers begin with."""
     sides = [record["chosen"], record["rejected"]]
     kinds = {type(side) for side in sides}
     if kinds not in ({str}, {list}):
-        raise _bad(where, "`chosen` and `rejected` are neither both texts nor both lists of messages")
+        raise _bad(where, "`chosen` and `rejected` must be two texts or two lists of messages")
     shared = sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(*sides, strict=False)))
     if kinds == {str}:
         shared = sides[0][:shared].rfind(" ") + 1  # whole words
@@ -125,7 +128,7 @@ def _with_prompt(record: Mapping[str, Any], where: str) -> Mapping[str, Any]:
 
 
 def _messages(value: Any, column: str, where: str) -> list[Message]:
-    """A text or a list of messages, as messages."""
+    """The messages of a column, which has a text or a list of messages."""
     if isinstance(value, str):
         value = [{"role": "user" if column == "prompt" else "assistant", "content": value}]
     if not isinstance(value, list) or not value:
@@ -133,28 +136,28 @@ def _messages(value: Any, column: str, where: str) -> list[Message]:
     for message in value:
         content = message.get("content") if isinstance(message, dict) else None
         if not isinstance(content, str) or not content.strip():
-            raise _bad(where, f"a text of `{column}` is empty or missing")
+            raise _bad(where, f"`{column}` has a message whose text is empty or missing")
         if message.get("role") not in SPEAKERS:
-            raise _bad(where, f"`{column}` has a message of `{message.get('role')}`, none of {', '.join(SPEAKERS)}")
+            raise _bad(where, f"`{column}` has the role `{message.get('role')}`; roles are {', '.join(SPEAKERS)}")
     return value
 
 
 def _episode(
     prompt: Sequence[Message], answer: Sequence[Message], outcome: float, marks: Marks, *, where: str, agent: str
 ) -> Trajectory:
-    """The episode of a conversation: what is said to the assistant are observations, what it answers actions."""
+    """The episode of a conversation. Messages to the assistant are observations, its own messages are actions."""
     steps: list[Step] = []
     shown: list[str] = []
     instruction = None
     for place, message in enumerate([*prompt, *answer]):
         if message["role"] == "system":
             if place:
-                raise _bad(where, "a message of the system stands behind others")
+                raise _bad(where, "a message of the role `system` is not the first")
             instruction = message["content"]
         elif message["role"] != "assistant":
             shown.append(message["content"])
         elif not shown:
-            raise _bad(where, "nothing is said to the assistant before it answers")
+            raise _bad(where, "there is no message to the assistant before its answer")
         else:
             step = Step(
                 agent=agent,
@@ -166,7 +169,7 @@ def _episode(
             steps.append(step)
             shown = []
     if not steps or steps[-1].marks.row_weight == 0:
-        raise _bad(where, "an answer has no message of the assistant")
+        raise _bad(where, "the answer has no message of the role `assistant`")
     steps[-1].reward, steps[-1].terminated = outcome, True
     task = Task(env=RECORDS, seed=0, params={"prompt": [dict(message) for message in prompt]}, key=where)
     return Trajectory(task=task, group=where, steps=steps, outcome=outcome, returns={agent: outcome})
@@ -176,6 +179,6 @@ def _bad(where: str, what: str) -> InvalidData:
     return InvalidData(
         where=where,
         what=f"{what}.",
-        remedy="A record has `prompt`, `chosen` and `rejected`; `prompt` and `completion`; `messages`; or a "
+        remedy="Give each record `prompt`, `chosen` and `rejected`, or `prompt` and `completion`, or `messages`, or "
         "`trajectory`.",
     )

@@ -1,1 +1,1 @@
-"""Teams: programs for several agents, and what they share."""
+"""Programs for teams of several agents, and the code that these programs share."""

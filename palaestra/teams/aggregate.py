@@ -1,6 +1,6 @@
-"""Aggregation: from what several have said to one answer. Pure functions over texts; None is what means nothing.
+"""Make one answer from the answers of several agents. Pure functions over texts; None stands for no valid answer.
 
-An answer that means nothing is never merged with another, wins no vote and counts among those who do not agree.
+None is never merged with an answer, wins no vote, and counts as a disagreement.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ How = Literal["vote", "last", "concat"]
 
 
 def last(outputs: Sequence[Answer]) -> Answer:
-    """What was said last.
+    """The last answer.
 
     >>> last(["7", "8"])
     '8'
@@ -25,7 +25,7 @@ def last(outputs: Sequence[Answer]) -> Answer:
 
 
 def concat(outputs: Sequence[Answer], *, separator: str = "\n") -> Answer:
-    """All that means something, in order; None if nothing does.
+    """All valid answers in order, as one text. None if there is none.
 
     >>> concat(["a", None, "b"], separator=" ")
     'a b'
@@ -34,7 +34,7 @@ def concat(outputs: Sequence[Answer], *, separator: str = "\n") -> Answer:
 
 
 def vote(outputs: Sequence[Answer]) -> Answer:
-    """What was said most often; of several such, what was said first.
+    """The most frequent answer. In a tie, the one that was given first.
 
     >>> vote(["7", "8", "8", "7"]), vote([None, None, "3"])
     ('7', '3')
@@ -43,7 +43,7 @@ def vote(outputs: Sequence[Answer]) -> Answer:
 
 
 def weighted_vote(outputs: Sequence[Answer], weights: Sequence[float]) -> Answer:
-    """The answer whose speakers weigh most together; of several such, what was said first.
+    """The answer with the largest sum of weights. In a tie, the one that was given first.
 
     Raises: InvalidData, unless there is one finite weight ≥ 0 for each output.
 
@@ -53,17 +53,17 @@ def weighted_vote(outputs: Sequence[Answer], weights: Sequence[float]) -> Answer
     if len(weights) != len(outputs) or not all(math.isfinite(weight) and weight >= 0 for weight in weights):
         raise InvalidData(
             where="aggregate: weighted_vote",
-            what=f"{len(outputs)} outputs and the weights {list(weights)}.",
-            remedy="Give one weight for each output, none of them negative.",
+            what=f"there are {len(outputs)} outputs, and the weights are {list(weights)}.",
+            remedy="Give one weight for each output, finite and not negative.",
         )
     pairs = list(zip(outputs, weights, strict=True))
-    said = dict.fromkeys(text for text in outputs if text is not None)  # in the order of who said it first
+    said = dict.fromkeys(text for text in outputs if text is not None)  # in the order in which they were given first
     weight_of = {text: math.fsum(weight for other, weight in pairs if other == text) for text in said}
     return max(weight_of, key=weight_of.__getitem__) if weight_of else None
 
 
 def agreement(outputs: Sequence[Answer]) -> float:
-    """The share of all outputs that the winner of a vote has.
+    """The share of the most frequent answer among all outputs.
 
     >>> agreement(["7", "7", None, "8"])
     0.5
@@ -73,7 +73,7 @@ def agreement(outputs: Sequence[Answer]) -> float:
 
 
 def quorum(outputs: Sequence[Answer], *, share: float) -> Answer:
-    """The answer that at least this share of all outputs gives, if there is one; a share of 1 asks for consensus.
+    """The answer that at least this share of all outputs gives, else None. A share of 1 asks for consensus.
 
     >>> quorum(["7", "7", "8"], share=0.6), quorum(["7", "7", "8"], share=1.0)
     ('7', None)

@@ -1,4 +1,4 @@
-"""Demonstrations of teams whose roles all say what to do: the expert speaks for each of them, in the program itself."""
+"""Demonstrations for teams in which every role proposes an action: the expert speaks for each role of the program."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 
 async def everybody_as_expert(episode: Episode, *, noise: float = 0.0) -> None:
-    """Play the run's own program; whoever is asked says what the environment's expert would do.
+    """Play the program of the run. Each agent that is asked gives the action of the environment's expert.
 
-    A share `noise` of the messages is spoiled, so that others read what is wrong beside what is right; nobody learns
-    to write those.
+    A share `noise` of the messages is made wrong, so that agents read wrong messages beside right ones. The wrong
+    messages are not learned.
     """
     await episode.setup.program(_Played(episode, noise))
 
 
 def option_of(episode: Episode, name: str, default: Any) -> Any:
-    """What the recipe says of an option of the program; the default where the program is played without a recipe."""
+    """The value of an option of the program in the recipe, or the default if there is no recipe."""
     return options_of(episode.setup.program).get(name, default)
 
 
 def spoiled(text: str, draw: np.random.Generator) -> str:
-    """Something wrong that looks like the text: another last digit, or, where there is none, a word less."""
+    """A wrong text that looks like the given one: with another last digit or, if there is no digit, one word less."""
     places = [place for place, letter in enumerate(text) if letter.isdigit()]
     if places:
         digit = (int(text[places[-1]]) + 1 + int(draw.integers(9))) % 10
@@ -39,7 +39,7 @@ def spoiled(text: str, draw: np.random.Generator) -> str:
 
 
 class _Played:
-    """An episode whose agents record instead of acting. All else is the episode's."""
+    """An episode whose agents record the expert's actions instead of acting. All else is that of the given episode."""
 
     def __init__(self, episode: Episode, noise: float) -> None:
         self._episode, self.agents = episode, _Recorders(episode, noise)
@@ -60,7 +60,7 @@ class _Recorders(dict[str, "_Recorder"]):
 
 @dataclass(slots=True)
 class _Recorder:
-    """An agent that says what the expert says; a share of that is spoiled."""
+    """An agent that gives the expert's action, or a wrong one for a share `noise` of its acts."""
 
     agent: Agent
     noise: float

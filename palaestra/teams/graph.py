@@ -1,4 +1,4 @@
-"""Graphs of roles: who speaks when, and who reads whom. A chain, a star, a mesh, layers, and roles on their own."""
+"""Programs that say which role speaks when and reads whom: a chain, a star, a mesh, layers, and independent roles."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from palaestra.teams.shown import noted, sole
 if TYPE_CHECKING:
     from palaestra.rollout.episode import Episode
 
-Said = Mapping[str, Answer]  # role → what its message means; None: nothing
+Said = Mapping[str, Answer]  # role → its answer; None if its message has no valid one
 
 
 def _different(roles: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(roles)) < len(roles):
-        raise ValueError("one role cannot speak twice at once")
+        raise ValueError("a role is named twice, and one role cannot speak twice at once")
     return roles
 
 
 def _of_votes(weights: tuple[float, ...], given: pydantic.ValidationInfo) -> tuple[float, ...]:
     how = given.data.get("how", "vote")
     if weights and how != "vote":
-        raise ValueError(f"only votes are weighed, and `how` is {how}")
+        raise ValueError(f"only votes are weighed, and `how` is {how}; leave `weights` empty")
     return weights
 
 
@@ -41,14 +41,15 @@ Weights = Annotated[tuple[NonNegative, ...], pydantic.AfterValidator(_of_votes)]
 
 
 async def speak(episode: Episode, observation: Observation, sources: Mapping[str, Sequence[str]]) -> dict[str, Answer]:
-    """Let roles speak at once; each has read the observation, and the last messages of its sources.
+    """Let several roles act at the same time. Each reads the observation and the last messages of its sources.
 
-    What a message means is told by the role's parser, else it is the text itself. Each step notes whom it has read.
+    The parser of a role turns its message into an answer; without a parser the answer is the text itself. Each step
+    records which messages it has read.
 
     Args:
-        sources: who speaks → whose last messages it reads, in this order.
+        sources: role that speaks → roles whose last messages it reads, in this order.
 
-    Returns: what each message means.
+    Returns: the answer of each role.
     """
     shown, turns = {}, {}
     for role, others in sources.items():
@@ -66,10 +67,13 @@ async def speak(episode: Episode, observation: Observation, sources: Mapping[str
 async def converse(
     episode: Episode, observation: Observation, roles: Sequence[str], *, rounds: int, agree: float | None = None
 ) -> list[Said]:
-    """Rounds in which all speak at once and have read the whole round before; what was meant, round by round.
+    """Play rounds in which all roles act at the same time, after they have read the whole round before.
 
     Args:
-        agree: no further round once this share of the roles means the same.
+        rounds: most rounds.
+        agree: share of the roles whose equal answers end the rounds early. None: play all rounds.
+
+    Returns: the answers, round by round.
     """
     said: list[Said] = []
     for _round in range(rounds):
@@ -80,7 +84,9 @@ async def converse(
 
 
 def settle(episode: Episode, said: Said, how: How, weights: Sequence[float] = ()) -> tuple[str, Action]:
-    """The action that several roles have found, and who acts: by vote the first who said it, else the last role.
+    """Make one action from the answers of several roles. Returns the role that acts, and the action.
+
+    With "vote", the first role that gave the winning answer acts; else the last role does.
 
     Raises: InvalidData, for weights that do not fit.
     """
@@ -88,7 +94,7 @@ def settle(episode: Episode, said: Said, how: How, weights: Sequence[float] = ()
     episode.trajectory.info = {**episode.trajectory.info, "agreement": agreement(outputs)}
     if how == "vote":
         chosen = weighted_vote(outputs, weights or [1.0] * len(outputs))
-        role = roles[outputs.index(chosen)]  # nobody's answer means anything: the first
+        role = roles[outputs.index(chosen)]  # the first role if there is no valid answer
         return role, _action(episode, role)
     if how == "last":
         return roles[-1], _action(episode, roles[-1])
@@ -99,7 +105,7 @@ def settle(episode: Episode, said: Said, how: How, weights: Sequence[float] = ()
 async def act_together(
     episode: Episode, think: Callable[[Observation], Awaitable[tuple[str, Action]]], *, program: str
 ) -> None:
-    """For each act of the environment's only agent, let the team think; who found the action acts."""
+    """Play an episode of an environment with one agent. For each act, `think` gives a role and its action."""
     result = await episode.reset()
     while result.observations:
         _, observation = sole(result, program=program)
@@ -111,12 +117,12 @@ async def act_together(
 @acted_by(lambda options: options["roles"])
 @demonstrated_by(everybody_as_expert)
 async def chain(episode: Episode, *, roles: Annotated[tuple[str, ...], pydantic.Field(min_length=1)]) -> None:
-    """Roles speak one after the other; each reads the observation and the message before its own; the last one acts.
+    """Roles speak one after the other. Each reads the observation and the message before its own. The last one acts.
 
-    For environments with one agent; a chain for each of its acts.
+    For environments with one agent. Each of its acts takes one chain.
 
     Args:
-        roles: their order. A role may stand in it more than once.
+        roles: roles in the order in which they speak. A role may occur more than once.
     """
 
     async def think(observation: Observation) -> tuple[str, Action]:
@@ -131,18 +137,19 @@ async def chain(episode: Episode, *, roles: Annotated[tuple[str, ...], pydantic.
 @acted_by(lambda options: (options["hub"], *options["spokes"]))
 @demonstrated_by(everybody_as_expert)
 async def star(episode: Episode, *, hub: str, spokes: Roles, rounds: PositiveInt = 1) -> None:
-    """The hub speaks, the spokes read that and speak at once, the hub reads them all; its last message is the action.
+    """The hub speaks, the spokes read it and speak at once, and the hub reads them all. Its last message is the action.
 
-    For environments with one agent. No spoke reads another.
+    For environments with one agent. No spoke reads another spoke.
 
     Args:
-        hub: who hands out and gathers. spokes: who are asked.
+        hub: role that asks the spokes and reads their answers. spokes: roles that are asked.
         rounds: how often the spokes are asked. Higher: the hub can ask again for what was not clear. Usual: 1.
 
     Raises: ContractError, if the hub is a spoke too.
     """
     if hub in spokes:
-        raise ContractError(where="program star", what=f"`{hub}` is the hub and a spoke.", remedy="Name another hub.")
+        what = f"`{hub}` is the hub and also a spoke."
+        raise ContractError(where="program star", what=what, remedy="Name another role as the hub.")
 
     async def think(observation: Observation) -> tuple[str, Action]:
         said = await speak(episode, observation, {hub: ()})
@@ -160,14 +167,16 @@ async def star(episode: Episode, *, hub: str, spokes: Roles, rounds: PositiveInt
 async def mesh(
     episode: Episode, *, roles: Roles, rounds: PositiveInt = 2, how: How = "vote", agree: Fraction | None = None
 ) -> None:
-    """All roles speak at once, in rounds; each reads the whole round before, its own message too.
+    """All roles speak at once, in rounds. Each reads the whole round before, its own message included.
 
-    For environments with one agent; all rounds for each of its acts.
+    For environments with one agent. Each of its acts takes all rounds.
 
     Args:
-        roles: in the order that ties are decided by. rounds: 1 is `independent`. Higher: more tokens. Usual: 2.
-        how: "vote" takes what most of the last round mean, "last" the last role's, "concat" all texts in their order.
-        agree: end early once this share means the same; 1 asks for consensus. Lower: fewer rounds. Usual: none.
+        roles: roles that speak. In a tie, the answer of the earliest role wins.
+        rounds: most rounds; 1 equals `independent`. Higher: more tokens. Usual: 2.
+        how: of the last round, "vote" takes the most frequent answer, "last" the last role's, "concat" all texts.
+        agree: share of roles whose equal answers end the rounds early; 1 asks for consensus. Lower: fewer rounds.
+            Usual: none.
     """
 
     async def think(observation: Observation) -> tuple[str, Action]:
@@ -186,14 +195,14 @@ async def layers(
     how: How = "vote",
     weights: Weights = (),
 ) -> None:
-    """The roles of a layer speak at once and have read the whole layer before; the last layer decides.
+    """The roles of a layer speak at once, after they have read the whole layer before. The last layer decides.
 
-    For environments with one agent; all layers for each of its acts.
+    For environments with one agent. Each of its acts takes all layers.
 
     Args:
         layers: roles, layer by layer.
         how: how the last layer's answers become one, as in `mesh`.
-        weights: of the last layer's votes. Empty: all weigh the same.
+        weights: weights of the last layer's votes, one for each role. Empty: all are equal.
     """
 
     async def think(observation: Observation) -> tuple[str, Action]:
@@ -210,13 +219,14 @@ async def layers(
 @acted_by(lambda options: options["roles"])
 @demonstrated_by(everybody_as_expert)
 async def independent(episode: Episode, *, roles: Roles, how: How = "vote", weights: Weights = ()) -> None:
-    """All roles speak at once and read nothing of each other; one answer is made of theirs.
+    """All roles speak at once without reading each other. Their answers become one.
 
-    For environments with one agent. With roles of one policy, a vote is self-consistency.
+    For environments with one agent. If one policy plays all roles, a vote is self-consistency.
 
     Args:
-        roles: in the order that ties are decided by.
-        how: as in `mesh`. weights: of their votes. Empty: all weigh the same.
+        roles: roles that speak. In a tie, the answer of the earliest role wins.
+        how: how the answers become one, as in `mesh`.
+        weights: weights of the votes, one for each role. Empty: all are equal.
     """
 
     async def think(observation: Observation) -> tuple[str, Action]:

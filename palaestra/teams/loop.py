@@ -1,4 +1,4 @@
-"""Loops in which one role looks at what another did: solver and verifier."""
+"""The program of solver and verifier, in which the verifier checks each proposal of the solver."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ACCEPT, REJECT = ("accept", "approve", "yes"), ("reject", "no")
 
 
 def verdict(text: str) -> str | None:
-    """The word that a verdict begins with, if it accepts or rejects; None for anything else.
+    """The first word of a verdict, if it accepts or rejects. None for any other text.
 
     >>> verdict("Reject: the last digit is wrong."), verdict("hm")
     ('reject', None)
@@ -31,10 +31,10 @@ def verdict(text: str) -> str | None:
 
 
 async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
-    """The expert proposes and is accepted; a share `noise` of first proposals is wrong, is rejected, and is mended.
+    """The expert proposes and is accepted. A share `noise` of the first proposals is wrong, rejected, and corrected.
 
-    Without noise the verifier sees nothing wrong, and learns to accept whatever it reads. Who can calculate does so
-    before it speaks.
+    Without noise the verifier sees no wrong proposal, and learns to accept everything. An agent with a calculator uses
+    it before it speaks.
     """
     draw = np.random.default_rng(derive(episode.play.seed, "noise"))
     solver, verifier = episode.agents[SOLVER], episode.agents[VERIFIER]
@@ -56,19 +56,19 @@ async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
 @acted_by(SOLVER, VERIFIER)
 @demonstrated_by(demonstrate)
 async def solver_verifier(episode: Episode, *, rounds: PositiveInt = 2) -> None:
-    """The solver proposes, the verifier accepts or criticizes, the solver proposes again; the last proposal counts.
+    """The solver proposes, the verifier accepts or criticizes, the solver proposes again. The last proposal counts.
 
-    For environments with one agent; a loop for each of its acts. The verifier reads the observation and the proposal;
-    the solver reads the observation, its proposal and all that the verifier wrote. What the environment pays goes to
-    the solver; `returns: [trajectory]` of an estimator shares it.
+    For environments with one agent. Each of its acts takes one such loop. The verifier reads the observation and the
+    proposal. The solver reads the observation, its proposal and the text of the verifier. The environment's reward goes
+    to the solver; an estimator with `returns: [trajectory]` shares it.
 
     Args:
-        rounds: most verdicts; the proposal that follows the last one is taken as it is. Higher: more mistakes can be
-            mended, more tokens. Usual: 2.
+        rounds: most verdicts. The proposal after the last verdict is taken unchecked. Higher: more mistakes can be
+            corrected, more tokens. Usual: 2.
 
-    A verdict begins with accept, approve or yes, or with reject or no; a `parser` of the role that finds one of these
-    words elsewhere takes its place. One that cannot be read is `invalid` and rejects. `info` tells `proposals`, and
-    `accepted`, 1 if the last one was.
+    A verdict begins with accept, approve or yes, or with reject or no. A `parser` of the role may find these words
+    elsewhere. A verdict that cannot be read is `invalid` and rejects. The trajectory's `info` has `proposals`, the
+    number of proposals for each act, and `accepted`, whether the last one was accepted.
     """
     solver, verifier = episode.agents[SOLVER], episode.agents[VERIFIER]
     proposals = acts = 0
@@ -91,7 +91,7 @@ async def solver_verifier(episode: Episode, *, rounds: PositiveInt = 2) -> None:
 
 
 async def _again(episode: Episode, observation: Observation, proposal: Action) -> Action:
-    """The solver's next proposal, after it has read what is wrong with this one."""
+    """The solver's next proposal, after it has read the criticism of this one."""
     solver, verifier = episode.agents[SOLVER], episode.agents[VERIFIER]
     criticism = verifier.last.action.text if verifier.last is not None else None
     mended = await solver.act(_criticized(observation, proposal.text or "", criticism or ""))

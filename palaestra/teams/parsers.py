@@ -1,4 +1,4 @@
-"""Parsers: what a response means to a team. One that means nothing gives None."""
+"""Parsers, which read the answer in an agent's response for a team program. None stands for no valid answer."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from palaestra.registry import register
 
 @register("parser", "choice")
 def choice(text: str, *, options: tuple[str, ...], anywhere: bool = False) -> str | None:
-    """The option that the text is, whatever its case and spaces.
+    """The option that the text names. Case and extra spaces are ignored.
 
     Args:
-        options: what may be chosen.
-        anywhere: take the first option that stands in the text as whole words; of those that begin at one place, the
-            longest. False: the text is nothing else.
+        options: texts that may be chosen.
+        anywhere: take the first option that occurs in the text as whole words; of options that begin at the same place,
+            the longest one. False: the text must be the option and nothing else.
 
     >>> choice(" Yes", options=("yes", "no")), choice("well, no", options=("yes", "no"))
     ('yes', None)
@@ -42,7 +42,7 @@ def number(text: str) -> float | None:
 
 
 def tagged(text: str, *, tag: str) -> str | None:
-    """What stands between `<tag>` and `</tag>`, the last such place.
+    """The text between the last `<tag>` and its `</tag>`.
 
     >>> tagged("<think> hm </think> <verify> no </verify>", tag="verify")
     'no'

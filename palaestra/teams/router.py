@@ -1,4 +1,4 @@
-"""Router: one role says whether enough is known, and so who acts next: the one who searches, or the one who answers."""
+"""The router program: a verifier says whether enough is known, and then either the searcher or the answerer acts."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from palaestra.teams.shown import sole
 if TYPE_CHECKING:
     from palaestra.rollout.episode import Episode
 
-VERDICTS = {"yes": "answer", "no": "search"}  # what is said → the word that an action for the environment begins with
+VERDICTS = {"yes": "answer", "no": "search"}  # verdict → first word of the environment's action
 WORK = {"search": "searcher", "answer": "answerer"}
 
 
 def verdict(text: str) -> str | None:
-    """What the verifier says: yes or no."""
+    """The verifier's verdict: yes, no, or None for any other text."""
     return choice(text, options=tuple(VERDICTS))
 
 
 async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
-    """The expert searches: the verifier said no. It answers: the verifier said yes."""
+    """Play the expert's actions. The verifier says no before a search, and yes before an answer."""
     draw = np.random.default_rng(derive(episode.play.seed, "noise"))
     result = await episode.reset()
     while result.observations:
@@ -44,20 +44,20 @@ async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
 @acted_by("verifier", "searcher", "answerer")
 @demonstrated_by(demonstrate)
 async def router(episode: Episode, *, turns: PositiveInt = 4, must_answer: bool = True) -> None:
-    """The verifier reads what was asked and found: no → the searcher writes a search; yes → the answerer an answer.
+    """A verifier reads the question and what was found. On no, the searcher searches; on yes, the answerer answers.
 
-    For environments of one agent whose actions are `search …` and `answer …`. The roles write what follows that word
-    and the program writes the word, so that none can do another's work. What they do is the environment's reward, which
-    goes to who acted; `returns: [trajectory]` of an estimator shares it.
+    For environments with one agent whose actions are `search …` and `answer …`. The program writes the first word and
+    the role writes the rest, so that no role can do the work of another. The environment's reward goes to the role that
+    acted; an estimator with `returns: [trajectory]` shares it.
 
     Args:
-        turns: rounds. Higher: more searches, longer episodes. Usual: 4.
-        must_answer: in the last round nobody asks the verifier, and the answerer answers. False: an episode may end
-            without an answer, so that the answerer acts in those only in which the verifier was content in time.
+        turns: most rounds. Higher: more searches, longer episodes. Usual: 4.
+        must_answer: in the last round the verifier is not asked, and the answerer answers. False: an episode may end
+            without an answer, so the answerer acts only if the verifier says yes in time.
 
     A verdict that is neither yes nor no is `invalid` and taken as no.
 
-    Raises: ContractError, in an environment of several agents.
+    Raises: ContractError, if the environment has several agents.
     """
     result = await episode.reset()
     for rounds_left in reversed(range(turns)):
@@ -74,12 +74,12 @@ async def router(episode: Episode, *, turns: PositiveInt = 4, must_answer: bool 
 
 # ---- what a role is shown, and what becomes of what it writes ---------------------------------------------
 def _for_verifier(observation: Observation) -> Observation:
-    """The observation, to which only a verdict is an answer."""
+    """The observation, with the verdicts as its legal actions."""
     return replace(observation, legal=None if observation.legal is None else list(VERDICTS))
 
 
 def _for_worker(observation: Observation, kind: str) -> Observation:
-    """The observation; of what was legal, what this role may write."""
+    """The observation, with only those legal actions that this role may write, without their first word."""
     if observation.legal is None:
         return observation
     parts = [str(text).partition(" ") for text in observation.legal]
@@ -87,7 +87,7 @@ def _for_worker(observation: Observation, kind: str) -> Observation:
 
 
 def _routed(observation: Observation) -> Observation:
-    """The observation without legal actions that are no role's work."""
+    """The observation, with only those legal actions that some role may write."""
     if observation.legal is None:
         return observation
     legal = [text for text in observation.legal if str(text).partition(" ")[0] in WORK]
@@ -95,22 +95,22 @@ def _routed(observation: Observation) -> Observation:
 
 
 def _work_of(chosen: Action) -> tuple[str, str]:
-    """Whose work an action is, and what that role writes.
+    """The first word of an action, which names a role's work, and the rest, which that role writes.
 
-    Raises: ContractError, for an action of another kind.
+    Raises: ContractError, for an action with another first word.
     """
     kind, _, rest = (chosen.text or "").partition(" ")
     if kind not in WORK:
         raise ContractError(
             where="program router, demonstration",
-            what=f"the expert says `{chosen.text}`, which is neither a search nor an answer.",
+            what=f"the expert's action `{chosen.text}` is neither a search nor an answer.",
             options=list(WORK),
-            remedy="Take an environment whose expert begins with these words; of searchqa, one with `style: words` "
-            "and `passage_words: 0`, where nothing is opened.",
+            remedy="Use an environment whose expert's actions begin with these words. For searchqa, set `style: words` "
+            "and `passage_words: 0`, so that no passage is opened.",
         )
     return kind, rest
 
 
 def _acting(kind: str, action: Action) -> Action:
-    """What a role wrote, as the environment reads it."""
+    """The action of a role, with the first word that the environment expects."""
     return replace(action, value=f"{kind} {action.text or ''}")

@@ -1,4 +1,4 @@
-"""What a role is shown: the environment's observation, and below it what others have said. One note is one line."""
+"""What a role is shown: the environment's observation, and below it the messages of others, one note a line."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def noted(observation: Observation, *notes: str) -> Observation:
-    """The observation with notes below its text; without notes, as it is.
+    """The observation with notes below its text. Without notes it is returned unchanged.
 
-    What was legal for the environment's agent is so no more: who reads notes may have something else to say. A vector
-    and an image stay, for policies that read no text.
+    The notes remove the legal actions, because a role that reads notes may answer something else. A vector and an image
+    stay, for policies that read no text.
 
     >>> noted(Observation(text="3 + 4?", legal=["7"]), "proposal: 8")
     Observation(text='3 + 4?\\nproposal: 8', messages=None, vector=None, image=None, legal=None, \
@@ -34,26 +34,28 @@ state_key='3 + 4?\\nproposal: 8', instruction=None)
 
 
 def sole(result: StepResult, *, program: str) -> tuple[str, Observation]:
-    """The environment's agent whose turn it is, and what it sees.
+    """The environment's agent that is to act, and its observation.
 
-    Raises: ContractError, where several are to act at once: a team that finds one action cannot act for them.
+    Raises: ContractError, if several agents are to act at once, because the team finds one action only.
     """
     if len(result.observations) != 1:
         raise ContractError(
             where=f"program {program}",
             what=f"it finds one action for one agent, and the environment asks {len(result.observations)} at once.",
             options=sorted(result.observations),
-            remedy="Take an environment of one agent, or program `play` with a role for each.",
+            remedy="Use an environment with one agent, or the program `play` with a role for each agent.",
         )
     ((name, observation),) = result.observations.items()
     return name, observation
 
 
 def has_read(agent: Agent, *others: Agent, earlier: Iterable[int] = ()) -> None:
-    """Note that the agent's last step was shown the last message of each other, for credit that follows messages.
+    """Record that the agent's last step has read the last message of each of `others`.
+
+    Estimators that assign credit along messages read this.
 
     Args:
-        earlier: turns of further messages that it was shown.
+        earlier: turns of further messages that the step has read.
     """
     assert agent.last is not None
     agent.last.info["reads"] = (*earlier, *(other.last.turn for other in others if other.last is not None))

@@ -1,4 +1,4 @@
-"""Demonstrations of roles that have tools: who can calculate does so before it answers."""
+"""Demonstrations for roles with tools: a role with a calculator uses it before it answers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from palaestra.rollout.programs import record_call
 if TYPE_CHECKING:
     from palaestra.rollout.episode import Agent
 
-CALCULATORS = {"python": "code", "calculator": "expression"}  # tool → the argument that takes an expression
+CALCULATORS = {"python": "code", "calculator": "expression"}  # tool → its argument for the expression
 NUMBER = r"-?\d+(?:\.\d+)?"
 EXPRESSION = re.compile(rf"\(*\s*{NUMBER}(?:\s*\)*\s*[-+*/]\s*\(*\s*{NUMBER})+(?:\s*\))*")
 
 
 def expression_in(text: str) -> str | None:
-    """The first expression of a text; None if it has none.
+    """The first arithmetic expression in a text. None if there is none.
 
     >>> expression_in("work out: 12 + 5 - 40 ="), expression_in("( 87 / 3 + -10 )."), expression_in("room 7")
     ('12 + 5 - 40', '( 87 / 3 + -10 )', None)
@@ -27,9 +27,9 @@ def expression_in(text: str) -> str | None:
 
 
 async def worked_out(agent: Agent, observation: Observation) -> Observation:
-    """In a demonstration: an agent who can calculate works out the expression that it is shown.
+    """In a demonstration, let an agent that has a calculator compute the expression that it is shown.
 
-    Returns: what it reads then; `observation`, where it has no such tool or there is no expression.
+    Returns: the observation that it reads next. That is `observation` if it has no such tool or reads no expression.
     """
     tools = agent.tools.toolbox.tools if agent.tools is not None else {}
     expression = expression_in(observation.text or "")

@@ -1,4 +1,7 @@
-"""Fakes and checkers for users: contracts as code to run on parts of one's own. Importing this loads none of them."""
+"""Fakes and checkers for users, who can run the library's contracts on their own parts.
+
+Each name is imported when it is first used.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""check_context: what every context must hold, as code that users run on their own."""
+"""`check_context`, with which users check that their own context keeps the rules of contexts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from palaestra.errors import ContractError
 
 
 class _Letters:
-    """A renderer whose ids can be read: 1 opens an observation, 2 asks for an action, 3 ends it."""
+    """A renderer with readable ids: 1 opens an observation, 2 asks for an action, 3 ends it, others are characters."""
 
     stop = (3,)
 
@@ -32,7 +32,7 @@ class _Letters:
 
 
 class _Recording:
-    """A renderer that keeps what it rendered last: what a prompt adds to what was there before."""
+    """A renderer that keeps the ids of the last observation that it rendered."""
 
     def __init__(self, renderer: Any) -> None:
         self._renderer, self.stop, self.last = renderer, renderer.stop, np.zeros(0, np.int32)
@@ -52,15 +52,19 @@ class _Recording:
 
 
 def check_context(context: Context, *, turns: int = 12, renderer: Renderer | None = None) -> None:
-    """Refuse a context that breaks a rule.
+    """Play turns with a context and refuse it if it breaks a rule.
 
-    1. A fresh prompt starts a segment of a number never used before; others continue the present one.
+    1. A fresh prompt starts a segment with a new number. Any other prompt continues the present segment.
     2. `length` is the number of ids in the present segment.
-    3. A prompt ends with the present observation, before which the context may put words of its own.
-    4. Nothing is rendered twice: ids in a fresh prompt are turns, or responses alone, that were seen before, plus the
-        new observation.
+    3. A prompt ends with the present observation. The context may put text of its own before the observation.
+    4. Nothing is rendered twice: the ids of a fresh prompt are earlier turns, or earlier responses alone, followed by
+        the present observation.
 
-    Raises: ContractError.
+    Args:
+        turns: number of turns to play.
+        renderer: renderer for the context. None: one with readable ids.
+
+    Raises: ContractError, for the first rule that is broken.
     """
     plain = renderer or _Letters()
     renderer = _Recording(plain)
@@ -74,7 +78,7 @@ def check_context(context: Context, *, turns: int = 12, renderer: Renderer | Non
         _rule(prompt.fresh == (prompt.segment not in segments), "a segment is fresh exactly once", turn)
         segments.setdefault(prompt.segment, []).extend(ids)
         shown = renderer.last.tolist()
-        bare = plain.observation(observation, first=turn == 0).tolist()[1:]  # without what opens it
+        bare = plain.observation(observation, first=turn == 0).tolist()[1:]  # without the id that opens it
         _rule(ids[-len(shown) :] == shown, "a prompt ends with the present observation", turn)
         _rule(shown[-len(bare) :] == bare, "a prompt ends with the present observation", turn)
         _rule(_made_of(ids[: -len(shown)], pieces), "earlier ids are repeated as they were", turn)
@@ -86,7 +90,7 @@ def check_context(context: Context, *, turns: int = 12, renderer: Renderer | Non
 
 
 def _made_of(ids: list[int], pieces: Sequence[tuple[list[int], list[int]]]) -> bool:
-    """Whether `ids` is a chain of earlier turns in order, each whole or its response alone."""
+    """Whether `ids` consists of earlier turns in order, each of them whole or as its response alone."""
     place = 0
     for shown, answer in pieces:
         for piece in (shown + answer, answer):
@@ -98,4 +102,8 @@ def _made_of(ids: list[int], pieces: Sequence[tuple[list[int], list[int]]]) -> b
 
 def _rule(holds: bool, rule: str, turn: int) -> None:
     if not holds:
-        raise ContractError(where=f"context, turn {turn}", what=f"it breaks the rule: {rule}.")
+        raise ContractError(
+            where=f"context, turn {turn}",
+            what=f"it breaks the rule: {rule}.",
+            remedy="`help(palaestra.testing.check_context)` lists the rules.",
+        )

@@ -1,4 +1,4 @@
-"""check_engine: what every engine must hold, as code that users run on their own."""
+"""`check_engine`, with which users check that their own engine keeps the rules of engines."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ PROMPT, QUESTION = [5, 9, 40, 7, 3], [11, 2, 30]
 def check_engine(
     make: Callable[..., Engine], *, model: Any = None, tolerance: float = 1e-4, batch_invariant: bool = True
 ) -> None:
-    """Refuse an engine that breaks a rule of `palaestra.data.protocols.Engine`, whose numbers errors carry.
+    """Use an engine and refuse it if it breaks a rule of `palaestra.data.protocols.Engine`.
 
     Args:
-        make: as a recipe calls the part, `make({"main": model}, "cpu")`; options by `functools.partial`.
-        model: causal language model; None: a tiny one. Its weights are changed.
-        tolerance: of log-probabilities, against the model's own forward pass without a cache.
-        batch_invariant: whether it claims the same tokens whatever else is in the batch; without, only that a response
-            repeats alone.
+        make: makes the engine as a recipe does, by `make({"main": model}, "cpu")`. Bind options by `functools.partial`.
+        model: causal language model, whose weights are changed. None: a tiny model.
+        tolerance: largest difference of log-probabilities from those of the model's forward pass without a cache.
+        batch_invariant: whether the engine must give the same tokens whatever else is in the batch. False: a request
+            that is alone must still give the same tokens again.
 
-    Raises: ContractError.
+    Raises: ContractError, with the number of the rule.
     """
     if model is None:
         model = make_causal_lm(vocabulary=97, hidden=32, heads=2, context=128)
@@ -49,8 +49,8 @@ class _Check:
     engine: Engine
     model: Any
     tolerance: float
-    heard: dict[Hashable, list[int]] = field(default_factory=dict)  # ids by session
-    rule: int = 2  # that is broken, if log-probabilities are wrong
+    heard: dict[Hashable, list[int]] = field(default_factory=dict)  # session → all its ids so far
+    rule: int = 2  # the rule that is broken if log-probabilities are wrong now
 
     async def run(self, batch_invariant: bool) -> None:
         await self.ends()
@@ -71,7 +71,7 @@ class _Check:
         return response
 
     def _true(self, before: list[int], response: Response, session: Hashable) -> None:
-        """Log-probabilities are those of the present weights after all that the session has heard."""
+        """Check that the log-probabilities are those of the present weights after all ids of the session."""
         tokens = response.action.tokens.tolist()
         ids = torch.tensor([[*before, *tokens]], device=next(self.model.parameters()).device)
         with torch.no_grad():
@@ -101,11 +101,12 @@ class _Check:
 
     async def refuses(self) -> None:
         stranger = Request(policy="stranger", session="s", prompt=np.array(PROMPT, np.int32), seed=0)
-        _rule(await self._fails(stranger, UnknownName), 8, "it generates for a policy that it was not given")
+        refused = await self._fails(stranger, UnknownName)
+        _rule(refused, 8, "a request for an unknown policy does not raise UnknownName")
         await self.say("long", PROMPT)
         ids = np.full(self.engine.context("main"), 7, np.int32)
         refused = await self._fails(Request(policy="main", session="long", prompt=ids, seed=0), EpisodeFailure)
-        _rule(refused, 8, "a prompt that fills the context is no EpisodeFailure")
+        _rule(refused, 8, "a prompt that fills the context does not raise EpisodeFailure")
         self.rule = 6
         await self.say("long", QUESTION)
 
@@ -123,7 +124,7 @@ class _Check:
         self.heard["branch"] = list(self.heard["root"])
         one, other = await asyncio.gather(self.say("root", QUESTION), self.say("branch", QUESTION))
         same = one.action.tokens.tolist() == other.action.tokens.tolist()
-        _rule(same, 5, "original and fork answer differently with one seed")
+        _rule(same, 5, "a session and its fork answer differently with the same seed")
         await self.say("branch", PROMPT, seed=2)
         await self.say("root", QUESTION, seed=3)
 
@@ -145,7 +146,7 @@ class _Check:
         crowd = (self.say(("other", number), QUESTION[number % 3 :], seed=number) for number in range(others))
         again, *_ = await asyncio.gather(self.say("again", PROMPT, max_tokens=8), *crowd)
         same = alone.action.tokens.tolist() == again.action.tokens.tolist()
-        _rule(same, 9, "one seed gave two responses")
+        _rule(same, 9, "the same request with the same seed gave two different responses")
 
     async def publishes(self) -> None:
         before = await self.say("old", PROMPT)
@@ -156,10 +157,15 @@ class _Check:
         self.engine.publish("main", named.items(), before.version + 7)
         self.rule = 4
         after = await self.say("old", QUESTION)
-        _rule(after.version == before.version + 7, 3, f"the version published is not {after.version}")
-        await self.say("new", PROMPT)  # no prompt of older weights is shared
+        expected = before.version + 7
+        _rule(after.version == expected, 3, f"version {expected} was published, a response says {after.version}")
+        await self.say("new", PROMPT)  # the engine may not reuse its cache from the weights before
 
 
 def _rule(holds: bool, number: int, fault: str) -> None:
     if not holds:
-        raise ContractError(where=f"engine, rule {number}", what=f"{fault}.")
+        raise ContractError(
+            where=f"engine, rule {number}",
+            what=f"{fault}.",
+            remedy="`help(palaestra.data.protocols.Engine)` lists the rules.",
+        )

@@ -1,4 +1,4 @@
-"""check_environment: the contract of environments, as code that users run on their own."""
+"""`check_environment`, with which users check that their own environment keeps the contract of environments."""
 
 from __future__ import annotations
 
@@ -59,43 +59,43 @@ def check_environment(
     act: Act | None = None,
     max_turns: int = 100,
 ) -> Splits:
-    """Play an environment and see whether it keeps its contract. It is closed at the end.
+    """Play an environment and refuse it if it breaks its contract. At the end the environment is closed.
 
     The contract:
-        1. Members: `agents` (distinct names), `reset`, `step`, `close`. A list of `abilities` names all that are there
-            and none that is not; each ability is there with all of its members (palaestra.data.abilities).
-        2. `reset` returns a StepResult that asks at least one of the agents to act, and ends nobody's episode.
-        3. An observation shows something: text, messages, a vector (float32, 1-D, finite, of `vector_size`
-            with the ability `vector`) or an image (uint8); `state_key` is a text or None.
-        4. `step` takes actions of exactly the agents that were asked; rewards are finite numbers of agents.
-        5. `terminated` and `truncated` are disjoint frozensets of agents; who is in one acts no more; `last` holds
-            observations of truncated agents only.
-        6. An episode is over when nobody is asked to act; then all who acted are terminated or truncated.
-        7. `info` holds JSON values; `success` is a bool; `invalid` names agents.
+        1. Members: `agents` (distinct names), `reset`, `step`, `close`. A list of `abilities` names exactly those that
+            the environment has. Each ability has all of its members (palaestra.data.abilities).
+        2. `reset` returns a StepResult that asks at least one agent to act and ends no agent's episode.
+        3. An observation has a text, messages, a vector (float32, 1-D, finite, of `vector_size` with the ability
+            `vector`) or an image (uint8). `state_key` is a text or None.
+        4. `step` takes one action of each agent that was asked to act. Rewards are finite numbers of agents.
+        5. `terminated` and `truncated` are disjoint frozensets of agents. An agent in one of them does not act again.
+            `last` has observations of truncated agents only.
+        6. An episode is over when no agent is asked to act. All agents that acted are then terminated or truncated.
+        7. `info` has JSON values; `success` is a bool; `invalid` names agents.
         8. The same task and the same actions give the same observations, rewards and end: after another
             reset, and in another instance if `make` is given.
-        9. Equal `state_key` of an agent in a task means equal situations: what is legal is equal too.
+        9. Equal `state_key` of an agent in a task means equal situations, so the legal actions are equal too.
         10. Ability `tasks`: the same arguments give the same tasks, n of them, with JSON params and the
-            split's label; the splits "train" and "eval" share no content hash. Ability `content`: JSON values, the same
+            split's label. The splits "train" and "eval" share no content hash. Ability `content`: JSON values, the same
             for the same task; asking for it changes no episode.
-        11. Ability `expert`: it gives an Action with a value that `step` takes and that is legal.
-        12. Ability `snapshot`: what follows after restoring is the same, each time.
-        13. An unreadable action never raises; where legal actions are listed, it is marked
+        11. Ability `expert`: it gives an Action with a value that is legal and that `step` takes.
+        12. Ability `snapshot`: after each restore, the same actions give the same results.
+        13. An unreadable action never raises. Where legal actions are listed, it is marked by
             `info["invalid"] = {agent: True}`.
-        14. Ability `vector`: every index below `action_count` is an action that can be read.
-        15. Ability `box`: the bounds are finite, and they and what lies between them are actions that can be read.
+        14. Ability `vector`: every index below `action_count` is an action that the environment can read.
+        15. Ability `box`: the bounds are finite, and the environment can read them and the vectors between them.
 
     Args:
         env: an Environment or an AsyncEnvironment.
-        episodes: played with random actions. Higher: rarer faults are found. Usual: 5.
-        seed: of tasks and random actions.
-        make: gives a fresh instance, for rule 8.
-        act: chooses actions where neither `Observation.legal`, `action_count` nor `action_box` tells what can be done.
-        max_turns: random play of one episode stops here.
+        episodes: number of episodes with random actions. Higher: rarer faults are found. Usual: 5.
+        seed: seed of the tasks and the random actions.
+        make: gives a new instance, for rule 8.
+        act: chooses random actions, where `Observation.legal`, `action_count` and `action_box` do not say which exist.
+        max_turns: turns after which random play stops an episode.
 
     Returns: how many evaluation tasks have the content of a training task. It breaks no rule: a small fixed set of
         problems may be the point of an environment.
-    Raises: ContractError, for the first rule that is broken: the place, what was found, how to mend it.
+    Raises: ContractError, for the first rule that is broken, with the place, what was found, and how to correct it.
     """
     name = type(env).__name__
     _check_members(env, name)
@@ -122,7 +122,7 @@ def check_environment(
 # ---- calling ----------------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class _Caller:
-    """Calls an environment, sync or async, and turns what it raises into a ContractError."""
+    """Calls a sync or async environment, and raises a ContractError for any exception of it."""
 
     env: Any
     name: str
@@ -133,11 +133,11 @@ class _Caller:
             result = getattr(self.env, method)(*arguments)
             return self.loop.run_until_complete(result) if inspect.isawaitable(result) else result
         except MissingExtra:
-            raise  # no fault of the environment
+            raise  # the environment is not at fault
         except Exception as error:
             remedy = {
-                "step": "`step` gets one action for each agent of the last `observations`, no more and no fewer; "
-                'an action that it cannot read costs a turn and is marked `info["invalid"] = {agent: True}`.',
+                "step": "`step` gets exactly one action for each agent of the last `observations`. "
+                'An action that it cannot read costs a turn and is marked by `info["invalid"] = {agent: True}`.',
             }.get(method, f"`{method}` must not raise.")
             where = f"{self.name}, {where}"
             found = f"`{method}` raised {type(error).__name__}: {error}."
@@ -154,7 +154,7 @@ def _check_members(env: Any, name: str) -> None:  # rule 1
         broken(
             f"{name}.agents",
             f"it must be a tuple of distinct names, found {agents!r}.",
-            'Set `agents = ("player",)` where there is only one.',
+            'Set `agents = ("player",)` if there is only one.',
         )
     check_abilities(env)
 
@@ -168,8 +168,8 @@ def _tasks(caller: _Caller, count: int, seed: int) -> list[Task]:  # rule 10
     if shared:
         broken(
             f"{caller.name}, tasks",
-            f"{len(shared)} of {count} tasks are in the splits train and eval: content hash {sorted(shared)[0]}.",
-            "Derive seeds from the split too, for example palaestra.data.derive(seed, split, number).",
+            f"{len(shared)} of {count} tasks are in both splits, train and eval: content hash {sorted(shared)[0]}.",
+            "Make the split part of each seed, for example by palaestra.data.derive(seed, split, number).",
         )
     return splits["train"]
 
@@ -185,9 +185,7 @@ def _tasks_of(caller: _Caller, split: str, count: int, seed: int) -> list[Task]:
         if task.split != split:
             broken(where, f"a task says `split={task.split!r}`.", f"Label it: Task(…, split={split!r}).")
     if [task.content_hash for task in first] != [task.content_hash for task in second]:
-        broken(
-            where, "two equal calls gave different tasks.", "Draw from the given seed only, never from global state."
-        )
+        broken(where, "two equal calls gave different tasks.", "Draw from the given seed only, not from global state.")
     return first
 
 
@@ -222,7 +220,7 @@ def _check_content(player: _Player, tasks: Sequence[Task], seed: int) -> Splits:
 # ---- playing ----------------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class _Moment:
-    """One call: the actions that were given (none for `reset`), what came back, and where that was."""
+    """One call of the environment: the place for messages, the actions (none for `reset`) and the result."""
 
     where: str
     actions: Mapping[str, Action]
@@ -231,18 +229,18 @@ class _Moment:
 
 @dataclass(slots=True)
 class _Player:
-    """Plays episodes and checks what each call returns."""
+    """Plays episodes and checks the result of each call."""
 
     caller: _Caller
     act: Act | None
     draw: random.Random
     max_turns: int
-    legal_at: dict[tuple[str, str, str], str] = field(default_factory=dict)  # task, agent, state key → what is legal
+    legal_at: dict[tuple[str, str, str], str] = field(default_factory=dict)  # task, agent, state key → legal actions
 
     def moments(
         self, task: Task, choose: Callable[[int, StepResult, str], Mapping[str, Action] | None]
     ) -> Iterator[_Moment]:
-        """An episode, checked as it goes; `choose(turn, result, where)` gives the next actions, or None to stop."""
+        """Play an episode and check each call. `choose(turn, result, where)` gives the next actions, None to stop."""
         where = f"reset, task seed {task.seed}"
         result = self.caller("reset", task, where=where)
         self._check(result, where, first=True)
@@ -264,12 +262,12 @@ class _Player:
             moment = _Moment(where, actions, result)
 
     def play(self, task: Task, *, expert: bool = False) -> list[_Moment]:
-        """A whole episode with random actions, or with the expert's."""
+        """Play a whole episode with random actions, or with the expert's actions."""
         choose = self._expert_actions if expert else self._random_actions
         return list(self.moments(task, choose))
 
     def replay(self, task: Task, moments: Sequence[_Moment], how: str) -> None:  # rule 8
-        """Play again with the actions of before; everything must be the same."""
+        """Play an episode again with the same actions. All results must be the same."""
         actions = [moment.actions for moment in moments[1:]]
         again = self.moments(task, lambda turn, result, where: actions[turn] if turn < len(actions) else None)
         for before, now in zip(moments, again, strict=False):
@@ -281,7 +279,7 @@ class _Player:
         return {agent: self.choose(seen) for agent, seen in result.observations.items()}
 
     def choose(self, seen: Observation) -> Action:
-        """A random action that can be read, as far as that is known."""
+        """A random action. It can be read if the environment says which actions exist."""
         count, box = sizes_of(self.caller.env)[1], box_of(self.caller.env)
         if self.act is not None:
             return self.act(seen, self.draw)
@@ -295,7 +293,7 @@ class _Player:
         if seen.text is None and seen.messages is None:
             broken(
                 f"{self.caller.name}, check_environment",
-                "nothing tells what can be done here.",
+                "it cannot find out which actions exist.",
                 "Fill `Observation.legal`, give the environment `action_count` or `action_box`, or pass `act=`.",
             )
         return Action(text=UNREADABLE)
@@ -325,11 +323,12 @@ class _Player:
         check_rewards(result, agents, where)
         strangers = set(result.observations) - agents
         if strangers:
-            broken(where, f"`observations` of {sorted(strangers)}, no agents.", f"The agents are {sorted(agents)}.")
+            what = f"`observations` names {sorted(strangers)}, which are not agents."
+            broken(where, what, f"The agents are {sorted(agents)}.")
         if first and not result.observations:
-            broken(where, "nobody is asked to act.", "Give an observation to each agent that acts first.")
+            broken(where, "no agent is asked to act.", "Give an observation to each agent that acts first.")
         if first and result.terminated | result.truncated:
-            broken(where, "an episode ends before anybody acted.", "Leave `terminated` and `truncated` empty.")
+            broken(where, "an episode ends before any agent acted.", "Leave `terminated` and `truncated` empty.")
         for agent, seen in [*result.observations.items(), *result.last.items()]:
             check_observation(seen, sizes_of(self.caller.env)[0], f"{where}, observation of {agent}")
         check_info(result.info, agents, where)
@@ -340,8 +339,8 @@ class _Player:
         if again:
             broken(
                 where,
-                f"{sorted(again)} must act although their episode ended.",
-                "Name in `observations` exactly the agents who act next, and end an agent's episode only once.",
+                f"{sorted(again)} are asked to act although their episode has ended.",
+                "Put into `observations` only the agents that act next, and end an agent's episode only once.",
             )
         if not moment.result.observations and acted - done:
             broken(
@@ -359,8 +358,8 @@ class _Player:
             if before != legal:
                 broken(
                     f"{self.caller.name}, {moment.where}",
-                    f"`state_key` {seen.state_key!r} stood for other legal actions before: {before}, now {legal}.",
-                    "Put everything into the key on which the agent's possibilities depend.",
+                    f"`state_key` {seen.state_key!r} had other legal actions before: {before}, now {legal}.",
+                    "Put everything into the key that the agent's legal actions depend on.",
                 )
 
 
@@ -370,7 +369,7 @@ def _check_snapshot(player: _Player, task: Task) -> None:  # rule 12
     moments: list[_Moment] = []
     for moment in player.moments(task, player._random_actions):
         moments.append(moment)
-        if len(moments) <= 3 and moment.result.observations:  # overwritten until something has happened
+        if len(moments) <= 3 and moment.result.observations:  # the last of the first three moments counts
             saved, start = caller("snapshot", where=f"snapshot after {moment.where}"), len(moments)
     for time in ("first", "second"):
         caller("restore", saved, where=f"restore, {time} time")
@@ -411,6 +410,6 @@ def _check_numbered(player: _Player, task: Task) -> None:  # rules 14 and 15
             if moment.result.info.get("invalid"):
                 broken(
                     f"{player.caller.name}, {moment.where}",
-                    f"{shown} is unreadable, but {promise}.",
-                    "Take every action that the environment promises, or promise less.",
+                    f"{shown} was marked as unreadable, but {promise}.",
+                    "Read every action that the environment declares, or declare fewer.",
                 )

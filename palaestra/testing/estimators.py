@@ -1,4 +1,4 @@
-"""check_estimator: what every advantage estimator must hold, as code that users run on their own."""
+"""`check_estimator`, with which users check that their own advantage estimator keeps the rules of estimators."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ from palaestra.data import StepTable
 from palaestra.errors import ContractError, InvalidData
 from palaestra.registry import registration
 
-TOLERANCE = 1e-4  # of |difference| / (1 + |value|), for sums in another order
+TOLERANCE = 1e-4  # most |difference| / (1 + |value|), for sums in another order
 
 
 def check_estimator(
     estimator: Callable[[StepTable], Any], table: StepTable, order: Sequence[int] | Tensor | None = None
 ) -> None:
-    """Refuse an estimator that breaks a rule on this table.
+    """Call an estimator on a table and refuse it if it breaks a rule.
 
-    1. It gives float32 of shape (rows,) or (tokens,), or a Credit of one or two such tensors. Further columns of a
-       Credit have one value for each row or token.
-    2. Advantages are finite; so are targets, or NaN where no critic speaks.
-    3. The same table gives the same numbers, and the table stays as it was.
-    4. The order of rows does not matter: only the column `turn` says what came first.
-    5. Rows of weight 0 change nothing for the others and get 0.
-    6. An estimator that compares peers (uses "group") gives 0 everywhere when no reward was given at all, nor any
-       step reward in `process`. A judge's flags (it reads "good") are a signal of their own.
-    7. An estimator that compares peers raises InvalidData where no set has two members, such as when each group has
-       one trajectory: its advantages would be 0, and a run would learn nothing without a word.
+    1. It gives a float32 tensor of shape (rows,) or (tokens,), or a Credit of one or two such tensors. Further columns
+       of a Credit have one value for each row or token.
+    2. Advantages are finite. Targets are finite, or NaN where there is no value to learn.
+    3. The same table gives the same numbers, and the table is not changed.
+    4. The order of the rows does not matter: only the column `turn` says what came first.
+    5. Rows of weight 0 get 0 and do not change the other rows.
+    6. An estimator that compares peers (uses "group") gives 0 everywhere if all rewards and all step rewards in
+       `process` are 0. This does not hold for one that reads "good", since a judge's flags are another signal.
+    7. An estimator that compares peers raises InvalidData if no set of peers has two members, such as when each group
+       has one trajectory. Its advantages would be 0, and a run would learn nothing without notice.
 
     Args:
-        order: a permutation of the rows; None reverses them.
+        table: a table with the columns that the estimator reads.
+        order: a permutation of the rows for rule 4. None: the reverse order.
 
     Raises: ContractError, naming the rule.
     """
@@ -42,7 +43,7 @@ def check_estimator(
     first = check.run(table)
     check.same(first, check.run(table), table, "3", "a second call with the same table gives other numbers")
     if not torch.equal(reward, table["reward"]):
-        check.broken("3", "it changed the rewards of the table it was given")
+        check.broken("3", "it changed the rewards in the table")
     permutation = torch.arange(len(table)).flip(0) if order is None else torch.as_tensor(list(order))
     shuffled = check.run(table.take(permutation))
     check.same(_taken(first, table, permutation), shuffled, table, "4", "another order of rows gives other numbers")
@@ -59,7 +60,7 @@ def check_estimator(
 
 
 class _Check:
-    """Runs one estimator and judges what comes."""
+    """Runs one estimator and checks its results."""
 
     def __init__(self, estimator: Callable[[StepTable], Any]) -> None:
         self.estimator = estimator
@@ -74,7 +75,7 @@ class _Check:
         )
 
     def run(self, table: StepTable) -> list[Tensor]:
-        """Advantage, and target if there is one."""
+        """The advantage, and the target if there is one."""
         found = self.estimator(table)
         credit = found if isinstance(found, Credit) else Credit(found)
         parts = [credit.advantage] if credit.target is None else [credit.advantage, credit.target]
@@ -85,7 +86,8 @@ class _Check:
             if not isinstance(part, Tensor) or part.dtype != torch.float32:
                 self.broken("1", f"it gave {getattr(part, 'dtype', type(part).__name__)}, not a float32 tensor")
             if part.shape not in ((len(table),), (table.tokens,)) or part.shape != parts[0].shape:
-                self.broken("1", f"shape {tuple(part.shape)} for {len(table)} rows and {table.tokens} tokens")
+                what = f"it gave the shape {tuple(part.shape)} for {len(table)} rows and {table.tokens} tokens"
+                self.broken("1", what)
         if not bool(parts[0].isfinite().all()) or bool(torch.cat(parts).isinf().any()):
             self.broken("2", "an advantage or target is not finite")
         return parts
@@ -94,13 +96,13 @@ class _Check:
         for a, b in zip(one, other, strict=True):
             both_missing = a.isnan() & b.isnan()
             gap = torch.where(both_missing, 0.0, (a - b).abs() / (1 + a.abs()))
-            if not bool((gap <= TOLERANCE).all()):  # NaN on one side only is a difference too
+            if not bool((gap <= TOLERANCE).all()):  # NaN on one side only counts as a difference
                 unit = int((~(gap <= TOLERANCE)).nonzero()[0, 0])
                 self.broken(rule, f"{what}: {float(a[unit]):.6g}, then {float(b[unit]):.6g} at unit {unit}")
 
 
 def _check_padding(check: _Check, first: list[Tensor], table: StepTable) -> None:
-    """Add rows of weight 0 that look like others but carry wild rewards and no values (rule 5)."""
+    """Rule 5: add copies of rows with weight 0, extreme rewards and no values."""
     size = len(table)
     extra = torch.arange(0, size, 2)
     index = torch.cat([extra, torch.arange(size)])
@@ -122,7 +124,7 @@ def _check_padding(check: _Check, first: list[Tensor], table: StepTable) -> None
 
 
 def _check_lone_members(check: _Check, table: StepTable) -> None:
-    """Give each trajectory a group of its own and leave it its first row that weighs: nobody has a peer (rule 7)."""
+    """Rule 7: take the first counted row of each trajectory, in a group of its own, so that no row has a peer."""
     order, _ = table.timeline("trajectory")
     order = order[table.row_weight[order] > 0]
     first = {int(code): int(row) for row, code in zip(order.flip(0), table["trajectory"][order].flip(0), strict=True)}
@@ -132,20 +134,21 @@ def _check_lone_members(check: _Check, table: StepTable) -> None:
     ended = torch.ones(len(lone), dtype=torch.bool)
     ends = {name: ended if name == "terminated" else ~ended for name in ("terminated", "truncated") if name in lone}
     lone = lone.replace(group=[f"group of {row}" for row in range(len(lone))], **ends)
-    remedy = "Give `need_peers=True` to `standardize`, or raise InvalidData; an estimator that needs no peers does not "
+    remedy = "Pass `need_peers=True` to `standardize`, or raise InvalidData. An estimator that needs no peers does not "
     remedy += 'declare uses=("group",).'
     try:
         check.estimator(lone)
     except InvalidData:
         return
     except Exception as error:
-        what = f"where no set of peers has two members it raises {type(error).__name__}, not InvalidData"
+        what = f"if no set of peers has two members, it raises {type(error).__name__} instead of InvalidData"
         check.broken("7", what, remedy=remedy)
-    check.broken("7", "where no set of peers has two members it gives advantages, and does not refuse", remedy=remedy)
+    what = "if no set of peers has two members, it gives advantages instead of raising InvalidData"
+    check.broken("7", what, remedy=remedy)
 
 
 def _taken(parts: list[Tensor], table: StepTable, rows: Tensor) -> list[Tensor]:
-    """What belongs to these rows, in their order."""
+    """The values of these rows, in their order."""
     if len(parts[0]) == len(table):
         return [part[rows] for part in parts]
     pieces = torch.arange(table.tokens).split(table["token_count"].tolist())

@@ -1,6 +1,6 @@
 """Fakes for users' tests: an environment that can fail on demand, a scripted policy, a tiny language policy.
 
-They follow the same protocols as the real ones. Nothing here is random beyond its seed.
+They follow the protocols of the real ones. All randomness comes from their seeds.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from palaestra.data import Action, NextPrompt, Observation, RunSetup, StepResult, Task, derive
 from palaestra.data.protocols import Policy, Response, Sampling, Session
 from palaestra.engines import InProcessEngine
+from palaestra.envs.kit.results import several
 from palaestra.policies.language import LanguagePolicy
 from palaestra.registry import PositiveInt, register
 
@@ -23,7 +24,7 @@ WORDS = ("red", "green", "blue", "gold")
 
 @register("environment", "echo")
 class EchoEnvironment:
-    """Say the word you are told, `turns` times. For tests: it can raise, hang or give a bad reward on demand."""
+    """Agents repeat the word that they are shown, `turns` times. On demand it raises, hangs or pays a bad reward."""
 
     abilities: tuple[str, ...] = ("tasks", "expert", "vector")
 
@@ -43,10 +44,10 @@ class EchoEnvironment:
     ) -> None:
         """
         Args:
-            turns: steps of an episode. agents: all act at once.
-            raise_at, hang_at, nan_at: the step which raises, sleeps `hang_seconds`, or pays NaN.
-            every: only tasks whose seed is a multiple of it misbehave.
-            padding: filler words in each observation.
+            turns: steps of an episode. agents: names of the agents, which all act at once.
+            raise_at, hang_at, nan_at: the step, from 0, that raises, sleeps for `hang_seconds`, or pays NaN.
+            every: only tasks misbehave whose `seed // 2` is a multiple of this. 1: all tasks.
+            padding: number of filler words in each observation.
         """
         self.agents = tuple(agents)
         self.vector_size, self.action_count = len(WORDS), len(WORDS)
@@ -56,13 +57,13 @@ class EchoEnvironment:
         self._turn, self._hits = 0, 0
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """Training tasks have even seeds, all others odd ones."""
+        """`n` tasks. The tasks of the split "train" have even seeds, all others odd ones."""
         odd = 0 if split == "train" else 1
         return [Task(env="echo", seed=2 * (derive(seed, split, i) % 10**6) + odd, split=split) for i in range(n)]
 
     def reset(self, task: Task) -> StepResult:
         self._task, self._turn, self._hits = task, 0, 0
-        return StepResult(observations=self._observations())
+        return several(self._observations())
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
         self._misbehave()
@@ -78,11 +79,8 @@ class EchoEnvironment:
         info: dict[str, Any] = {"invalid": invalid} if invalid else {}
         if over:
             info["success"] = self._hits == self._turns
-        return StepResult(
-            observations={} if over else self._observations(),
-            rewards=rewards,
-            terminated=frozenset(self.agents) if over else frozenset(),
-            info=info,
+        return several(
+            {} if over else self._observations(), rewards=rewards, over=self.agents if over else (), info=info
         )
 
     def expert(self, agent: str) -> Action:
@@ -140,7 +138,7 @@ class _ScriptedTurns(Session):
 
 
 class ScriptedPolicy(Policy):
-    """Answers from a list (the last repeats) or from a function of turn and observation."""
+    """A policy that answers from a list, whose last answer repeats, or by a function of turn and observation."""
 
     def __init__(self, answers: Sequence[str] | Callable[[int, Observation], str], *, name: str = "scripted") -> None:
         self.name, self.trainable, self.version = name, False, 0
@@ -157,7 +155,7 @@ class ScriptedPolicy(Policy):
 def TinyModel(
     *, name: str = "main", texts: Sequence[str] = (), seed: int = 0, context: int = 256, value_head: bool = False
 ) -> LanguagePolicy:
-    """A language policy of a few thousand weights with its own engine, ready to act and to be trained."""
+    """Make a language policy of a few thousand weights with its own engine. It can act and be trained."""
     words = [*texts, *(f"say {word}" for word in WORDS), *WORDS, "please"]
     policy = LanguagePolicy(
         name, RunSetup(seed=seed, texts=lambda: words), hidden=32, layers=2, heads=2, context=context, vocabulary=320,

@@ -1,7 +1,4 @@
-"""check_loss: what every loss and regularizer must hold, as code that users run on their own.
-
-Knows token batches and gradients. Knows no loss.
-"""
+"""`check_loss`, with which users check that their own loss or regularizer keeps the rules of losses."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from palaestra.errors import ContractError, MissingColumn
 from palaestra.options import Aggregation
 from palaestra.registry import Part, registration
 
-LEAVES = ("logprob", "entropy", "value")  # what carries gradient
+LEAVES = ("logprob", "entropy", "value")  # the columns with gradient
 STEP = 1e-6  # of the finite difference
 TOLERANCE = 1e-5
 
@@ -30,24 +27,23 @@ def check_loss(
     how: Aggregation = "token-mean",
     exact_gradient: bool = True,
 ) -> None:
-    """Refuse a loss that breaks a rule on this batch. Everything is computed in float64.
+    """Call a loss on a batch and refuse it if it breaks a rule. Everything is computed in float64.
 
-    1. It gives a loss (tokens,) and metrics (tokens,), all finite; metrics carry no gradient.
+    1. It gives a loss (tokens,) and metrics (tokens,), all finite. Metrics carry no gradient.
     2. The gradient is finite.
-    3. If the advantage changes the gradient at all, then an advantage of 0 gives no gradient (unless the loss is
-       registered with `every_token=True`, since it draws the policy somewhere whatever the advantage).
-    4. Masked tokens (weight 0, and with it value_weight 0) change neither value nor gradient, whatever stands in
-       their columns.
-    5. Cutting the batch between trajectories (between groups, for a loss of that scope) does not change value or
-       gradient, with coefficients of the whole, and with the frozen mini-batch beside each cut. A loss whose scope is
+    3. If the advantage changes the gradient at all, an advantage of 0 gives no gradient. A loss that is registered
+       with `every_token=True` is exempt, since it moves the policy whatever the advantage is.
+    4. Masked tokens (weight 0, and so value_weight 0) change neither value nor gradient, whatever their columns hold.
+    5. Cutting the batch between trajectories (between groups, for a loss of that scope) changes neither value nor
+       gradient, if each cut gets the coefficients of the whole batch and the frozen mini-batch. A loss whose scope is
        the mini-batch is not cut.
-    6. The gradient is the one that finite differences show.
-    7. It reads no column that its registration does not name in `reads`.
+    6. The gradient agrees with finite differences.
+    7. It reads only columns that its registration names in `reads`.
 
     Args:
-        batch: with every column that the loss reads; it must hold whole trajectories.
-        how: aggregation of the per-token losses.
-        exact_gradient: False for losses whose gradient leaves out a factor on purpose (rule 6 is left out).
+        batch: whole trajectories, with every column that the loss reads.
+        how: aggregation of the losses per token.
+        exact_gradient: False for a loss whose gradient leaves out a factor on purpose. Rule 6 is then not checked.
 
     Raises: ContractError, naming the rule.
     """
@@ -66,7 +62,7 @@ def check_loss(
 
 
 class _Check:
-    """Runs one loss and judges what comes."""
+    """Runs one loss and checks its results."""
 
     def __init__(self, loss: Callable[[TokenBatch], Any], how: Aggregation) -> None:
         self.loss, self.how = loss, how
@@ -92,7 +88,7 @@ class _Check:
             try:
                 self.loss(batch.replace(**unnamed))
             except MissingColumn as error:
-                self.broken("7", f"{error.what.rstrip('.')}, since `reads` does not name it")
+                self.broken("7", f"{error.what.rstrip('.')}, because `reads` does not name it")
         values, metrics = self.loss(batch.replace(**_leaves(batch)))
         for name, found in {"the loss": values, **metrics}.items():
             if not isinstance(found, Tensor) or found.shape != (len(batch),):
@@ -107,7 +103,7 @@ class _Check:
         return (share * batch["weight"] * values).sum()
 
     def gradient(self, batch: TokenBatch, share: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """The scalar and its gradient to every leaf, zeros where a leaf is not read."""
+        """The total loss and its gradient by every leaf. The gradient is 0 for a leaf that the loss does not read."""
         leaves = _leaves(batch)
         total = self.total(batch.replace(**leaves), share)
         if not total.requires_grad:
@@ -117,7 +113,7 @@ class _Check:
 
 
 def _wide(batch: TokenBatch) -> TokenBatch:
-    """The batch in float64, with entropy and value where they were missing."""
+    """The batch in float64, with zeros for each of LEAVES that it lacks."""
     filled = {name: column.detach().double() for name, column in batch.columns.items()}
     for name in LEAVES:
         filled.setdefault(name, torch.zeros(len(batch), dtype=torch.float64))
@@ -131,7 +127,7 @@ def _leaves(batch: TokenBatch) -> dict[str, Tensor]:
 
 
 def _options(declared: Part, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a part, defaults filled in."""
+    """The options of a part, with defaults filled in."""
     return declared.check(given, where=f"{declared.slot}: {declared.name}")
 
 
@@ -158,7 +154,7 @@ def _check_masked(check: _Check, batch: TokenBatch, share: Tensor, total: Tensor
     changed |= {name: torch.where(masked, torch.nan, batch[name]) for name in missing}
     other, found = check.gradient(batch.replace(**changed), share)
     if not _close(total, other) or not all(map(_close, gradient, found)):
-        what = f"other numbers on masked tokens change the result: {float(total):.6g}, {float(other):.6g}"
+        what = f"other numbers on masked tokens change the result from {float(total):.6g} to {float(other):.6g}"
         check.broken("4", what + '; mask first, as in `torch.where(batch["weight"] > 0, …, 0.0)`')
     if any(bool((g[masked] != 0).any()) for g in gradient):
         check.broken("4", "a masked token has a gradient")
@@ -179,11 +175,11 @@ def _check_cut(check: _Check, batch: TokenBatch, share: Tensor, total: Tensor, g
             leaf[half] = own
     other = torch.stack([part for part, _ in results]).sum()
     if not _close(total, other) or not all(map(_close, gradient, together)):
-        check.broken("5", f"two micro-batches give {float(other):.6g}, the whole batch {float(total):.6g}")
+        check.broken("5", f"two micro-batches give {float(other):.6g}, the whole batch gives {float(total):.6g}")
 
 
 def _check_difference(check: _Check, batch: TokenBatch, share: Tensor, gradient: list[Tensor]) -> None:
-    """Along one fixed direction over all leaves."""
+    """Rule 6: compare the gradient with a finite difference along one fixed direction over all leaves."""
     angle = torch.arange(len(batch), dtype=torch.float64)
     directions = [torch.sin(angle + offset) for offset in range(len(LEAVES))]
 
@@ -194,4 +190,4 @@ def _check_difference(check: _Check, batch: TokenBatch, share: Tensor, gradient:
     slope = (moved(STEP) - moved(-STEP)) / (2 * STEP)
     expected = torch.stack([(g * d).sum() for g, d in zip(gradient, directions, strict=True)]).sum()
     if not bool(torch.isclose(slope, expected, rtol=1e-3, atol=1e-6)):
-        check.broken("6", f"the gradient says {float(expected):.6g}, differences say {float(slope):.6g}")
+        check.broken("6", f"the gradient gives a slope of {float(expected):.6g}, differences give {float(slope):.6g}")

@@ -1,6 +1,6 @@
-"""Tools: what agents may call. Knows calls, results and where code runs; knows nothing of episodes or policies.
+"""Tools that agents may call.
 
-A function becomes a tool by `tool`; a Toolbox holds those of an episode, reads calls and runs them.
+`tool` turns a function into a Tool. A Toolbox holds the tools of one episode, reads calls from texts and runs them.
 """
 
 from palaestra.tools.calls import Parsed

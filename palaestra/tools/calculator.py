@@ -1,6 +1,6 @@
-"""Calculator: exact arithmetic on what an agent writes. Nothing of it is executed.
+"""Exact arithmetic on expressions that an agent writes. They are never executed as code.
 
-Knows numbers, operators and a few functions. What would not fit into memory is refused before it is computed.
+A result that would not fit into memory is refused before it is computed.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from fractions import Fraction
 from typing import Any
 
 from palaestra.registry import NonNegative, register
+from palaestra.tools.arithmetic import BASIC, Grammar, NotInGrammar
 from palaestra.tools.tool import Tool, ToolError, tool
 
-Number = Fraction | float  # a float is a rounded result, of a root for example
+Number = Fraction | float  # a float is a rounded result, such as a root
 LONGEST = 1000  # characters
-MOST_BITS = 4000  # of a number: about 1200 digits
-DIGITS = 12  # of results that are rounded
+MOST_BITS = 4000  # most bits of a number: about 1200 digits
+DIGITS = 12  # digits of a rounded result
 OTHER_SIGNS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "^": "**"})
 
 
 def evaluate(expression: str) -> Number:
     """The value of an expression of numbers, `+ - * / // % **`, brackets, and the functions in FUNCTIONS.
 
-    Raises: ToolError, for what is no such expression, a division by zero, and results that are too large.
+    Raises: ToolError, for any other text, a division by zero, or a result that is too large.
     """
     source = expression.translate(OTHER_SIGNS).strip()
     if len(source) > LONGEST:
@@ -35,7 +36,12 @@ def evaluate(expression: str) -> Number:
         strange = next(sign for sign in source if not sign.isascii())
         raise ToolError(f"{strange!r} is no sign of arithmetic")
     try:
-        return _value(ast.parse(source, mode="eval").body, source)
+        value: Number = GRAMMAR.read(source)(None)
+        return value
+    except NotInGrammar as refused:
+        if isinstance(refused.node, ast.Tuple):
+            raise ToolError("write numbers without commas") from None
+        raise ToolError(f"cannot work out {_short(str(refused))}: there are numbers, operators and {KNOWN}") from None
     except SyntaxError:
         raise ToolError(f"cannot read {_short(source)}: write for example (17 + 4) * 2.5") from None
     except ZeroDivisionError:
@@ -47,7 +53,7 @@ def evaluate(expression: str) -> Number:
 
 
 def written(value: Number) -> str:
-    """A result: whole numbers and finite decimals exactly, others rounded, with the fraction where there is one."""
+    """A result as text: exact for whole numbers and finite decimals, else rounded, with the fraction if it is short."""
     if isinstance(value, float):
         return f"about {value:.{DIGITS}g}"
     if value.denominator == 1:
@@ -71,8 +77,8 @@ def calculator(*, name: str = "calculator", cost: NonNegative = 0.0) -> Tool:
     """The calculator as a tool.
 
     Args:
-        name: under which it is called.
-        cost: of a call.
+        name: name of the tool.
+        cost: cost of one call.
     """
 
     def calculate(expression: str) -> str:
@@ -87,34 +93,27 @@ def calculator(*, name: str = "calculator", cost: NonNegative = 0.0) -> Tool:
 
 
 # ---- evaluation -------------------------------------------------------------------------------------------
-def _value(node: ast.AST, source: str) -> Number:
-    match node:
-        case ast.Constant(value=bool()):
+def _constant(node: ast.Constant, source: str) -> Number:
+    match node.value:
+        case bool():
             raise ToolError("true and false are no numbers")
-        case ast.Constant(value=int() as number):
+        case int() as number:
             return _bounded(Fraction(number))
-        case ast.Constant(value=float()):
+        case float():
             return _bounded(_decimal(source[node.col_offset : node.end_col_offset]))
-        case ast.UnaryOp(op=ast.USub(), operand=inner):
-            return -_value(inner, source)
-        case ast.UnaryOp(op=ast.UAdd(), operand=inner):
-            return _value(inner, source)
-        case ast.BinOp(left=left, op=ast.Pow(), right=right):
-            return _power(_value(left, source), _value(right, source))
-        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in OPERATORS:
-            return _bounded(OPERATORS[type(sign)](_value(left, source), _value(right, source)))
-        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in FUNCTIONS and arguments:
-            return _called(name, [_value(argument, source) for argument in arguments])
-    if isinstance(node, ast.Tuple):
-        raise ToolError("write numbers without commas")
-    raise ToolError(f"cannot work out {_short(ast.unparse(node))}: there are numbers, operators and {KNOWN}")
+    raise NotInGrammar(node)
 
 
-def _called(name: str, values: list[Number]) -> Number:
-    try:
-        return _bounded(FUNCTIONS[name](*values))
-    except TypeError:
-        raise ToolError(f"{name} does not take {len(values)} of these numbers") from None
+def _checked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which tells who calls it with other numbers than it takes."""
+
+    def checked(*values: Number) -> Any:
+        try:
+            return function(*values)
+        except TypeError:
+            raise ToolError(f"{name} does not take {len(values)} of these numbers") from None
+
+    return checked
 
 
 def _decimal(text: str) -> Fraction:
@@ -171,18 +170,10 @@ def _rounded(value: Number, places: Number = Fraction(0)) -> Number:
     if not -100 <= places <= 100 or places != int(places):
         raise ToolError("round takes a whole number of places, at most 100")
     scale = Fraction(10) ** int(places)
-    scaled = abs(Fraction(value)) * scale + Fraction(1, 2)  # halves away from zero, as in school
+    scaled = abs(Fraction(value)) * scale + Fraction(1, 2)  # halves are rounded away from zero
     return math.floor(scaled) / scale * (1 if value >= 0 else -1)
 
 
-OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "abs": abs,
     "min": lambda *values: min(values),
@@ -195,6 +186,13 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "lcm": _whole(math.lcm),
 }
 KNOWN = ", ".join(FUNCTIONS)
+GRAMMAR = Grammar(
+    constant=_constant,
+    operators={**BASIC, ast.Div: operator.truediv, ast.Pow: _power},
+    signs={ast.USub: operator.neg, ast.UAdd: operator.pos},
+    functions={name: _checked(name, function) for name, function in FUNCTIONS.items()},
+    bounded=_bounded,
+)
 
 
 def _short(text: str) -> str:

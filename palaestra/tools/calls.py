@@ -1,7 +1,4 @@
-"""Reading calls: what every format gives back, JSON without its traps, and which part of a text is no call.
-
-Knows JSON and thoughts in tags. Knows no format and no tool.
-"""
+"""What the call formats share: the result of reading a text, a strict JSON reader, and how thoughts are skipped."""
 
 from __future__ import annotations
 
@@ -14,19 +11,20 @@ from typing import Any
 
 from palaestra.data import ToolCall
 
-DEEPEST = 40  # lists and objects inside of each other
-LEFT_OVER = re.compile(r"[\s\[\],;]*|\s*```\w*\s*")  # of a list of calls, or of a fence around them
+DEEPEST = 40  # most levels of nested lists and objects
+LEFT_OVER = re.compile(r"[\s\[\],;]*|\s*```\w*\s*")  # what remains of a list of calls, or of a code fence around them
 THINK, THOUGHT = "<think>", "</think>"
 
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What an agent wrote.
+    """What a call format reads from an agent's text.
 
     Attributes:
-        calls: in the order of the text; none if anything was unreadable, so that nothing is done by halves.
+        calls: calls in the order of the text. If any of them is unreadable, there are none, so that a text is never
+            carried out in part.
         said: the text around the calls.
-        fault: what could not be read and how to write it; None: all was fine, also where nothing was called.
+        fault: what could not be read and how to write it. None: the text was readable, even if it contains no call.
     """
 
     calls: tuple[ToolCall, ...] = ()
@@ -35,13 +33,14 @@ class Parsed:
 
 
 class Unreadable(Exception):
-    """Something that was meant as a call cannot be read; the text says why."""
+    """A text that was meant as a call cannot be read. The message says why, and the agent reads it."""
 
 
 def loads(text: str, start: int = 0) -> tuple[Any, int]:
-    """The JSON value that begins at `start`, and where it ends.
+    """The JSON value that begins at `start`, and the position where it ends.
 
-    Raises: Unreadable, for bad JSON, a key that stands twice, numbers that are not finite, and absurd depths.
+    Raises: Unreadable, for invalid JSON, a key that occurs twice in an object, a number that is not finite, or more
+        than DEEPEST levels of lists and objects.
     """
     try:
         value, end = DECODER.raw_decode(text, start)
@@ -49,7 +48,7 @@ def loads(text: str, start: int = 0) -> tuple[Any, int]:
         raise Unreadable(f"this is no JSON: {error.msg.lower()} at {near(text, error.pos)}") from None
     except RecursionError:
         raise Unreadable(f"lists and objects stand more than {DEEPEST} deep in each other") from None
-    except ValueError as error:  # of Python itself: a number with thousands of digits
+    except ValueError as error:  # Python refuses numbers with thousands of digits
         raise Unreadable(f"this is no JSON: {str(error)[:80]}") from None
     if _depth(value) > DEEPEST:
         raise Unreadable(f"lists and objects stand more than {DEEPEST} deep in each other")
@@ -73,12 +72,12 @@ def call_of(value: Any) -> ToolCall:
 
 
 def dumps(value: Any) -> str:
-    """A JSON value as experts write it, on one line; the tag of thoughts in it stays a text."""
+    """A JSON value on one line. A `<think>` in it is escaped, so that no reader takes it for a tag."""
     return json.dumps(value, ensure_ascii=False).replace(THINK, "\\u003cthink>")
 
 
 def outside_thoughts(text: str) -> list[tuple[int, int]]:
-    """The stretches of a text that are not between `<think>` and `</think>`; what is never closed is thought."""
+    """Start and end of each part of a text outside `<think>…</think>`. A tag that is never closed hides the rest."""
     stretches, start = [], 0
     while (opened := text.find(THINK, start)) >= 0:
         stretches.append((start, opened))
@@ -90,7 +89,7 @@ def outside_thoughts(text: str) -> list[tuple[int, int]]:
 
 
 def without(text: str, spans: Sequence[tuple[int, int]]) -> str:
-    """The text around these spans, without the commas and fences that held them together."""
+    """The text outside these spans, without the commas, brackets and code fences around them."""
     if not spans:
         return text.strip()
     ends = [0, *(end for _, end in spans)]
@@ -100,13 +99,13 @@ def without(text: str, spans: Sequence[tuple[int, int]]) -> str:
 
 
 def near(text: str, position: int) -> str:
-    """A place in a text, for messages."""
+    """The text at a position, for messages."""
     piece = text[position : position + 20]
     return repr(piece) if piece else "the end"
 
 
 def _depth(value: Any) -> int:
-    """How deep lists and objects stand in each other; stops counting beyond what is allowed."""
+    """Number of levels of nested lists and objects. Counting stops above DEEPEST."""
     level, depth = [value], 0
     while level and depth <= DEEPEST:
         depth += 1

@@ -1,7 +1,7 @@
-"""The work folder of an episode and the tools that list, read, write and change its files.
+"""The work folder of an episode, and the tools that list, read, write and change its files.
 
-Knows paths and text. Knows nothing of what runs the files. No path leaves the folder: not by `..`, not absolute, not
-through a link, also not through one that appears between check and use, because no link is ever followed.
+No path leaves the folder. Absolute paths and `..` are refused, and no link is ever followed, so a link that appears
+between a check and the use of a path does no harm.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ LISTED = 200
 
 
 class WorkFolder:
-    """Files of one episode, on the host. Faults that an agent can mend are ToolError.
+    """The files of one episode, in a temporary folder of the host. ToolError reports what an agent can correct.
 
     Args:
-        files: what is in it at first, by relative path.
-        max_files, max_kb: how many files it may hold, and how much together. Higher: longer work, more disk.
+        files: the first files, by relative path.
+        max_files, max_kb: most files, and most kilobytes of all files together. Higher: larger work, more disk.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class WorkFolder:
         for name, value in (("max_files", max_files), ("max_kb", max_kb)):
             if value < 1:
                 raise PalaestraError(
-                    where="WorkFolder", what=f"`{name}` is {value}.", remedy=f"Give `{name}` a positive number."
+                    where="WorkFolder", what=f"`{name}` is {value}.", remedy=f"Set `{name}` to 1 or more."
                 )
         self._max_files, self._max_bytes = max_files, max_kb * 1024
         self.path = tempfile.mkdtemp(prefix="palaestra-files-")
@@ -45,7 +45,7 @@ class WorkFolder:
                 self.write(path, content)
         except ToolError as fault:
             self.close()
-            raise PalaestraError(where="WorkFolder", what=f"a file cannot be made: {fault}.") from fault
+            raise PalaestraError(where="WorkFolder", what=f"a first file cannot be written: {fault}.") from fault
 
     def read(self, path: str) -> bytes:
         """The content of a regular file. Raises: ToolError."""
@@ -69,7 +69,7 @@ class WorkFolder:
                 os.close(fd)
 
     def write(self, path: str, content: str | bytes) -> None:
-        """Make or replace a file; folders are made. Raises: ToolError, also if the folder would grow too large."""
+        """Write a file and the folders it needs. Raises: ToolError, also if the folder would grow too large."""
         parts, data = _parts(path), content.encode() if isinstance(content, str) else bytes(content)
         sizes = self.sizes()
         here = "/".join(parts)
@@ -78,7 +78,7 @@ class WorkFolder:
         if sum(sizes.values()) - sizes.get(here, 0) + len(data) > self._max_bytes:
             raise ToolError(f"the files together may have {self._max_bytes // 1024} kB; {path!r} does not fit")
         with self._parent(parts, make=True) as folder:
-            # A new file takes the place of the old one, so that half a file is never read and no link is followed.
+            # Renaming a new file over the old one means that nobody reads half a file and no link is followed.
             fresh = f".{parts[-1][:100]}.new"
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(fresh, dir_fd=folder)
@@ -92,7 +92,7 @@ class WorkFolder:
                 raise ToolError(f"{path!r} is a folder") from None
 
     def remove(self, path: str) -> None:
-        """Take a file away; one that is not there is no fault. Raises: ToolError, for a folder."""
+        """Remove a file. A missing file and a folder are left as they are. Raises: ToolError, for a path outside."""
         parts = _parts(path)
         with contextlib.suppress(ToolError), self._parent(parts) as folder:
             try:
@@ -103,7 +103,7 @@ class WorkFolder:
                 raise ToolError(f"{path!r} is a folder") from None
 
     def sizes(self) -> dict[str, int]:
-        """Bytes of each regular file, by path, in alphabetical order."""
+        """Size in bytes of each regular file, in alphabetical order of the paths."""
         self._refuse_closed()
         found = {}
         for parent, _, names, fd in os.fwalk(".", dir_fd=self._root, follow_symlinks=False):
@@ -115,11 +115,11 @@ class WorkFolder:
         return dict(sorted(found.items()))
 
     def contents(self) -> dict[str, bytes]:
-        """All files with their bytes: what a sandbox takes as `files`."""
+        """The content of all files by path, as a sandbox takes them."""
         return {path: self.read(path) for path in self.sizes()}
 
     def close(self) -> None:
-        """Remove the folder. Closing twice is no fault."""
+        """Remove the folder. Closing twice does nothing."""
         if self._root >= 0:
             os.close(self._root)
             self._root = -1
@@ -133,11 +133,11 @@ class WorkFolder:
 
     def _refuse_closed(self) -> None:
         if self._root < 0:
-            raise PalaestraError(where="WorkFolder", what="it is closed.", remedy="Make a new one.")
+            raise PalaestraError(where="WorkFolder", what="the folder is closed.", remedy="Make a new WorkFolder.")
 
     @contextlib.contextmanager
     def _parent(self, parts: tuple[str, ...], *, make: bool = False) -> Iterator[int]:
-        """The folder of a file, opened step by step without following any link."""
+        """A descriptor of the folder that a file is in. Each folder is opened in turn, without following a link."""
         self._refuse_closed()
         folder = os.dup(self._root)
         try:
@@ -159,7 +159,7 @@ class WorkFolder:
 
 
 def file_tools(folder: WorkFolder) -> list[Tool]:
-    """`list_files`, `read_file`, `write_file` and `replace_in_file` for this folder."""
+    """The tools `list_files`, `read_file`, `write_file` and `replace_in_file` for one folder."""
 
     @tool
     def list_files() -> str:

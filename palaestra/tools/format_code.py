@@ -1,7 +1,4 @@
-"""Calls as Python expressions: `find(id=3)`, one on a line or several. They are read, never executed.
-
-Knows calls, names and literals of Python. Knows of tools their names and the order of their arguments.
-"""
+"""Calls as Python expressions: `find(id=3)`, one or several on a line. They are parsed and never executed."""
 
 from __future__ import annotations
 
@@ -22,25 +19,25 @@ OPENING = re.compile(r"(?:^|(?<=;)|(?<=</think>))[ \t]*([A-Za-z_]\w*)\(", re.MUL
 PIECE = re.compile(r"""['"]|[()\[\]{}]|\#[^\n]*|[^'"()\[\]{}#]+""")
 CLOSED = re.compile(r"[ \t]*(?:;|\#[^\n]*|$)", re.MULTILINE)
 LITERAL = {quote: re.compile(rf"(?:[^{quote}\\\n]+|\\.)*+{quote}", re.DOTALL) for quote in "'\""}
-MOST_LOST = 100  # lines that begin like a call of an unknown tool and are none; further ones are not looked at
+MOST_LOST = 100  # lines that begin like a call of an unknown tool but are no call; further such lines are skipped
 HOW = "Write: TOOL(NAME=VALUE), with plain values only."
 PYTHON = {"true": "True", "false": "False", "null": "None"}
-QUIET = threading.Lock()  # filters of warnings belong to the whole process
+QUIET = threading.Lock()  # the whole process shares the filters of warnings
 
 
 class CodeCalls:
-    """Call expressions with literals as arguments, each at the head of a line; other text is text."""
+    """Call expressions with literal arguments. A call begins a line, or follows `;` or `</think>`."""
 
     name = "code"
 
     def explain(self, tools: Sequence[Tool]) -> str:
-        """How to call, an example and the tools."""
+        """How to write a call, an example, and the tools."""
         example = self.write(tools[0].sample()) if tools else HOW
         listed = "\n".join(one.manual() for one in tools)
         return f"Call tools as Python functions, each on a line of its own, such as:\n{example}\nTools:\n{listed}"
 
     def parse(self, text: str, tools: Mapping[str, Tool]) -> Parsed:
-        """All calls of a text. A line that is a call from end to end is one, also of a tool that does not exist."""
+        """All calls in a text. A line that is one complete call counts even if there is no such tool."""
         calls: list[ToolCall] = []
         spans: list[tuple[int, int]] = []
         lost = 0
@@ -54,7 +51,7 @@ class CodeCalls:
                     end = _end(text, opened.end() - 1)
                     calls.append(_read(text[begin:end], tools))
                     if not (closed := CLOSED.match(text, end)):
-                        raise Unreadable(f"after the call of `{opened[1]}` stands {near(text, end)}")
+                        raise Unreadable(f"nothing may follow the call of `{opened[1]}`, found {near(text, end)}")
                 except Unreadable as error:
                     if opened[1] in tools:
                         return Parsed(said=text.strip(), fault=f"{error}. {HOW}")
@@ -67,7 +64,7 @@ class CodeCalls:
         return Parsed(tuple(calls), without(text, spans))
 
     def write(self, call: ToolCall, tools: Mapping[str, Tool] | None = None) -> str:
-        """The call as one line."""
+        """The call on one line."""
         plain = {name: value for name, value in call.arguments.items() if _is_word(name)}
         written = [f"{name}={value!r}" for name, value in plain.items()]
         strange = {name: value for name, value in call.arguments.items() if name not in plain}
@@ -85,11 +82,11 @@ def _next_line(text: str, start: int) -> int:
 
 
 def _end(text: str, start: int) -> int:
-    """Where the bracket that opens at `start` is closed."""
+    """The position after the bracket that closes the one at `start`."""
     open_brackets: list[str] = []
     while start < len(text):
         piece = PIECE.match(text, start)
-        assert piece is not None  # some alternative takes any character
+        assert piece is not None  # the alternatives match every character
         first = piece[0][0]
         if first in "'\"":
             start = _after_text(text, start)
@@ -97,11 +94,11 @@ def _end(text: str, start: int) -> int:
         if first in "([{":
             open_brackets.append({"(": ")", "[": "]", "{": "}"}[first])
             if len(open_brackets) > DEEPEST:
-                raise Unreadable(f"brackets stand more than {DEEPEST} deep in each other")
+                raise Unreadable(f"brackets are nested more than {DEEPEST} deep")
         elif first in ")]}":
             expected = open_brackets.pop()
             if first != expected:
-                raise Unreadable(f"`{first}` stands where `{expected}` was expected")
+                raise Unreadable(f"`{expected}` was expected, found `{first}`")
             if not open_brackets:
                 return start + 1
         start = piece.end()
@@ -131,15 +128,15 @@ def _escaped(text: str, place: int, start: int) -> bool:
 
 
 def _read(source: str, tools: Mapping[str, Tool]) -> ToolCall:
-    """The call that this source is from end to end."""
+    """The call in `source`, which must be one complete call."""
     try:
         with QUIET, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of strange escapes in texts
+            warnings.simplefilter("ignore")  # Python warns of unknown escapes in texts
             call = ast.parse(source, mode="eval").body
     except SyntaxError as error:
-        raise Unreadable(f"this is no call: {error.msg}") from None
+        raise Unreadable(f"this is not a call: {error.msg}") from None
     except (ValueError, RecursionError, MemoryError, OverflowError):
-        raise Unreadable("this is no call") from None
+        raise Unreadable("this is not a call") from None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
         raise Unreadable("this is more than one call")
     name = call.func.id
@@ -154,13 +151,13 @@ def _read(source: str, tools: Mapping[str, Tool]) -> ToolCall:
         further = {given.arg: value} if given.arg else value if isinstance(value, dict) else {}
         doubled = [key for key in further if key in arguments]
         if doubled or not further:
-            raise Unreadable(f"`{doubled[0] if doubled else '**'}` stands where it cannot")
+            raise Unreadable(f"`{doubled[0]}` is given twice" if doubled else "`**` needs an object of arguments")
         arguments |= further
     return ToolCall(name=name, arguments=arguments)
 
 
 def _literal(node: ast.AST) -> Any:
-    """A JSON value. Raises: Unreadable, for names, operators, calls and whatever else JSON has not."""
+    """The JSON value of a literal. Raises: Unreadable, for names, operators, calls and all else that JSON lacks."""
     match node:
         case ast.Constant(value=bool() | str() | None):
             return node.value
@@ -178,4 +175,4 @@ def _literal(node: ast.AST) -> Any:
             raise Unreadable("the keys of an object must be different texts")
         case ast.Name(id="true" | "false" | "null" as word):
             raise Unreadable(f"write {PYTHON[word]} instead of {word}")
-    raise Unreadable("an argument is no plain value")
+    raise Unreadable("an argument must be a plain value")

@@ -1,7 +1,4 @@
-"""Calls in tags: `<find>{"id": 3}</find>`, or `<tool_call>{"name": "find", "arguments": {"id": 3}}</tool_call>`.
-
-Knows how such calls are found in a text. Knows of tools their names, and which have one argument only.
-"""
+"""Calls in tags: `<find>{"id": 3}</find>`, or `<tool_call>{"name": "find", "arguments": {"id": 3}}</tool_call>`."""
 
 from __future__ import annotations
 
@@ -20,18 +17,18 @@ HOW = 'Write: <TOOL>{"NAME": VALUE}</TOOL>.'
 
 
 class TaggedCalls:
-    """A tool's name as a tag around its arguments. Where its one argument is a text, the bare text will do."""
+    """The name of the tool is a tag around its arguments. A single argument that is a text may be written bare."""
 
     name = "tagged"
 
     def explain(self, tools: Sequence[Tool]) -> str:
-        """How to call, an example and the tools."""
+        """How to write a call, an example, and the tools."""
         example = self.write(tools[0].sample()) if tools else HOW
         listed = "\n".join(one.manual() for one in tools)
         return f"Call a tool in its own tag, several tools one after the other, such as:\n{example}\nTools:\n{listed}"
 
     def parse(self, text: str, tools: Mapping[str, Tool]) -> Parsed:
-        """All calls of a text. Tags of no tool are text."""
+        """All calls in a text. A tag that names no tool is ordinary text."""
         opening = re.compile("<(" + "|".join(map(re.escape, (ANY, *tools))) + ")>")
         calls: list[ToolCall] = []
         spans: list[tuple[int, int]] = []
@@ -46,7 +43,7 @@ class TaggedCalls:
         return Parsed(tuple(calls), without(text, spans))
 
     def write(self, call: ToolCall, tools: Mapping[str, Tool] | None = None) -> str:
-        """The call as one line."""
+        """The call on one line."""
         if call.id or call.name == ANY:
             written = {"name": call.name, "arguments": dict(call.arguments)}
             return f"<{ANY}>{dumps(written | ({'id': call.id} if call.id else {}))}</{ANY}>"
@@ -56,14 +53,14 @@ class TaggedCalls:
 def _read(
     text: str, opened: re.Match[str], tools: Mapping[str, Tool], opening: re.Pattern[str]
 ) -> tuple[ToolCall, int]:
-    """The call behind an opening tag, and where its closing tag ends."""
+    """The call after an opening tag, and the position where its closing tag ends."""
     name, begin = opened[1], _skip(text, opened.end())
     closing = f"</{name}>"
     if text.startswith("{", begin):
         value, end = loads(text, begin)
         end = _skip(text, end)
         if not text.startswith(closing, end):
-            raise Unreadable(f"after the arguments of <{name}> stands {near(text, end)} instead of {closing}")
+            raise Unreadable(f"{closing} must follow the arguments of <{name}>, found {near(text, end)}")
         call = call_of(value) if name == ANY else ToolCall(name=name, arguments=value)
         return call, end + len(closing)
     end = text.find(closing, begin)
@@ -71,21 +68,21 @@ def _read(
         raise Unreadable(f"<{name}> is never closed: end it with {closing}")
     inside = opening.search(text, begin, end)
     if inside:
-        raise Unreadable(f"<{inside[1]}> stands inside of <{name}>: close {closing} first")
+        raise Unreadable(f"<{inside[1]}> is inside <{name}>: write {closing} first")
     if name == ANY:
-        raise Unreadable(f'inside of <{ANY}> stands no JSON object: {{"name": "TOOL", "arguments": {{}}}}')
+        raise Unreadable(f'<{ANY}> must contain a JSON object: {{"name": "TOOL", "arguments": {{}}}}')
     return ToolCall(name=name, arguments=_bare(tools[name], text[begin:end].strip())), end + len(closing)
 
 
 def _bare(tool: Tool, body: str) -> dict[str, Any]:
-    """The arguments in a body that is no JSON object: nothing, or the tool's one text."""
+    """The arguments in a body that is not a JSON object: none, or the single argument that is a text."""
     known = tool.parameters.get("properties", {})
     if not body:
         return {}
     names = [name for name in known if name in tool.parameters.get("required", ())] or list(known)
     if len(names) == 1 and "string" in (kinds(known[names[0]], tool.parameters) or ("string",)):
         return {names[0]: body}
-    raise Unreadable(f'the arguments of <{tool.name}> are no JSON object, such as {{"NAME": VALUE}}')
+    raise Unreadable(f'the arguments of <{tool.name}> must be a JSON object, such as {{"NAME": VALUE}}')
 
 
 def _skip(text: str, start: int) -> int:

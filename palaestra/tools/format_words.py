@@ -1,7 +1,4 @@
-"""Calls in words: `find 3`, the arguments in the order of the tool's schema. Short: for small models.
-
-Knows lines, words and quoted texts. Knows of tools their names and the kinds of their arguments.
-"""
+"""Calls in words: `find 3`, with the arguments in the order of the tool's schema. They are short, for small models."""
 
 from __future__ import annotations
 
@@ -19,25 +16,25 @@ LINE = re.compile(r"[^\n]+")
 PLAIN = re.compile(r"[^\s\"\[{]\S*")
 NUMBER = re.compile(r"[+-]?[0-9]{1,300}(?:\.[0-9]{1,300})?(?:[eE][+-]?[0-9]{1,3})?")
 KEYED = re.compile(r"([^\s=\"\[{]+)=")
-QUOTED = ('"', "[", "{")  # with these a value in JSON begins
+QUOTED = ('"', "[", "{")  # a value in JSON begins with one of these
 LITERALS = {"true": True, "false": False, "null": None}
 
 
 class WordCalls:
-    """A tool's name and its arguments, one call on a line; other lines are text.
+    """The name of a tool and its arguments, one call on a line. Other lines are ordinary text.
 
-    A word is one argument; `"several words"` too, lists and objects as JSON. `name=value` names an argument that is
-    not in turn. Where the last argument that must be given is a text, it is the rest of the line.
+    An argument is one word, or `"several words"` in quotes; lists and objects are written as JSON. `name=value` gives
+    an argument out of order. If the last required argument is a text, it is the rest of the line.
     """
 
     name = "words"
 
     def explain(self, tools: Sequence[Tool]) -> str:
-        """A line for each tool."""
+        """One line for each tool."""
         return "\n".join(["One call on a line:", *(_manual(one) for one in tools)])
 
     def parse(self, text: str, tools: Mapping[str, Tool]) -> Parsed:
-        """All calls of a text: lines that begin with a tool's name, in whatever case."""
+        """All calls in a text: lines that begin with the name of a tool, in upper or lower case."""
         small = {name.lower(): tool for name, tool in tools.items()}
         calls: list[ToolCall] = []
         spans: list[tuple[int, int]] = []
@@ -55,10 +52,11 @@ class WordCalls:
         return Parsed(tuple(calls), without(text, spans))
 
     def write(self, call: ToolCall, tools: Mapping[str, Tool] | None = None) -> str:
-        """The call as one line.
+        """The call on one line.
 
         Args:
-            tools: with them arguments may be left out or stand in any order; without, they are in the schema's order.
+            tools: with them, the call may lack arguments or have them in any order. Without them, it must have all
+                arguments in the order of the schema.
         """
         tool = (tools or {}).get(call.name)
         if tool is None:
@@ -92,13 +90,13 @@ def _known(tool: Tool) -> list[str]:
 
 
 def _places(tool: Tool) -> list[str]:
-    """The arguments that need no name, in order: required ones first; none after one that takes the whole rest."""
+    """The arguments that need no name: required ones first, and none after one that takes the rest of the line."""
     required = [name for name in _known(tool) if name in tool.parameters.get("required", ())]
     return required if _rest_of(tool) else [*required, *(name for name in _known(tool) if name not in required)]
 
 
 def _rest_of(tool: Tool) -> str | None:
-    """The argument that is the rest of the line: the last required one, if it is a free text."""
+    """The argument that takes the rest of the line: the last required one, if it is a free text."""
     required = [name for name in _known(tool) if name in tool.parameters.get("required", ())]
     schema = resolved(tool.parameters["properties"][required[-1]], tool.parameters) if required else {}
     free = kinds(schema, tool.parameters) == {"string"} and not ({"enum", "const"} & set(schema))
@@ -106,7 +104,7 @@ def _rest_of(tool: Tool) -> str | None:
 
 
 def _is_rest(tool: Tool, value: str) -> bool:
-    """Whether a text can stand at the end of a line as it is."""
+    """Whether a text can be written without quotes at the end of a line."""
     words = value.split(" ")
     plain = value.isprintable() and all(words) and not value.startswith('"') and THINK not in value
     keyed = any((key := KEYED.match(word)) and key[1] in _known(tool) for word in words)
@@ -114,7 +112,7 @@ def _is_rest(tool: Tool, value: str) -> bool:
 
 
 def _read(tool: Tool, rest: str) -> dict[str, Any]:
-    """The arguments in the words behind a tool's name. Raises: Unreadable."""
+    """The arguments in the words after the name of a tool. Raises: Unreadable."""
     places, whole, arguments = _places(tool), _rest_of(tool), {}
     while rest:
         key = KEYED.match(rest)
@@ -137,13 +135,13 @@ def _read(tool: Tool, rest: str) -> dict[str, Any]:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """The first word and what comes after it."""
+    """The first word of a text, and the text after it."""
     first, *rest = text.split(maxsplit=1) or [""]
     return first, rest[0] if rest else ""
 
 
 def _quoted(tool: Tool, rest: str) -> bool:
-    """Whether the rest of a line is one text in quotes, and at most named arguments after it."""
+    """Whether the rest of a line is one text in quotes, with nothing but named arguments after it."""
     if not rest.startswith('"'):
         return False
     try:
@@ -155,7 +153,7 @@ def _quoted(tool: Tool, rest: str) -> bool:
 
 
 def _whole(tool: Tool, rest: str) -> tuple[str, str]:
-    """The rest of a line as one text, and the named arguments at its end."""
+    """The rest of a line as one text, and the named arguments after it."""
     words = rest.split(" ")
     end = len(words)
     while end > 1 and (key := KEYED.match(words[end - 1])) and key[1] in _known(tool):
@@ -164,19 +162,19 @@ def _whole(tool: Tool, rest: str) -> tuple[str, str]:
 
 
 def _next(name: str, rest: str, tool: Tool) -> tuple[Any, str]:
-    """The first value of a line and what comes after it."""
+    """The first value of a line, and the text after it."""
     schema = tool.parameters.get("properties", {}).get(name, {})
     if rest.startswith(QUOTED):
         value, end = loads(rest)
         if rest[end : end + 1].strip():
             raise Unreadable(f"after the value of `{name}` stands {rest[end : end + 20]!r}")
         return value, rest[end:].strip()
-    word, rest = ("", rest) if rest[:1].isspace() else _split(rest)  # nothing stands behind `name=`
+    word, rest = ("", rest) if rest[:1].isspace() else _split(rest)  # `name=` without a value
     return _value(name, word, schema, tool.parameters), rest.strip()
 
 
 def _value(name: str, word: str, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
-    """What a bare word means to an argument of this schema. Raises: Unreadable."""
+    """The value of a bare word for an argument of this schema. Raises: Unreadable."""
     candidates: list[Any] = [word]
     if NUMBER.fullmatch(word):
         whole = word.lstrip("+-").isdecimal()
@@ -191,7 +189,7 @@ def _value(name: str, word: str, schema: Mapping[str, Any], root: Mapping[str, A
 
 
 def _word(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
-    """A value as one word, or as JSON where a bare word would mean something else."""
+    """A value as one word, or as JSON if the bare word would be read as another value."""
     if not isinstance(value, str):
         return dumps(value)
     plain = PLAIN.fullmatch(value) and not KEYED.match(value) and value.isprintable()

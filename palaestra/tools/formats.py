@@ -1,6 +1,6 @@
-"""Formats: how agents write calls of tools. `FORMATS["json"].parse(text, tools)` reads them.
+"""The formats in which agents write calls of tools, by name. `FORMATS["json"].parse(text, tools)` reads calls.
 
-Knows the formats by name. Reading never raises: what cannot be read is told in `Parsed.fault`.
+Reading never raises. `Parsed.fault` says what could not be read.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from palaestra.tools.tool import Tool
 
 
 class CallFormat(Protocol):
-    """One way to write calls. `parse(write(call)).calls == (call,)`."""
+    """One way to write calls. Reading gives back what was written: `parse(write(call), tools).calls == (call,)`."""
 
     name: str
 
     def explain(self, tools: Sequence[Tool]) -> str:
-        """What the agent is told: how to call, and the tools."""
+        """What the agent is told: how to write a call, and which tools there are."""
         ...
 
     def parse(self, text: str, tools: Mapping[str, Tool]) -> Parsed:
-        """The calls of a text. Never raises."""
+        """The calls in a text. Never raises."""
         ...
 
     def write(self, call: ToolCall, tools: Mapping[str, Tool] | None = None) -> str:
-        """How an expert writes a call of JSON values; `tools` may make it shorter."""
+        """A call with JSON values as an expert writes it. With `tools`, the text may be shorter."""
         ...
 
 

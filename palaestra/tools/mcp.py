@@ -1,7 +1,7 @@
-"""Tools of MCP servers (Model Context Protocol): a process that is started, or an address.
+"""Tools of MCP servers (Model Context Protocol). A server is a process that is started here, or an address.
 
-Knows the client of the package `mcp`, sessions and how servers fail. Knows nothing of episodes: who opens a
-connection closes it. A session lives in a task of its own, because the client must be left where it was entered.
+Whoever opens a connection closes it. Each session runs in a task of its own, because the client of the package `mcp`
+must be closed in the task that opened it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from palaestra.errors import PalaestraError, RecipeError, missing_extra, nearest
 from palaestra.tools.rendering import first_line
 from palaestra.tools.tool import NAME, Tool, ToolError
 
-CLOSED, LATE = -32000, -32001  # error codes of the protocol's library: the connection ended, no answer in time
-MOST_PAGES = 100  # of a list of tools
-LEEWAY_S = 10.0  # beyond our own limits: the toolbox's time-out is only a safeguard
+CLOSED, LATE = -32000, -32001  # error codes of the package `mcp`: the connection ended, no answer in time
+MOST_PAGES = 100  # most pages of a list of tools
+LEEWAY_S = 10.0  # added to the limits of the server, because the toolbox's time-out is only a safeguard
 NOISE = "Failed to parse JSONRPC message from server"
 
 
 class Unreachable(PalaestraError, ConnectionError):
-    """A server that cannot be started or reached, or that says nothing useful."""
+    """A server cannot be started or reached, or does not list its tools."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,16 +35,16 @@ class McpServer:
     """Where a server is, and how long to wait for it.
 
     Attributes:
-        command: program and arguments of a server that speaks over its input and output.
-        url: of a server that is there already (streamable HTTP). Either this or `command`.
-        env: further variables for the process, which gets HOME, PATH and few others. cwd: its folder.
-        headers: for the address, such as an authorization.
-        only: names of the tools to offer; None: all.
-        timeout_s: for a call. start_s: until the server must be ready.
-        cost: of a call.
-        shared: one session for all episodes of an event loop; the server must not remember anything between calls.
+        command: program and arguments of a server that speaks over its standard input and output.
+        url: address of a running server (streamable HTTP). Give either `command` or `url`.
+        env: further environment variables of the process, which gets HOME, PATH and a few others. cwd: its folder.
+        headers: HTTP headers for the address, such as an authorization.
+        only: names of the tools to offer. None: all.
+        timeout_s: seconds for one call. start_s: seconds until the server must be ready.
+        cost: cost of one call.
+        shared: use one session for all episodes of an event loop. The server must then keep nothing between calls.
 
-    Raises: RecipeError.
+    Raises: RecipeError, unless there is either a command or a url, and the limits are above 0.
     """
 
     command: tuple[str, ...] = ()
@@ -64,22 +64,23 @@ class McpServer:
             remedy = "Write `command: [python, server.py]`, or `url: http://127.0.0.1:8000/mcp`, and not both."
             raise RecipeError(where="tool mcp", what="a server needs either a command or a url.", remedy=remedy)
         if not (self.timeout_s > 0 and self.start_s > 0):
-            raise RecipeError(where="tool mcp", what="`timeout_s` and `start_s` must be above 0.")
+            what = f"`timeout_s` is {self.timeout_s} and `start_s` is {self.start_s}."
+            raise RecipeError(where="tool mcp", what=what, remedy="Set both to a number of seconds above 0.")
 
     @property
     def place(self) -> str:
-        """How messages call it."""
+        """The server as messages name it."""
         return f"MCP server {self.url or ' '.join(self.command)}"
 
     @property
     def key(self) -> str:
-        """Equal for servers that offer the same."""
+        """Equal for servers that offer the same tools."""
         return repr((self.command, self.url, sorted(self.env.items()), self.cwd, sorted(self.headers.items())))
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A tool as its server describes it. `name` is ours, `called` the server's."""
+    """A tool as its server describes it. Agents call it `name`, the server calls it `called`."""
 
     name: str
     called: str
@@ -88,9 +89,10 @@ class Offer:
 
 
 class Connection:
-    """A session with a server, opened when it is first needed, for one episode or, if `shared`, for all of a loop.
+    """A session with a server for one episode or, if `shared`, for all episodes of an event loop.
 
-    A server that dies stays dead for those who use it then; who comes later gets a new one.
+    The session opens when it is first needed. If its server dies, its users get no other; a later connection gets a
+    new session.
     """
 
     def __init__(self, server: McpServer) -> None:
@@ -98,7 +100,7 @@ class Connection:
         self._session: Session | None = None
 
     async def tools(self) -> list[Tool]:
-        """The server's tools. They are asked for once in a process; a later connection begins with its first call.
+        """The server's tools. The server is asked once in a process; a later connection opens at its first call.
 
         Raises: Unreachable, if the server does not answer; RecipeError, if it lacks a tool of `only`.
         """
@@ -109,14 +111,15 @@ class Connection:
                 async with asyncio.timeout(self.server.start_s):
                     offers = await session.offers()
             except (ToolError, TimeoutError) as error:
-                what = error.text if isinstance(error, ToolError) else "it does not tell its tools."
-                remedy = "Try the command or the address by hand; `start_s` gives it more time."
+                late = f"it did not list its tools within {self.server.start_s:g} s."
+                what = error.text if isinstance(error, ToolError) else late
+                remedy = "Try the command or the address by hand. Raise `start_s` if the server needs more time."
                 raise Unreachable(where=self.server.place, what=what, remedy=remedy) from error
             OFFERS[self.server.key] = offers
         return [self._tool(offer) for offer in _chosen(offers, self.server)]
 
     async def close(self) -> None:
-        """Leave the session; unless others share it, the server is stopped. May be called again."""
+        """Leave the session. A session that is not shared ends, and its server stops. Closing twice does nothing."""
         session, self._session = self._session, None
         if session is not None:
             await session.leave()
@@ -146,7 +149,7 @@ class Connection:
 
 
 class Session:
-    """A running server, or a connection to one. Raises: MissingExtra, without the package mcp."""
+    """A running server, or a connection to one. Raises: MissingExtra, without the package `mcp`."""
 
     def __init__(self, server: McpServer) -> None:
         _package()
@@ -155,23 +158,23 @@ class Session:
         self._errors: IO[str] = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 (closed by the task)
         self._client: asyncio.Future[Any] = self._loop.create_future()
         self._leaving = asyncio.Event()
-        self._over: str | None = None  # what the server said last, once it is gone
+        self._over: str | None = None  # the server's last line of error output, once it has ended
         self._task = self._loop.create_task(self._live())
 
     @property
     def here(self) -> bool:
-        """Whether it belongs to the loop that runs now; others are closed with their loops."""
+        """Whether the session belongs to the running event loop. Other sessions are closed with their loops."""
         return self._loop is asyncio.get_running_loop()
 
     async def ready(self) -> Any:
-        """The client, once the server answered. Raises: ToolError."""
+        """Wait until the server has answered. Returns the client. Raises: ToolError."""
         try:
             return await asyncio.shield(self._client)
-        except ToolError as error:  # a new one: the same exception must not be raised in two places at once
+        except ToolError as error:  # raised anew, because several callers may wait for the same exception
             raise ToolError(error.text, fault=error.fault) from None
 
     async def offers(self) -> list[Offer]:
-        """What the server can do. Raises: ToolError."""
+        """The tools that the server lists. Raises: ToolError."""
         client, cursor, found = await self.ready(), None, []
         for _ in range(MOST_PAGES):
             listed = await self._asked(client.list_tools(cursor=cursor), self.server.start_s)
@@ -182,7 +185,7 @@ class Session:
         return _named(found)
 
     async def call(self, name: str, arguments: dict[str, Any]) -> Any:
-        """What a tool of the server answers. Raises: ToolError, with what went wrong."""
+        """Call a tool of the server and return its answer as text. Raises: ToolError, with what went wrong."""
         client = await self.ready()
         if self.failed and self._task.done():
             raise self._died()
@@ -193,7 +196,7 @@ class Session:
         return text
 
     async def leave(self) -> None:
-        """One user less; with the last one, a session that is not kept ends."""
+        """Take off one user. Without users the session ends, unless it is shared and has not failed."""
         self.users -= 1
         if not self.here or (self.users > 0) or (self.server.shared and not self.failed):
             return
@@ -201,7 +204,7 @@ class Session:
         await asyncio.wait({self._task})
 
     async def _asked(self, request: Any, seconds: float) -> Any:
-        """The answer to a request. A server that does not answer, or is gone, is not given to anybody else."""
+        """The answer to a request. A session whose server does not answer or has ended is marked as failed."""
         mcp = _package()
         try:
             async with asyncio.timeout(seconds):
@@ -229,7 +232,7 @@ class Session:
         return ToolError(f"the server has ended{f': {said}' if said else ''}", fault="died")
 
     def _last_words(self) -> str:
-        """The last line that the process wrote to its error output."""
+        """The last line that the process wrote to standard error."""
         if self._over is None:
             try:
                 self._errors.seek(0, 2)
@@ -250,8 +253,8 @@ class Session:
                 try:
                     await self._leaving.wait()
                 except asyncio.CancelledError:
-                    pass  # the loop ends: leave in order, so that no process stays behind
-        except (Exception, asyncio.CancelledError) as error:  # at the end of a dead server too, where it is no news
+                    pass  # the event loop ends; the client is closed below, so that no process stays behind
+        except (Exception, asyncio.CancelledError) as error:  # closing the client of a dead server raises too
             self.failed = True
             if not self._client.done():
                 late = isinstance(error, TimeoutError)
@@ -259,7 +262,7 @@ class Session:
                 said = self._last_words()
                 text = f"the server cannot be used: {why}{f' ({said})' if said else ''}"
                 self._client.set_exception(ToolError(text, fault="timeout" if late else "died"))
-                self._client.exception()  # seen, also where nobody waits any more
+                self._client.exception()  # asyncio would warn of an exception that nobody has read
         finally:
             self._over = self._last_words()
             self._errors.close()
@@ -283,7 +286,7 @@ SHARED: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Session]]
 
 
 def _shared(server: McpServer) -> Session:
-    """The session of this loop that all use; a new one, if it failed."""
+    """The shared session of this event loop. A session that failed is replaced."""
     sessions = SHARED.setdefault(asyncio.get_running_loop(), {})
     key = server.key
     if key not in sessions or sessions[key].failed:
@@ -303,13 +306,13 @@ def _package() -> Any:
 
 
 def _quiet(record: logging.LogRecord) -> bool:
-    """Whether to log: a server that prints what is no message would fill the terminal with tracebacks."""
+    """Whether to log a record. A server that prints other text would fill the terminal with tracebacks."""
     return record.msg != NOISE
 
 
 # ---- what servers say -------------------------------------------------------------------------------------
 def _named(listed: list[Any]) -> list[Offer]:
-    """The tools of a server under names that can be called in every format."""
+    """The tools of a server, under names that every call format can write."""
     offers: list[Offer] = []
     for one in listed:
         name = re.sub(r"\W", "_", one.name, flags=re.ASCII)[:60]
@@ -331,12 +334,13 @@ def _chosen(offers: list[Offer], server: McpServer) -> list[Offer]:
     for name in server.only:
         if name not in known:
             what = f"it has no tool `{name}`."
-            raise RecipeError(where=server.place, what=what, options=nearest(name, known))
+            remedy = "Name tools of the server in `only`."
+            raise RecipeError(where=server.place, what=what, options=nearest(name, known), remedy=remedy)
     return [known[name] for name in server.only]
 
 
 def _text(result: Any) -> str:
-    """The content of an answer as text; what is no text is named."""
+    """The content of an answer as text. Other content, such as an image, is only named."""
     pieces = []
     for block in result.content:
         if block.type == "text":
@@ -352,7 +356,7 @@ def _text(result: Any) -> str:
 
 
 def _innermost(error: BaseException) -> str:
-    """The cause in groups of exceptions."""
+    """The first exception inside nested exception groups, on one line."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return first_line(error)

@@ -1,7 +1,4 @@
-"""The tool `python`: code in a sandbox, with variables that last for an episode, or for one call.
-
-Knows what an agent is told of its code. Knows nothing of how the code is isolated: the pool does.
-"""
+"""The tool `python`, which runs code in a sandbox. Variables last for an episode, or for one call."""
 
 from __future__ import annotations
 
@@ -29,24 +26,24 @@ PARAMETERS = {
     "required": ["code"],
     "additionalProperties": False,
 }
-ENDINGS = {  # what became of the variables, by the state of a piece
+ENDINGS = {  # state of a piece of code → what the agent is told about its variables
     "kept": "",
     "before": "variables are as before this code; files keep what was written",
     "lost": "Python starts anew: variables and files of this episode's Python are gone",
 }
-LINES = 10  # of a traceback
-REMEMBERED = 4096  # results
+LINES = 10  # last lines of a traceback that are shown
+REMEMBERED = 4096  # results that are kept
 
 
 class PythonTool:
-    """Python that remembers, for one episode. `tool` is what a toolbox takes; `close` at the end of the episode.
+    """Python whose variables last for one episode. Give `tool` to a toolbox, and call `close` after the episode.
 
     Args:
-        pool: where the code runs. Its `guarantees()` say what the code cannot do.
-        folder: files that code and other tools share: they are put in before each call and taken out after it.
-        timeout_s: wall clock of a call. Higher: longer waits for endless code. Usual: 5.
-        memory_mb: of each process. Usual: 256.
-        max_chars: of output that is shown; the middle of a longer one is left out, visibly.
+        pool: where the code runs. `pool.guarantees()` says what the code cannot do.
+        folder: files that the code shares with other tools. They are copied in before each call and back after it.
+        timeout_s: seconds of wall clock for one call. Higher: longer waits for endless code. Usual: 5.
+        memory_mb: memory of each process. Usual: 256.
+        max_chars: most characters of output that are shown. The middle of a longer output is left out, visibly.
     """
 
     def __init__(
@@ -60,7 +57,7 @@ class PythonTool:
     ) -> None:
         if max_chars < 100:
             raise PalaestraError(
-                where="PythonTool", what=f"`max_chars` is {max_chars}.", remedy="Give 100 or more: less shows nothing."
+                where="PythonTool", what=f"`max_chars` is {max_chars}.", remedy="Set `max_chars` to 100 or more."
             )
         self._session = Session(pool, memory_mb=memory_mb)
         self._folder, self._timeout_s, self._max_chars = folder, timeout_s, max_chars
@@ -70,13 +67,14 @@ class PythonTool:
             description=DESCRIPTION,
             parameters=PARAMETERS,
             call=self.run,
-            timeout_s=timeout_s + 15,  # the session keeps the time itself and says more about it
+            timeout_s=timeout_s + 15,  # the session's own limit comes first, because its message says more
         )
 
     def run(self, code: str) -> str:
-        """What the agent reads after its code has run.
+        """Run code. Returns the text that the agent reads.
 
-        Raises: ToolError, if the code raised an error or a limit ended it; the text says what became of the variables.
+        Raises: ToolError, if the code raised an error or a limit stopped it. The text says what became of the
+            variables.
         """
         changed = {}
         if self._folder:
@@ -99,7 +97,7 @@ class PythonTool:
         return text or "(no output)"
 
     def close(self) -> None:
-        """End the processes of the episode."""
+        """End the session and its processes."""
         self._session.close()
 
     def __enter__(self) -> PythonTool:
@@ -109,9 +107,9 @@ class PythonTool:
         self.close()
 
     def _take_files(self) -> str:
-        """Bring files that the code has made, changed or removed to the folder; says what does not fit.
+        """Copy the files that the code has changed to the folder. Returns a message about files that do not fit.
 
-        Raises: PalaestraError, if the session does not answer; then it is lost.
+        Raises: PalaestraError, if the session does not answer. It is then lost.
         """
         assert self._folder
         found = self._session.files()
@@ -152,19 +150,19 @@ def fresh_python(
     max_chars: PositiveInt = 2000,
     cost: NonNegative = 0.0,
 ) -> Tool:
-    """Python as a tool of a role: every call runs in an interpreter of its own, so that nothing has to be closed.
+    """Python as a tool of a role. Each call runs in an interpreter of its own, so nothing has to be closed.
 
-    Equal code gives equal results: what ran before without reaching a limit does not run again, for it takes 20 ms.
+    Results are kept, because a run takes 20 ms: code that ran before without reaching a limit does not run again.
 
     Args:
-        backend: "bubblewrap" isolates. "subprocess" does not: only for code that you trust.
-        timeout_s: wall clock of a call. Higher: longer waits for endless code. Usual: 5.
-        memory_mb: of each process. Usual: 256.
-        max_chars: of output that is shown.
-        cost: of a call.
+        backend: "bubblewrap" isolates the code. "subprocess" does not, so use it only for code that you trust.
+        timeout_s: seconds of wall clock for one call. Higher: longer waits for endless code. Usual: 5.
+        memory_mb: memory of each process. Usual: 256.
+        max_chars: most characters of output that are shown.
+        cost: cost of one call.
 
-    The tool's description tells agents, and whoever prints it, how the code is isolated.
-    Raises: PalaestraError, if the back end cannot be used here. Nothing weaker is used instead.
+    The description of the tool says how the code is isolated.
+    Raises: PalaestraError, if the back end cannot be used here. No weaker one is used instead.
     """
     pool = shared_pool(backend)
 
@@ -175,7 +173,7 @@ def fresh_python(
                 return True, python.run(code)
             except ToolError as fault:
                 if fault.fault != "raised":
-                    raise  # limits depend on how busy the machine is
+                    raise  # not kept, because reaching a limit depends on how busy the machine is
                 return False, fault.text
 
     def call(code: str) -> str:
@@ -198,14 +196,14 @@ def fresh_python(
 
 @functools.cache
 def shared_pool(backend: Literal["bubblewrap", "subprocess"]) -> PythonPool:
-    """Interpreters for all roles of this process, until it ends."""
+    """The pool of interpreters that all roles of this process share. It closes when the process ends."""
     pool = PythonPool(backend=backend)
     atexit.register(pool.close)
     return pool
 
 
 def cut(text: str, most: int) -> str:
-    """At most about `most` characters: the beginning and the end, with the number of those left out between."""
+    """About `most` characters of a text: its beginning, the number of characters left out, and its end."""
     if len(text) <= most:
         return text
     head, tail = most * 2 // 3, most // 3
@@ -213,7 +211,7 @@ def cut(text: str, most: int) -> str:
 
 
 def short_traceback(text: str) -> str:
-    """Error output of which the first line and the last ones are kept."""
+    """Error output, of which a long one keeps only its first line and its last lines."""
     lines = text.splitlines()
     if len(lines) <= LINES + 1:
         return text

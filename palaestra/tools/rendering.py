@@ -1,7 +1,4 @@
-"""Results of tools as text: short, with what is left out said, whatever a tool returns.
-
-Knows texts, bytes and JSON. Knows nothing of tools. What is large is cut before it is copied.
-"""
+"""Show what a tool returns as a text of bounded length. A large result is cut before it is copied."""
 
 from __future__ import annotations
 
@@ -15,18 +12,18 @@ import pydantic
 
 
 class Shown(NamedTuple):
-    """A text and whether it is all."""
+    """A text, and whether it was cut."""
 
     text: str
     truncated: bool
 
 
 def render(value: Any, most: int) -> Shown:
-    """A result as text of at most `most` characters, and what says how much more there was."""
+    """A result as text of at most `most` characters. A text that was cut ends with a note about the rest."""
     if isinstance(value, str):
         return _cut(value[: most + 1], most, len(value), "characters")
     if isinstance(value, bytes | bytearray | memoryview):
-        head = bytes(memoryview(value)[: 4 * (most + 1)])  # a character has at most four bytes
+        head = bytes(memoryview(value)[: 4 * (most + 1)])  # a character takes at most four bytes
         text = head.decode("utf-8", errors="replace")
         kept = len(text[:most].encode("utf-8")) if "\ufffd" not in text else most
         return _cut(text, most, most + max(len(value) - kept, 0) if len(text) > most else len(text), "bytes")
@@ -39,7 +36,7 @@ def render(value: Any, most: int) -> Shown:
 
 
 def first_line(error: BaseException, most: int = 200) -> str:
-    """What was raised, in a line: its kind and the beginning of its message."""
+    """An error on one line: its type and the beginning of its message."""
     try:
         lines = str(error).strip().splitlines()
     except Exception:
@@ -55,7 +52,7 @@ def _cut(head: str, most: int, size: int, unit: str) -> Shown:
 
 
 def _clean(text: str) -> str:
-    """Without lone surrogates, which no file and no tokenizer takes."""
+    """The text with lone surrogates replaced, because files and tokenizers refuse them."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -64,7 +61,7 @@ def _clean(text: str) -> str:
 
 
 def _json(value: Any, most: int) -> Shown:
-    """As much of the JSON as is shown; the rest of a large value is never written."""
+    """A value as JSON. The encoder stops once the text is long enough."""
     pieces: list[str] = []
     size = 0
     for piece in json.JSONEncoder(ensure_ascii=False, default=_plain).iterencode(value):
@@ -76,7 +73,7 @@ def _json(value: Any, most: int) -> Shown:
 
 
 def _plain(value: Any) -> Any:
-    """Something that JSON knows, for what it does not know."""
+    """A value that JSON has, in place of one that it lacks."""
     if isinstance(value, pydantic.BaseModel):
         return value.model_dump()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -87,7 +84,7 @@ def _plain(value: Any) -> Any:
         return sorted(value, key=str)
     if isinstance(value, bytes | bytearray):
         return value.decode("utf-8", errors="replace")
-    if callable(getattr(value, "tolist", None)):  # arrays and their numbers
+    if callable(getattr(value, "tolist", None)):  # arrays and scalars of numpy and torch
         return value.tolist()
     if isinstance(value, int) and value.bit_length() > 10_000:
         return f"a number of about {int(value.bit_length() * math.log10(2)):,} digits"

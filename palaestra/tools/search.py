@@ -1,7 +1,6 @@
-"""Search: an index over texts, by words (BM25), by vectors of one's own, or by both; and a tool made of it.
+"""An index that searches texts by words (BM25), by vectors, or by both, and a tool that searches it.
 
-Knows texts, words and scores. Knows nothing of questions. Results are the same on every machine: equally good texts
-come in the order of their ids.
+Results are the same on every machine: texts with equal scores come in the order of their ids.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from palaestra.errors import InvalidData, missing_extra
 from palaestra.tools.tool import Tool, tool
 
 WORD = re.compile(r"\w+")
-LONGEST_QUERY = 200  # words; more make a query no better
+LONGEST_QUERY = 200  # words; further words are ignored
 Embed = Callable[[Sequence[str]], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A text that was found: its id, how well it fits (higher: better), and the text or a part of it."""
+    """A text that was found: its id, its score (higher: a better match), and the text or a part of it."""
 
     id: str
     score: float
@@ -36,17 +35,17 @@ class Hit:
 
 
 class Index:
-    """Texts by id, ready to be searched.
+    """An index of texts by id.
 
     Args:
-        documents: texts by id; none at all is fine, and nothing is found then.
-        k1, b: of BM25. k1: how much a repeated word counts; b: how much long texts are discounted.
-        embed: gives a vector for each of several texts, for search by meaning. None: by words only.
-        mix: weight of the vectors, 0 to 1; the score is (1 − mix) · BM25 / best BM25 + mix · cosine. Ignored
+        documents: texts by id. Without texts, nothing is found.
+        k1, b: parameters of BM25. k1: how much a repeated word counts. b: how much long texts are discounted.
+        embed: gives one vector for each of several texts, for search by meaning. None: search by words only.
+        mix: weight of the vectors, 0 to 1. The score is (1 − mix) · BM25 / best BM25 + mix · cosine. Ignored
             without `embed`.
-        snippet: most characters of a hit's text, the part with the most words of the query. None: all of it.
+        snippet: most characters of a hit's text: the part with the most words of the query. None: the whole text.
 
-    Raises: MissingExtra, without the package bm25s; InvalidData, for vectors that do not fit.
+    Raises: MissingExtra, without the package bm25s; InvalidData, for a bad `mix` or vectors that do not fit.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class Index:
         snippet: int | None = None,
     ) -> None:
         if not 0 <= mix <= 1:
-            raise InvalidData(where="search index", what=f"`mix` is {mix}.", remedy="Give a number from 0 to 1.")
+            raise InvalidData(where="search index", what=f"`mix` is {mix}.", remedy="Set it to a number from 0 to 1.")
         self.ids = sorted(documents)
         self.texts = [documents[key] for key in self.ids]
         self._embed, self._mix, self._snippet = embed, mix if embed else 0.0, snippet
@@ -72,7 +71,7 @@ class Index:
         return len(self.ids)
 
     def search(self, query: str, k: int = 3) -> list[Hit]:
-        """The `k` texts that fit best; fewer, if fewer share a word with the query. An empty query finds nothing."""
+        """The `k` best matches, best first; fewer if fewer scores are above 0. An empty query finds nothing."""
         words = words_of(query)[:LONGEST_QUERY]
         if k <= 0 or not self.ids or not words:
             return []
@@ -86,7 +85,7 @@ class Index:
     def _scores(self, query: str, words: list[str]) -> np.ndarray:
         scores = np.zeros(len(self.ids))
         if self._bm25 is not None and self._mix < 1:
-            # In one order, so that the same words give the same sum.
+            # Sorted, so that the same words give exactly the same sum.
             known = sorted(self._bm25.get_tokens_ids(words))
             if known:
                 scores = np.asarray(self._bm25.get_scores_from_ids(known), dtype=np.float64)
@@ -102,12 +101,12 @@ class Index:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text: letters and digits, in lower case."""
+    """The words of a text in lower case: letters, digits and underscores."""
     return WORD.findall(text.lower())
 
 
 def snippet(text: str, words: Sequence[str], most: int) -> str:
-    """The part of at most `most` characters that has the most of these words; "…" stands for what is left out."""
+    """The part of a text, at most `most` characters, that has the most of these words. "…" marks what is left out."""
     if len(text) <= most:
         return text
     wanted = set(words)
@@ -124,7 +123,10 @@ def snippet(text: str, words: Sequence[str], most: int) -> str:
 
 # ---- corpora ----------------------------------------------------------------------------------------------
 def read_documents(path: str | Path) -> dict[str, str]:
-    """Documents of a file, one JSON object with `id`, `text` and perhaps `title` on a line, or of a folder of texts.
+    """Read documents, as texts by id, from a JSONL file or from a folder.
+
+    Each line of a file is an object with `id`, `text` and an optional `title`. In a folder, each .txt or .md file is a
+    document, whose id is its path in the folder.
 
     Raises: InvalidData, naming the line.
     """
@@ -139,10 +141,10 @@ def read_documents(path: str | Path) -> dict[str, str]:
             entry = json.loads(line)
             key, text = str(entry["id"]), f"{entry['title']}. {entry['text']}" if "title" in entry else entry["text"]
         except (ValueError, KeyError, TypeError):
-            remedy = 'Write {"id": "…", "text": "…"} on each line; "title" may be there too.'
-            raise InvalidData(where=where, what="this is no document.", remedy=remedy) from None
+            remedy = 'Write {"id": "…", "text": "…"} on each line; "title" is optional.'
+            raise InvalidData(where=where, what="this line is not a document.", remedy=remedy) from None
         if key in found or not isinstance(text, str):
-            what = f"the id {key!r} stands twice." if key in found else "`text` is no text."
+            what = f"an earlier document has the id {key!r} too." if key in found else "`text` is not a text."
             raise InvalidData(where=where, what=what, remedy="Give each document an id of its own and a text.")
         found[key] = text
     return found
@@ -158,7 +160,7 @@ def _lines(place: Path) -> Iterator[tuple[int, str]]:
 
 
 def corpus(path: str | Path, *, snippet: int | None = 400) -> Index:
-    """The index over a file or folder of documents, built once for a process while nothing changes."""
+    """The index of a file or folder of documents. A process builds it once, and again after a file has changed."""
     place = Path(path)
     files = sorted(place.rglob("*")) if place.is_dir() else [place] if place.exists() else []
     state = "\n".join(f"{file} {file.stat().st_mtime_ns} {file.stat().st_size}" for file in files)
@@ -171,11 +173,11 @@ def _corpus(path: str, state: str, snippet: int | None) -> Index:
 
 
 def search_tool(index: Index, *, k: int = 3, name: str = "search", cost: float = 0.0) -> Tool:
-    """Searching an index as a tool.
+    """A tool that searches an index.
 
     Args:
-        k: texts that a call finds.
-        name: under which it is called. cost: of a call.
+        k: most texts that one call finds.
+        name: name of the tool. cost: cost of one call.
     """
 
     def found(query: str) -> str:
@@ -194,7 +196,7 @@ def search(query: str) -> str:
     raise NotImplementedError
 
 
-SEARCH = tool(search)  # made once: a schema costs more than a call
+SEARCH = tool(search)  # made once, because building the schema takes longer than a call
 
 
 # ---- scoring ----------------------------------------------------------------------------------------------
@@ -209,11 +211,12 @@ def _bm25(words: list[list[str]], k1: float, b: float) -> Any:
 
 
 def _unit(vectors: Any, count: int, size: int | None = None) -> np.ndarray:
-    """Vectors of length 1, (count, size); a vector of zeros stays."""
+    """The vectors scaled to length 1, (count, size). A vector of zeros stays as it is."""
     found = np.asarray(vectors, dtype=np.float64)
     if found.ndim != 2 or len(found) != count or (size is not None and found.shape[1] != size):
         what = f"`embed` gave {found.shape} for {count} texts."
         raise InvalidData(where="search index", what=what, remedy="Return one vector of the same size for each text.")
     if not np.isfinite(found).all():
-        raise InvalidData(where="search index", what="`embed` gave numbers that are not finite.")
+        remedy = "Return finite numbers for every text."
+        raise InvalidData(where="search index", what="`embed` gave numbers that are not finite.", remedy=remedy)
     return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)

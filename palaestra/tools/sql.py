@@ -1,7 +1,6 @@
-"""SQL: queries on SQLite that read only, or that write to a copy of one's own, with limits on time and rows.
+"""Query a SQLite database, read-only or with changes to a private copy, with limits on time and rows.
 
-Knows SQLite. Knows nothing of questions. What a query may do is decided by SQLite's own authorizer, statement by
-statement: no other file can be attached, no setting changed, no extension loaded.
+SQLite's own authorizer checks each statement: it cannot attach another file, change a setting or load an extension.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ WRITING = {
     or name in ("SQLITE_ANALYZE", "SQLITE_REINDEX")
 } - {sqlite3.SQLITE_CREATE_VTABLE, sqlite3.SQLITE_DROP_VTABLE}
 NO_FUNCTIONS = {"load_extension", "random", "randomblob", "fts3_tokenizer"}  # unsafe, or different each time
-STEPS = 5000  # of SQLite's machine between two looks at the clock
+STEPS = 5000  # instructions of SQLite's virtual machine between two looks at the clock
 LONGEST_VALUE = 1_000_000  # bytes
 LONGEST_QUERY = 100_000
-LONGEST_CELL = 200  # characters that are shown
+LONGEST_CELL = 200  # characters of a value that are shown
 MOST_PAGES = 16_384  # 64 MB
 
 
 class Database:
-    """A database of one episode.
+    """The database of one episode.
 
     Args:
-        source: a SQLite file, or SQL statements that make the tables.
-        writes: statements may change the data, which is a copy in memory then.
-        rows: most rows of a result that are shown; what is left out is said.
-        timeout_s: a query that takes longer is stopped.
+        source: path of a SQLite file, or SQL statements that make the tables.
+        writes: let statements change the data, which is then a copy in memory.
+        rows: most rows of a result that are shown. The text says if there are more.
+        timeout_s: seconds after which a query is stopped.
 
     Raises: InvalidData, if the source cannot be opened.
     """
@@ -60,9 +59,9 @@ class Database:
         self._connection.set_progress_handler(lambda: time.monotonic() > self._deadline, STEPS)
 
     def query(self, statement: str) -> str:
-        """The result of one statement as a table of text: names, then a row on each line.
+        """Run one statement. Returns its result as text: the names of the columns, then one row on each line.
 
-        Raises: ToolError, telling what was wrong.
+        Raises: ToolError, with what was wrong.
         """
         if len(statement) > LONGEST_QUERY:
             raise ToolError(f"the statement has {len(statement):,} characters; at most {LONGEST_QUERY:,} are taken")
@@ -79,7 +78,7 @@ class Database:
         return "\n".join(lines)
 
     def tables(self) -> str:
-        """The tables and their columns, a table on each line."""
+        """The tables and their columns, one table on each line."""
         with self._running():
             listed = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite_%'"
             names = [name for (name,) in self._connection.execute(f"{listed} ORDER BY name")]
@@ -91,19 +90,19 @@ class Database:
         return "\n".join(lines) or "no tables"
 
     def close(self) -> None:
-        """Give it back; a copy is gone then."""
+        """Close the database. A copy in memory is lost."""
         with self._lock:
             self._connection.close()
 
     def _judge(self, action: int, first: str | None, second: str | None, *place: Any) -> int:
-        """What SQLite asks for each thing that a statement does."""
+        """Whether a statement may do something. SQLite calls this for each of its actions."""
         if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in NO_FUNCTIONS:
             return sqlite3.SQLITE_DENY
         return sqlite3.SQLITE_OK if action in self._allowed else sqlite3.SQLITE_DENY
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        """One statement at a time, with the clock set; what SQLite says becomes a ToolError."""
+        """Run one statement at a time, with its time limit. An error of SQLite becomes a ToolError."""
         with self._lock:
             self._deadline = time.monotonic() + self._timeout_s
             try:
@@ -117,11 +116,11 @@ class Database:
 
 
 def sql_tools(database: Callable[[], Database], *, cost: float = 0.0) -> list[Tool]:
-    """Two tools: `sql` runs a statement, `tables` tells what there is.
+    """Two tools: `sql` runs a statement, `tables` lists the tables.
 
     Args:
-        database: gives the episode's database when it is first needed.
-        cost: of a call.
+        database: returns the database of the episode. Each call of a tool calls it.
+        cost: cost of one call of `sql`.
     """
 
     run = dataclasses.replace(SQL, call=lambda query: database().query(query), cost=cost)
@@ -142,7 +141,7 @@ def tables() -> str:
     raise NotImplementedError
 
 
-SQL, TABLES = tool(sql), tool(tables)  # made once: a schema costs more than a call
+SQL, TABLES = tool(sql), tool(tables)  # made once, because building the schema takes longer than a call
 
 
 # ---- sources ----------------------------------------------------------------------------------------------
@@ -164,16 +163,16 @@ def _opened(source: str | Path, writes: bool) -> sqlite3.Connection:
         return connection
     except sqlite3.Error as error:
         shown = "SQL statements" if script else str(source)
-        remedy = "Name a SQLite file, or give statements, each ended by `;`."
+        remedy = "Name a SQLite file, or give SQL statements that end with `;`."
         raise InvalidData(where=f"database: {shown}", what=f"it cannot be opened: {error}.", remedy=remedy) from error
 
 
 @lru_cache(maxsize=32)
 def _built(script: str) -> bytes:
-    """The database that statements make, as bytes: each episode starts from them."""
+    """The database that SQL statements make, as bytes. Each episode starts with a copy."""
     connection = sqlite3.connect(":memory:")
     try:
-        connection.execute("PRAGMA user_version = 1")  # so that there is something to copy, whatever follows
+        connection.execute("PRAGMA user_version = 1")  # an empty database could not be serialized
         connection.executescript(script)
         return connection.serialize()
     finally:

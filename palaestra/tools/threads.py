@@ -1,7 +1,7 @@
-"""Threads for tools that wait or compute: a bounded number, and one that hangs is left to itself.
+"""A bounded pool of threads for tools that wait or compute. A call that hangs is abandoned.
 
-Knows threads and event loops. Knows nothing of tools. The threads of the standard library's pool are joined when the
-process ends, so that one hung call would keep a finished run from ending; these are daemons.
+The threads are daemons. The standard library's pool joins its threads when the process ends, so one call that hangs
+would keep a finished run from ending.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 LIMIT = 32  # calls that run at once
-MOST_LOST = 1000  # calls that hang and were given up: beyond, no further one is begun
+MOST_LOST = 1000  # abandoned calls that still hang; at this number no further call begins
 IDLE_S = 1.0  # a thread without work ends after this time
 
 
 class Late(Exception):
-    """A call took longer than it may, or could not begin because too many others hang."""
+    """A call took longer than allowed, or could not begin because too many others hang."""
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One call on its way through the pool."""
+    """One call in the pool."""
 
     function: Callable[[], Any]
     loop: asyncio.AbstractEventLoop
@@ -38,7 +38,7 @@ class Job:
 
 @dataclass(slots=True, eq=False)
 class Threads:
-    """At most `limit` calls at once; those given up do not count, and others take their place."""
+    """Runs at most `limit` calls at once. Abandoned calls do not count, and others take their place."""
 
     limit: int = LIMIT
     idle_s: float = IDLE_S
@@ -50,12 +50,13 @@ class Threads:
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     async def run(self, function: Callable[[], Any], timeout_s: float | None) -> Any:
-        """What `function()` returns or raises, run in a thread.
+        """Run `function()` in a thread. Returns what it returns and raises what it raises.
 
         Args:
-            timeout_s: counted from when it begins, not while it waits for its turn; None: for ever.
+            timeout_s: seconds from the moment when the call begins; waiting for a free thread does not count. None: no
+                limit.
 
-        Raises: Late. Whoever is cancelled while waiting gives the call up too.
+        Raises: Late. If the caller is cancelled, the call is abandoned too.
         """
         loop = asyncio.get_running_loop()
         job = Job(function, loop, contextvars.copy_context(), loop.create_future(), loop.create_future())
@@ -92,7 +93,7 @@ class Threads:
                 self.waiting.remove(job)
 
     def _staff(self) -> None:
-        """Wake or start a thread for what waits. The lock is held."""
+        """Wake or start threads for the calls that wait. The caller holds the lock."""
         if self.waiting and self.idle:
             self.changed.notify()
         while len(self.waiting) > self.idle and self.alive < self.limit:
@@ -114,7 +115,7 @@ class Threads:
             outcome: tuple[Any, BaseException | None]
             try:
                 outcome = job.context.run(job.function), None
-            except asyncio.CancelledError:  # of the tool's own; the caller's would look the same
+            except asyncio.CancelledError:  # the tool raised it itself; passed on, it would look like the caller's
                 outcome = None, RuntimeError("it was cancelled")
             except BaseException as error:
                 outcome = None, error
@@ -125,7 +126,7 @@ class Threads:
                     return
                 self.idle += 1
             _tell(job.loop, job.done, outcome)
-            del job, outcome  # a thread that waits must not keep 50 MB alive
+            del job, outcome  # an idle thread must not keep a large result alive
 
 
 def _tell(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], value: Any) -> None:
@@ -136,7 +137,7 @@ def _tell(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], value: A
     try:
         loop.call_soon_threadsafe(settle)
     except RuntimeError:
-        pass  # the loop was closed: nobody waits any more
+        pass  # the event loop is closed, so nobody waits for the result
 
 
 POOL = Threads()

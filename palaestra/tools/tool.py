@@ -1,7 +1,4 @@
-"""Tools: typed, documented functions that an agent may call, and what is checked before a call.
-
-Knows signatures, docstrings and JSON schemas. Knows nothing of how calls are written or of budgets.
-"""
+"""Turn typed, documented functions into tools that an agent may call, and check the arguments of each call."""
 
 from __future__ import annotations
 
@@ -27,11 +24,12 @@ DESCRIBED = re.compile(r"(\w+)(?:\s*\([^)]*\))?:\s*(.*)")
 
 
 class ToolError(Exception):
-    """A tool raises it to tell the agent of a fault: the text is shown.
+    """A tool raises this to report a fault to the agent.
 
     Args:
         text: what the agent reads, such as "no order 17".
-        fault: of which kind, where the tool knows better: "died" if what answers is gone, "timeout" if it hangs.
+        fault: kind of the fault. "died": the service behind the tool has ended. "timeout": it does not answer.
+            "raised": anything else.
     """
 
     def __init__(self, text: str, *, fault: Literal["raised", "timeout", "died"] = "raised") -> None:
@@ -40,7 +38,7 @@ class ToolError(Exception):
 
 
 class WrongArguments(Exception):
-    """Arguments that do not fit a tool; the text says which one and what was expected."""
+    """The arguments of a call do not fit the tool. The text says which one is wrong and what was expected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,15 +46,17 @@ class Tool:
     """Something that an agent can call.
 
     Attributes:
-        name: letters, digits and underscores, as of a Python function.
-        description: what the agent reads.
-        parameters: JSON schema of the object of arguments.
-        call: sync or async, takes the arguments by keyword. What it returns is shown as text: JSON, where it is none.
-        timeout_s: seconds until a call is given up; None: never.
-        cost: what a call costs, in a unit of one's own.
-        read: turns arguments into what `call` takes. None: they are compared with `parameters` and given as they are.
+        name: at most 64 letters, digits and underscores, as in the name of a Python function.
+        description: what the agent reads about the tool.
+        parameters: JSON schema of the arguments, which are one object.
+        call: sync or async function that takes the arguments by keyword. The agent reads its result as text; a result
+            that is not a text is written as JSON.
+        timeout_s: seconds after which a call is given up. None: never.
+        cost: cost of one call, in any unit.
+        read: converts the arguments of a call to those that `call` takes. None: the arguments are checked against
+            `parameters` and passed on unchanged.
 
-    Raises: ContractError, for a name that cannot be written in every format.
+    Raises: ContractError, for a name that some call format cannot write, or a bad `timeout_s` or `cost`.
     """
 
     name: str
@@ -70,16 +70,16 @@ class Tool:
     def __post_init__(self) -> None:
         where = f"tool {self.name!r}"
         if not NAME.fullmatch(self.name) or keyword.iskeyword(self.name):
-            remedy = "Use letters, digits and underscores, at most 64, a letter first, and no word of Python."
-            raise ContractError(where=where, what="this name cannot be called.", remedy=remedy)
+            remedy = "Use at most 64 letters, digits and underscores, not a digit first, and no keyword of Python."
+            raise ContractError(where=where, what="a tool cannot have this name.", remedy=remedy)
         if self.timeout_s is not None and not self.timeout_s > 0:
-            remedy = "Give seconds above 0, or None for no limit."
+            remedy = "Set it to a number of seconds above 0, or to None for no limit."
             raise ContractError(where=where, what=f"`timeout_s` is {self.timeout_s}.", remedy=remedy)
         if not self.cost >= 0:
-            raise ContractError(where=where, what=f"`cost` is {self.cost}.", remedy="Give a number from 0 on.")
+            raise ContractError(where=where, what=f"`cost` is {self.cost}.", remedy="Set it to 0 or more.")
 
     def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments as `call` takes them. Raises: WrongArguments, naming the first that does not fit."""
+        """The arguments as `call` takes them. Raises: WrongArguments, naming the first argument that does not fit."""
         if self.read is not None:
             return self.read(given)
         for fault in faults(self.parameters, given):
@@ -87,13 +87,13 @@ class Tool:
         return dict(given)
 
     def sample(self) -> ToolCall:
-        """A call with an example for each argument that must be given, for explanations."""
+        """A call with an example value for each required argument, for the explanation that agents read."""
         given = self.parameters.get("properties", {})
         names = [name for name in given if name in self.parameters.get("required", ())]
         return ToolCall(name=self.name, arguments={name: _example(given[name]) for name in names})
 
     def signature(self) -> str:
-        """`find(id: integer, limit: integer = 5)`."""
+        """The name with its arguments, such as `find(id: integer, limit: integer = 5)`."""
         required = self.parameters.get("required", ())
         written = []
         for name, schema in self.parameters.get("properties", {}).items():
@@ -102,7 +102,7 @@ class Tool:
         return f"{self.name}({', '.join(written)})"
 
     def manual(self) -> str:
-        """The signature, what the tool does, and a line for each argument that has a description."""
+        """The signature, the description, and one line for each argument that has a description."""
         lines = [f"{self.signature()}: {self.description}" if self.description else self.signature()]
         for name, schema in self.parameters.get("properties", {}).items():
             if schema.get("description"):
@@ -126,7 +126,7 @@ def tool(
     timeout_s: float | None = 10.0,
     cost: float = 0.0,
 ) -> Any:
-    """Make a tool of a function: its schema from the signature, what it says of itself from the docstring.
+    """Make a tool from a function. The signature gives the schema, the docstring gives the descriptions.
 
         @tool
         def find(id: int, kind: Literal["order", "user"] = "order") -> str:
@@ -138,12 +138,13 @@ def tool(
             '''
 
     Args:
-        function: sync or async. A bound method is taken too.
-        name: in place of the function's own.
-        timeout_s, cost: as of Tool.
+        function: sync or async. A bound method works too.
+        name: name of the tool. None: the function's own name.
+        timeout_s, cost: as in Tool.
 
-    Arguments are converted as pydantic does: "3" is a number where a number is expected.
-    Raises: ContractError, for a parameter without a kind, `*args`, `**kwargs`, or a function without docstring.
+    pydantic converts the arguments: "3" becomes a number where a number is expected.
+    Raises: ContractError, for a parameter without a type annotation, for a parameter that a call cannot give by name
+        (`*args`, `**kwargs`), or for a function without a docstring.
     """
     if function is None:
         return lambda made: tool(made, name=name, timeout_s=timeout_s, cost=cost)
@@ -151,7 +152,7 @@ def tool(
     where = f"tool {name}"
     text = inspect.getdoc(function)
     if not text or not text.strip():
-        remedy = "Say in its docstring what it does: agents read that."
+        remedy = "Write a docstring that says what the tool does. Agents read it."
         raise ContractError(where=where, what="the function has no docstring.", remedy=remedy)
     description, told = _docstring(text)
     model = _model(function, name, told, where)
@@ -173,16 +174,16 @@ def _model(function: Callable[..., Any], name: str, told: Mapping[str, str], whe
     try:
         signature = inspect.signature(function, eval_str=True)
     except (NameError, TypeError, ValueError, SyntaxError) as error:
-        remedy = "Name only kinds that can be found in the function's own module."
+        remedy = "Use only types that the function's own module defines or imports."
         raise ContractError(where=where, what=f"its signature cannot be read: {error}.", remedy=remedy) from error
     fields: dict[str, Any] = {}
     for parameter in signature.parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            remedy = "Name each argument: calls give them by name."
+            remedy = "Declare each argument by its name, because calls give arguments by name."
             raise ContractError(where=where, what=f"it takes `{parameter}`.", remedy=remedy)
         if parameter.annotation is parameter.empty:
-            remedy = f"Write its kind: `def {name}({parameter.name}: str)`."
-            raise ContractError(where=where, what=f"`{parameter.name}` has no kind.", remedy=remedy)
+            remedy = f"Write its type, such as `def {name}({parameter.name}: str)`."
+            raise ContractError(where=where, what=f"`{parameter.name}` has no type annotation.", remedy=remedy)
         default = ... if parameter.default is parameter.empty else parameter.default
         fields[parameter.name] = (
             parameter.annotation,
@@ -191,13 +192,15 @@ def _model(function: Callable[..., Any], name: str, told: Mapping[str, str], whe
     strangers = [named for named in told if named not in fields]
     if strangers:
         remedy = f"Its arguments are: {', '.join(fields) or 'none'}."
-        raise ContractError(where=where, what=f"`Args:` tells of `{strangers[0]}`, no argument.", remedy=remedy)
+        what = f"`Args:` describes `{strangers[0]}`, which is not an argument."
+        raise ContractError(where=where, what=what, remedy=remedy)
     config = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=False, protected_namespaces=())
-    plain = {f"argument_{number}": field for number, field in enumerate(fields.values())}  # any name is a good alias
+    # pydantic refuses some names of fields, but takes any name as an alias.
+    plain = {f"argument_{number}": field for number, field in enumerate(fields.values())}
     try:
         return pydantic.create_model(name, __config__=config, __module__=called.__module__, **plain)
     except pydantic.errors.PydanticSchemaGenerationError as error:
-        what = f"a kind of its signature has no JSON form: {str(error).splitlines()[0]}"
+        what = f"a type in its signature has no JSON schema: {str(error).splitlines()[0]}"
         remedy = "Use str, int, float, bool, Literal, lists, dicts, None, or pydantic models of these."
         raise ContractError(where=where, what=what, remedy=remedy) from error
 
@@ -226,7 +229,7 @@ def _first(error: pydantic.ValidationError, model: type[pydantic.BaseModel]) -> 
 
 # ---- docstrings -------------------------------------------------------------------------------------------
 def _docstring(text: str) -> tuple[str, dict[str, str]]:
-    """What stands above the first section, and the lines of `Args:` by argument (Google's style)."""
+    """The text above the first section, and the description of each argument in `Args:` (Google style)."""
     above: list[str] = []
     told: dict[str, str] = {}
     section, name, margin = "", "", 0
@@ -249,7 +252,7 @@ def _docstring(text: str) -> tuple[str, dict[str, str]]:
 
 
 def _short(schema: Any, root: Mapping[str, Any], depth: int = 0) -> str:
-    """A kind in a signature: `integer`, `'a' | 'b'`, `string | null`."""
+    """A schema as a type in a signature: `integer`, `'a' | 'b'`, `string | null`."""
     if not isinstance(schema, Mapping) or depth > 3:
         return "any"
     schema = resolved(schema, root)

@@ -1,7 +1,4 @@
-"""Toolbox: the tools of one episode, with budgets and time-outs. Whatever a tool does, a call gives a result.
-
-Knows tools, formats and threads. Knows nothing of environments or episodes.
-"""
+"""The tools of one episode, with budgets and time-outs. Every call gives a result, whatever the tool does."""
 
 from __future__ import annotations
 
@@ -22,20 +19,20 @@ from palaestra.tools.rendering import first_line, render
 from palaestra.tools.threads import POOL, Late, Threads
 from palaestra.tools.tool import Fault, Tool, ToolError, WrongArguments
 
-GRACE_S = 0.5  # for an async tool to end after it was cancelled
+GRACE_S = 0.5  # seconds for an async tool to end after it was cancelled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """What came of one call.
+    """The result of one call.
 
     Attributes:
-        name: of the tool that was called.
-        text: what the agent reads; of a fault it begins with "error:".
+        name: name of the tool that was called.
+        text: what the agent reads. If the call failed, it begins with "error:".
         ok: whether the tool answered.
-        fault: why not: "unknown" tool, wrong "arguments", it "raised", "timeout", over the "budget", or what runs it
-            has "died".
-        seconds: how long it took. cost: of the tool; 0 where nothing was run.
+        fault: why the call failed: "unknown" (there is no such tool), "arguments" (they do not fit), "raised" (the tool
+            raised an error), "timeout", "budget" (no call is left) or "died" (the service behind the tool has ended).
+        seconds: duration of the call. cost: cost of the call; 0 if nothing was run.
         truncated: whether the text was cut.
     """
 
@@ -50,7 +47,7 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """Running totals of a toolbox. Frozen: a snapshot is the object itself."""
+    """Running totals of a toolbox. The class is frozen, so an object is its own snapshot."""
 
     calls: int = 0
     refused: int = 0
@@ -64,14 +61,14 @@ class Toolbox:
     """The tools of one episode.
 
     Args:
-        tools: with different names.
+        tools: tools with different names.
         format: how calls are written, a key of palaestra.tools.formats.FORMATS.
-        max_calls: calls of an episode; what is asked beyond gives the fault "budget". None: no limit.
-        max_faults: unreadable texts that an episode survives are fewer than this. None: no limit.
-        max_chars: of a result's text; what is cut says how much. Higher: longer prompts.
-        threads: where functions run that are not async; by default a pool for the whole process.
+        max_calls: most calls of an episode. A further call is not run and gives the fault "budget". None: no limit.
+        max_faults: number of unreadable texts at which the episode should end. None: no limit.
+        max_chars: most characters of a result. A text that was cut says so. Higher: longer prompts.
+        threads: pool of threads for functions that are not async. Default: one pool for the whole process.
 
-    Raises: ContractError, for two tools of one name; UnknownName, for a format.
+    Raises: ContractError, for two tools with the same name; UnknownName, for an unknown format.
     """
 
     def __init__(
@@ -97,53 +94,53 @@ class Toolbox:
 
     # ---- texts --------------------------------------------------------------------------------------------
     def explain(self) -> str:
-        """What the agent is told of its tools and how to call them."""
+        """What the agent is told about its tools and how to call them."""
         return self.format.explain(list(self.tools.values()))
 
     def read(self, text: str) -> Parsed:
-        """The calls in what an agent wrote; what cannot be read counts as a fault."""
+        """The calls in a text that an agent wrote. A text that cannot be read counts as a fault."""
         parsed = self.format.parse(text, self.tools)
         if parsed.fault is not None:
             self.unread()
         return parsed
 
     def write(self, call: ToolCall) -> str:
-        """How an expert writes a call."""
+        """The call as an expert writes it."""
         return self.format.write(call, self.tools)
 
     def unread(self) -> None:
-        """Count a text that said nothing readable: for worlds in which no call is a fault too."""
+        """Count a text as unreadable. Worlds call this where a text without any call is a fault too."""
         self._count(faults=self.faults + 1)
 
     # ---- totals -------------------------------------------------------------------------------------------
     @property
     def calls(self) -> int:
-        """Calls so far, those that failed included, those over the budget not."""
+        """Number of calls so far. Failed calls count; calls beyond the budget do not."""
         return self.totals.calls
 
     @property
     def faults(self) -> int:
-        """Unreadable texts so far."""
+        """Number of unreadable texts so far."""
         return self.totals.faults
 
     @property
     def cost(self) -> float:
-        """Of all calls so far."""
+        """Cost of all calls so far."""
         return self.totals.cost
 
     @property
     def seconds(self) -> float:
-        """Of all calls so far; those at the same time add up."""
+        """Seconds of all calls so far. Calls that run at the same time are added up."""
         return self.totals.seconds
 
     @property
     def failed(self) -> dict[str, int]:
-        """How many calls failed, by fault."""
+        """Number of failed calls, by fault."""
         return dict(self.totals.failed)
 
     @property
     def exhausted(self) -> StopReason | None:
-        """Why the episode should end: a call was asked beyond the budget, or too many texts were unreadable."""
+        """Why the episode should end: a call went beyond the budget, or too many texts were unreadable. Else None."""
         if self.totals.refused:
             return StopReason.MAX_TOOL_CALLS
         if self.max_faults is not None and self.faults >= self.max_faults:
@@ -151,7 +148,7 @@ class Toolbox:
         return None
 
     def snapshot(self) -> Totals:
-        """The totals, for `restore`. Tools with a state of their own are the world's business."""
+        """The totals, for `restore`. The world saves the state that its tools have."""
         return self.totals
 
     def restore(self, totals: Totals) -> None:
@@ -160,7 +157,7 @@ class Toolbox:
 
     # ---- calls --------------------------------------------------------------------------------------------
     def call(self, call: ToolCall) -> ToolResult:
-        """Run a tool here and now: for quick functions. There is no thread and no time-out.
+        """Run a tool in the caller's thread, without a time-out. For quick functions.
 
         Raises: ContractError, for an async tool.
         """
@@ -180,11 +177,11 @@ class Toolbox:
         if inspect.isawaitable(value):
             getattr(value, "close", lambda: None)()
             remedy = "Await `toolbox.gather([call])` instead of `toolbox.call(call)`."
-            raise ContractError(where=f"tool {one.name}", what="it is async.", remedy=remedy)
+            raise ContractError(where=f"tool {one.name}", what="`call` cannot run an async tool.", remedy=remedy)
         return self._note(self._answered(one, value, time.monotonic() - began))
 
     async def gather(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
-        """Run tools at the same time, each with its time-out; the results are in the calls' order."""
+        """Run tools at the same time, each with its own time-out. The results are in the order of the calls."""
         tasks = [asyncio.ensure_future(self._run(call)) if self._admit() else self._over(call) for call in calls]
         running = [task for task in tasks if not isinstance(task, ToolResult)]
         try:
@@ -197,7 +194,7 @@ class Toolbox:
         return [self._note(task if isinstance(task, ToolResult) else task.result()) for task in tasks]
 
     def _admit(self) -> bool:
-        """Whether the budget has a call left; it is taken."""
+        """Take one call from the budget. Returns False if none is left."""
         if self.max_calls is not None and self.calls >= self.max_calls:
             self._count(refused=self.totals.refused + 1)
             return False
@@ -225,7 +222,7 @@ class Toolbox:
         return await _in_time(value, one.timeout_s) if inspect.isawaitable(value) else value
 
     def _ready(self, call: ToolCall) -> tuple[Tool, dict[str, Any]] | ToolResult:
-        """The tool and its arguments, or what is wrong with the call."""
+        """The tool and its checked arguments, or a result that says what is wrong with the call."""
         one = self.tools.get(call.name)
         if one is None:
             like = nearest(call.name[:64], self.tools) or tuple(self.tools)
@@ -263,7 +260,7 @@ class Toolbox:
 
 
 def _failed(one: Tool, error: BaseException, seconds: float) -> ToolResult:
-    """What a tool raised, as a result."""
+    """The result of a call whose tool raised an error."""
     fault: Fault = "raised"
     text = f"{one.name} failed: {first_line(error)}"
     if isinstance(error, ToolError):
@@ -279,7 +276,7 @@ def _is_async(function: Any) -> bool:
 
 
 async def _in_time(waited: Any, timeout_s: float | None) -> Any:
-    """What a coroutine gives or raises. One that does not stop after being cancelled is left to itself."""
+    """Await a coroutine with a time-out. If it does not stop after it was cancelled, it is abandoned."""
     task = asyncio.ensure_future(_boxed(waited))
     try:
         done, _ = await asyncio.wait({task}, timeout=timeout_s)
@@ -297,7 +294,7 @@ async def _in_time(waited: Any, timeout_s: float | None) -> Any:
 
 
 async def _boxed(waited: Any) -> tuple[Any, BaseException | None]:
-    """As a pair, because an event loop that meets SystemExit in a task ends."""
+    """Await and return value and error as a pair, because a SystemExit that is raised in a task ends the event loop."""
     try:
         return await waited, None
     except GeneratorExit:

@@ -1,12 +1,12 @@
-"""Runs test functions and test cases and tells the outcome of each: the part that is sent into a sandbox.
+"""Runs test functions and test cases in a sandbox and prints the outcome of each.
 
-Knows the standard library only: `unit_tests.py` sends this file and reads its lines.
+`unit_tests.py` sends this file into the sandbox and reads its output. It uses the standard library only.
 """
-# ruff: noqa: E402  the work folder must be out of the way before anything is imported
+# ruff: noqa: E402  the work folder must leave `sys.path` before anything is imported
 
 import sys
 
-# The work folder may hold a `json.py`: everything that is needed comes from the standard library, before it counts.
+# The work folder may hold a `json.py`, so it joins `sys.path` only after the standard library's modules are imported.
 _folder = sys.path[0] if sys.argv[0] == "main.py" else None
 if _folder is not None:
     del sys.path[0]
@@ -19,7 +19,7 @@ import unittest
 
 
 def tell_with(word, out):
-    """A function that writes one outcome as a line which begins with the run's word."""
+    """Return a function that writes one outcome as a line. The line begins with the secret word of the run."""
 
     def tell(test, outcome, message=""):
         line = word + json.dumps({"test": test, "outcome": outcome, "message": message}) + "\n"
@@ -29,7 +29,7 @@ def tell_with(word, out):
 
 
 def load(path):
-    """The module of a test file."""
+    """Import a test file. Returns its module."""
     name = os.path.splitext(path)[0].replace("/", "_")
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
@@ -39,7 +39,7 @@ def load(path):
 
 
 def why(fault):
-    """The last line of a traceback with the line of the test file where it was raised."""
+    """The last line of a traceback, with the last line of a file in the work folder that it passed through."""
     said = traceback.format_exception_only(type(fault), fault)[-1].strip()
     frames = [frame for frame in traceback.extract_tb(fault.__traceback__) if _own(frame.filename)]
     last = frames[-1] if frames else None
@@ -52,7 +52,7 @@ def _own(path):
 
 
 def attempt(tell, name, run):
-    """Run one test and tell its outcome."""
+    """Run one test and write its outcome."""
     try:
         run()
     except AssertionError as fault:
@@ -64,7 +64,7 @@ def attempt(tell, name, run):
 
 
 def run_case(cls, method):
-    """One method of a test case with its preparation and its end."""
+    """Run one method of a test case, with `setUp` and `tearDown`. Raises the first fault."""
     faults = []
     result = unittest.TestResult()
     result.addFailure = result.addError = lambda test, err: faults.append(err[1])
@@ -76,7 +76,7 @@ def run_case(cls, method):
 
 
 def run_file(tell, path):
-    """All tests of a file, in its order."""
+    """Run all tests of a file, in the order of the file."""
     stem = os.path.splitext(path)[0]
     try:
         module = load(path)
@@ -94,7 +94,7 @@ def run_file(tell, path):
 
 
 def main():
-    """Read what to run, keep standard output for the outcomes, run."""
+    """Read which files to run, keep standard output for the outcomes, and run the tests."""
     asked = json.loads(sys.stdin.readline())
     out, null = os.dup(1), os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):

@@ -1,11 +1,9 @@
-"""Runs tests against files in a sandbox and tells how many passed; also as a tool.
+"""Run unit tests against files in a sandbox and report how many passed, as a function and as a tool.
 
-Knows test functions, test cases and reports. Knows nothing of how code is isolated.
-
-The names of the tests are read from the given tests before anything runs, and each outcome bears a word that only this
-run knows. So code that ends early, prints what looks like a report, or brings tests of its own gains nothing. Code
-that searches the memory of its own process for that word could still forge a report: tests and the code that they
-test share a process, as in every unit test.
+The names of the tests are read from the given tests before anything runs, and each outcome is marked with a secret word
+of this run. So code gains nothing if it ends early, prints something like a report, or brings tests of its own. Code
+that searches the memory of its own process for the word could still forge a report, because tests and the code that
+they test share a process, as in every unit test.
 """
 
 from __future__ import annotations
@@ -26,43 +24,43 @@ from palaestra.tools.tool import Tool
 Outcome = Literal["passed", "failed", "error", "not run"]
 RUNNER = Path(__file__).with_name("unit_test_runner.py").read_text(encoding="utf-8")
 PLACE = ".palaestra_tests.py"
-SHOWN = 10  # messages
-LETTERS = 300  # of one message
+SHOWN = 10  # most messages in a report
+LETTERS = 300  # most characters of one message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestReport:
-    """What came of each test, in the order of the tests.
+    """The outcome of each test, in the order of the tests.
 
     Args:
         outcomes: test → passed; failed (an assertion did not hold); error (anything else was raised); not run.
         messages: test → why it did not pass, one short line.
-        ended: how the process ended, where it did not end by itself; "" otherwise.
+        ended: why the process ended before its time; "" if it did not.
     """
 
     outcomes: Mapping[str, Outcome]
     messages: Mapping[str, str]
     ended: str = ""
 
-    __test__ = False  # pytest: this is no test
+    __test__ = False  # keeps pytest from collecting this class
 
     @property
     def passed(self) -> int:
-        """How many tests passed."""
+        """Number of tests that passed."""
         return sum(outcome == "passed" for outcome in self.outcomes.values())
 
     @property
     def total(self) -> int:
-        """How many tests there are."""
+        """Number of tests."""
         return len(self.outcomes)
 
     @property
     def ok(self) -> bool:
-        """Whether all passed."""
+        """Whether all tests passed."""
         return self.passed == self.total
 
     def text(self) -> str:
-        """As an agent reads it."""
+        """The report as an agent reads it."""
         lines = [f"{self.passed} of {self.total} tests passed"]
         lines += [self.ended] if self.ended else []
         wrong = [name for name, outcome in self.outcomes.items() if outcome != "passed"]
@@ -85,13 +83,13 @@ def run_tests(
     """Run tests against files.
 
     Args:
-        place: where they run.
-        files: what is tested, by path. A file with the path of a test is replaced by the test.
-        tests: files of tests, by path. What counts are functions `test_…` without parameters and methods `test_…` of
-            classes derived from `TestCase`.
-        timeout_s: for all tests together. What has not run by then did not pass.
+        place: the sandbox or pool in which the tests run.
+        files: the files to test, by path. A test file replaces a file of the same path.
+        tests: test files, by path. Tests are functions `test_…` without parameters, and methods `test…` of classes
+            derived from `TestCase`.
+        timeout_s: seconds for all tests together. A test that has not run by then has not passed.
 
-    Raises: PalaestraError, if the tests contain no test or are no Python.
+    Raises: PalaestraError, if there is no test, or if a test file is not valid Python.
     """
     names = [name for path, source in tests.items() for name in test_names(path, source)]
     if not names:
@@ -113,14 +111,15 @@ def run_tests(
 
 
 def test_names(path: str, source: str) -> list[str]:
-    """The tests that a file defines, as `file::function` or `file::Class.method`, read without running it.
+    """The tests that a file defines, as `file::function` or `file::Class.method`. The file is parsed, not run.
 
-    Raises: PalaestraError, if it is no Python.
+    Raises: PalaestraError, if it is not valid Python.
     """
     try:
         tree = ast.parse(source, path)
     except SyntaxError as fault:
-        raise PalaestraError(where=f"run_tests: {path}", what=f"the tests are no Python: {fault}.") from fault
+        what = f"the test file is not valid Python: {fault}."
+        raise PalaestraError(where=f"run_tests: {path}", what=what, remedy="Correct the test file.") from fault
     stem, found = str(PurePosixPath(path).with_suffix("")), []
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and not node.args.args:
@@ -131,13 +130,13 @@ def test_names(path: str, source: str) -> list[str]:
     return found
 
 
-test_names.__test__ = False  # type: ignore[attr-defined]  # pytest: this is no test
+test_names.__test__ = False  # type: ignore[attr-defined]  # keeps pytest from collecting this function
 
 
 def unit_tests_tool(
     place: Sandbox | PythonPool, folder: WorkFolder, tests: Mapping[str, str], *, timeout_s: float = 10.0
 ) -> Tool:
-    """The tool `run_tests`: the given tests against the files of the episode."""
+    """The tool `run_tests`, which runs the given tests against the files of the episode."""
 
     def call() -> str:
         return run_tests(place, folder.contents(), tests, timeout_s=timeout_s).text()

@@ -1,8 +1,8 @@
 """What must hold of the table of recipes and what their evaluations share with their training:
 
 1. It has every complete recipe, and what it says is what is measured now.
-2. A recipe that says "held-out" shares nothing over its whole budget; the worlds whose curves are published share next to
-   nothing, but for games, which are the same each time.
+2. A recipe that says "held-out" shares nothing over its whole budget; the worlds whose curves are published share next
+   to nothing, but for games, which are the same each time.
 """
 
 from __future__ import annotations

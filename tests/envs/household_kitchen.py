@@ -8,7 +8,7 @@ from palaestra.data import Action
 from palaestra.envs.worlds.household.house import Goal, House, Place
 from palaestra.envs.worlds.household.plan import shortest
 from palaestra.envs.worlds.household.words import vocabulary
-from palaestra.envs.worlds.household.world import Household
+from palaestra.envs.worlds.household.world import Episode, Household
 
 PLAYER = "player"
 
@@ -41,10 +41,11 @@ def placed(env, goal, things, start, *, lamp=3):
         goal=goal,
     )
     env.reset(env.tasks("train", 1, 0)[0])
-    scene = env.snapshot()[0]
+    scene = env.state.scene
     wording = type(scene.wording)(house, vocabulary("plain", 0), view=env._view, idle=True)
     state = env._first(house)
-    env.restore((replace(scene, house=house, wording=wording), state, shortest(house, state)))
+    scene = replace(scene, house=house, wording=wording)
+    env.restore(Episode(scene=scene, state=state, way=tuple(shortest(house, state))))
     return env
 
 
@@ -55,7 +56,7 @@ def kitchen(goal=("put", "mug", "drawer"), **options):
 
 def state_of(env):
     """What the house is like now."""
-    return env.snapshot()[1]
+    return env.state.state
 
 
 def done(result):

@@ -223,7 +223,7 @@ def test_6_drawing_too_many_is_refused():
 def test_6_kinds_are_not_mixed():
     buffer = ReplayBuffer(capacity=10, policy="main")
     buffer.add([chain(1)])
-    with pytest.raises(InvalidData, match="different kinds: \\['float32', 'int32'\\]"):
+    with pytest.raises(InvalidData, match="have different kinds: \\['float32', 'int32'\\]"):
         buffer.add([episode(read(0, [1], [2], terminated=True))])
 
 

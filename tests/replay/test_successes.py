@@ -70,7 +70,7 @@ def test_store_refuses_failures() -> None:  # rule 3
         store.add([episode(0.0)])
     with pytest.raises(InvalidData, match="stop reason error"):
         store.add([replace(episode(1.0), stop=StopReason.ERROR)])
-    with pytest.raises(InvalidData, match="no log-probabilities of what sampled it"):
+    with pytest.raises(InvalidData, match="no log-probabilities of the policy that sampled it"):
         store.add([episode(1.0, logprobs=False)])
 
 

@@ -271,7 +271,7 @@ def test_12_refused() -> None:
             bind("program", BoundPart(name="layers", options={"layers": [["a"]], "weights": [1.0], "how": how}))
         bind("program", BoundPart(name="layers", options={"layers": [["a"]], "weights": [], "how": how}))
     (played,) = play(star, speaking("a", "b"), options={"hub": "a", "spokes": ("a", "b")})
-    assert "the hub and a spoke" in (played.error.message if played.error else "")
+    assert "the hub and also a spoke" in (played.error.message if played.error else "")
     assert roles_of(bind("program", BoundPart(name="debate", options={"debaters": 2}))) == ("debater_1", "debater_2")
     assert roles_of(bind("program", BoundPart(name="layers", options={"layers": [["a", "b"], ["c"]]}))) == (
         "a",

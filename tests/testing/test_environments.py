@@ -188,10 +188,10 @@ FAULTS = {
     "agents is a list": ({"agents": ["a"]}, "tuple of distinct names"),
     "agents twice": ({"agents": ("a", "a")}, "tuple of distinct names"),
     "reset returns a pair": ({"reset": after("reset", lambda env, r: (r, {}))}, "must return a StepResult"),
-    "nobody acts first": (edit_reset(observations={}), "nobody is asked to act"),
-    "over at once": (edit_reset(truncated=frozenset("a")), "ends before anybody acted"),
-    "a stranger acts": (edit_reset(observations={"x": Observation(text="x")}), "no agents"),
-    "empty observation": ({"look": set_observation(text=None)}, "shows nothing"),
+    "nobody acts first": (edit_reset(observations={}), "no agent is asked to act"),
+    "over at once": (edit_reset(truncated=frozenset("a")), "ends before any agent acted"),
+    "a stranger acts": (edit_reset(observations={"x": Observation(text="x")}), "not agents"),
+    "empty observation": ({"look": set_observation(text=None)}, "the observation is empty"),
     "text is a number": ({"look": set_observation(text=3)}, "`text` must be a text"),
     "key is a tuple": ({"look": set_observation(state_key=(1, 2))}, "`state_key` must be a text"),
     "vector is float64": ({"look": set_observation(vector=np.zeros(3))}, "finite float32"),
@@ -200,21 +200,21 @@ FAULTS = {
         {"look": set_observation(vector=np.zeros(3, np.float32)), "vector_size": 4, "action_count": None},
         "`vector` has 3 numbers",
     ),
-    "image is float": ({"look": set_observation(image=np.zeros((2, 2, 3)))}, "must be uint8"),
+    "image is float": ({"look": set_observation(image=np.zeros((2, 2, 3)))}, "must be a uint8 array"),
     "reward is NaN": ({"step": edit_step(rewards={"a": float("nan")})}, "reward of a is nan"),
     "reward is a text": ({"step": edit_step(rewards={"a": "1"})}, "reward of a is '1'"),
-    "reward of a stranger": ({"step": edit_step(rewards={"x": 1.0})}, "no agent"),
+    "reward of a stranger": ({"step": edit_step(rewards={"x": 1.0})}, "not an agent"),
     "terminated is a set": ({"step": edit_step(terminated={"a"})}, "must be a frozenset"),
     "a stranger truncated": ({"step": edit_step(truncated=frozenset("x"))}, "must be a frozenset of agents"),
     "both ends": (ends(lambda env, r: setattr(r, "truncated", frozenset("a"))), "terminated and truncated"),
     "last of a terminated agent": (
         ends(lambda env, r: setattr(r, "last", {"a": Observation(text="x")})),
-        "`last` shows something to",
+        "`last` names",
     ),
     "over without an end": (ends(lambda env, r: setattr(r, "terminated", frozenset())), "neither terminated nor"),
-    "acts after the end": (ends(again), "must act although"),
-    "info holds an array": ({"step": edit_step(info={"x": np.zeros(2)})}, "must hold JSON values"),
-    "info holds NaN": ({"step": edit_step(info={"x": float("nan")})}, "must hold JSON values"),
+    "acts after the end": (ends(again), "asked to act although"),
+    "info holds an array": ({"step": edit_step(info={"x": np.zeros(2)})}, "must have JSON values"),
+    "info holds NaN": ({"step": edit_step(info={"x": float("nan")})}, "must have JSON values"),
     "success is a number": ({"step": edit_step(info={"success": 1.0})}, "must be a bool"),
     "invalid is a bool": ({"step": edit_step(info={"invalid": True})}, "must name agents"),
     "texts differ": (show(lambda env: Observation(text=f"{next(COUNTER)}", legal=["yes"])), "`text` of a differs"),
@@ -224,7 +224,7 @@ FAULTS = {
     ),
     "key misses the turn": (
         show(lambda env: Observation(text="x", state_key="same", legal=["yes", "no"][: 1 + env.turn % 2])),
-        "stood for other legal actions",
+        "had other legal actions before",
     ),
     "too few tasks": ({"tasks": after("tasks", lambda env, found: found[1:])}, "list of 5 Tasks"),
     "tasks at random": (
@@ -235,16 +235,16 @@ FAULTS = {
         },
         "two equal calls gave different",
     ),
-    "splits overlap": (tasks(seed=3), "in the splits train and eval"),
+    "splits overlap": (tasks(seed=3), "in both splits, train and eval"),
     "split label": (tasks(split="train"), "a task says `split='train'`"),
-    "params no JSON": (tasks(params={"x": {1, 2}}), "must hold JSON values"),
+    "params no JSON": (tasks(params={"x": {1, 2}}), "must have JSON values"),
     "expert says a text": ({"expert": lambda env: lambda agent: "yes"}, "must return an Action"),
     "expert does what is not legal": ({"expert": lambda env: lambda agent: Action(text="perhaps")}, "is not legal"),
     "restore forgets": ({"restore": forgetful}, "restoring a snapshot"),
     "unreadable passes": ({"step": takes_any}, "is not marked"),
     "a box without bounds": ({"action_box": box(np.inf)}, "it must be two finite float32 vectors"),
-    "a box of unreadable vectors": ({"action_box": box(1.0)}, "the vector [-1.] is unreadable"),
-    "too many indices": ({"action_count": 2, "vector_size": None}, "index 0 is unreadable"),
+    "a box of unreadable vectors": ({"action_box": box(1.0)}, "the vector [-1.] was marked as unreadable"),
+    "too many indices": ({"action_count": 2, "vector_size": None}, "index 0 was marked as unreadable"),
 }
 
 
@@ -306,7 +306,7 @@ def test_actions_are_given_to_those_who_were_asked_only():
 def test_how_to_act_must_be_told():
     env = toy(look=vectors_only, step=takes_any)
     del env.expert
-    with pytest.raises(ContractError, match="nothing tells what can be done") as caught:
+    with pytest.raises(ContractError, match="cannot find out which actions exist") as caught:
         check_environment(env)
     assert "act=" in caught.value.remedy
     check_environment(env, act=lambda seen, draw: Action(text=draw.choice(["yes", "no"])))

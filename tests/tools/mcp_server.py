@@ -1,6 +1,6 @@
-"""A real MCP server for tests, which can die, hang, err, speak garbage and remember.
+"""A real MCP server for tests, which can die, hang, fail, print garbage and keep a state.
 
-`python mcp_server.py` speaks over its input and output, `python mcp_server.py 8123` listens on that port.
+`python mcp_server.py` uses standard input and output, `python mcp_server.py 8123` listens on that port.
 """
 
 from __future__ import annotations

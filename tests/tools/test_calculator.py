@@ -1,9 +1,9 @@
 """What must hold of the calculator:
 
 1. Arithmetic is exact: fractions, decimals, powers, roots of squares; other roots say that they are rounded.
-2. Nothing is executed, and what is no arithmetic is told.
+2. Nothing is executed, and a text that is not arithmetic is refused with a reason.
 3. Huge powers, long chains and deep nesting are refused at once.
-4. It agrees with Python's fractions on whatever it can compute.
+4. It agrees with Python's fractions on all that it can compute.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tools in real episodes, played by the library's runner:
 
-1. A tool that hangs, raises, returns 50 MB or bytes that are no text, or whose server dies in mid-episode: the episode
-   goes on to its end, the run survives, and the trajectory says what happened.
+1. If a tool hangs, raises, returns 50 MB or bytes that are not text, or if its server dies, the episode goes on to its
+   end, the run survives, and the trajectory says what happened.
 2. Budgets end an episode with their stop reason.
 3. A server that does not start fails its own episode only.
 4. 200 episodes at once leave no process, thread or file descriptor behind.

@@ -1,5 +1,5 @@
-"""Rules: (1) what is written is read, listed and replaced; (2) no path leaves the work folder; (3) the folder keeps its
-bounds; (4) faults tell the agent what to do; (5) closing removes everything.
+"""Rules: (1) a written file is read, listed and replaced; (2) no path leaves the work folder; (3) the folder keeps its
+limits; (4) faults tell the agent what to do; (5) closing removes everything.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def test_4_faults(folder: WorkFolder) -> None:
     assert "`old` is empty" in use(folder, "replace_in_file", path="a.txt", old="", new="")
     folder.write("raw", b"\xff")
     assert use(folder, "read_file", path="raw") == "error: 'raw' is no text"
-    with pytest.raises(PalaestraError, match=r"a file cannot be made: '\.\./x' is not inside the work folder"):
+    with pytest.raises(PalaestraError, match=r"a first file cannot be written: '\.\./x' is not inside the work folder"):
         WorkFolder({"../x": ""})
     with pytest.raises(PalaestraError, match="`max_kb` is 0"):
         WorkFolder(max_kb=0)
@@ -90,5 +90,5 @@ def test_5_closing_removes() -> None:
     folder.close()
     folder.close()
     assert not os.path.exists(folder.path)
-    with pytest.raises(PalaestraError, match="it is closed"):
+    with pytest.raises(PalaestraError, match="the folder is closed"):
         folder.write("a", "x")

@@ -1,11 +1,10 @@
 """What must hold of the formats in which calls are written:
 
-1. What is written is read back as the same call, in every format, whatever JSON values stand in it.
-2. Several calls are several; the text around them is kept; thoughts and other tags are text.
-3. What is meant as a call and cannot be read is told: what is wrong and how to write it; then nothing is called at all.
-4. Words: rest of the line, quotes, names, kinds from the schema. Tags: bare texts. Code: positions, only literals.
-5. Nothing raises: deep nesting, a megabyte, unbalanced quotes, NaN, keys that stand twice, any characters; and nothing
-   takes long.
+1. Every format reads back the call that it wrote, with any JSON values.
+2. A text may contain several calls. The text around them is kept; thoughts and other tags are ordinary text.
+3. For a call that cannot be read, the fault says what is wrong and how to write it; then no call is made at all.
+4. Words: rest of the line, quotes, names, types from the schema. Tags: bare texts. Code: positions, only literals.
+5. Nothing raises and nothing takes long: deep nesting, a megabyte, unbalanced quotes, NaN, doubled keys, any character.
 6. Explanations name all tools, and their examples can be read.
 """
 
@@ -198,23 +197,24 @@ def test_tools_that_do_not_exist_are_called_where_the_text_is_a_call():
         ("json", '{"arguments": {"id": 3}}', "no `name`"),
         ("json", '{"name": "find", "id": "c", "limit": 3}', "found 'limit'"),
         ("tagged", "<find>3", "<find> is never closed: end it with </find>"),
-        ("tagged", "<find>3</find>", "no JSON object"),
+        ("tagged", "<find>3</find>", "must be a JSON object"),
         ("tagged", '<find>{"id": 3</find>', "no JSON"),
-        ("tagged", '<find>{"id": 3} please</find>', "stands 'please</find>'"),
-        ("tagged", "<search>a <find>b</find></search>", "<find> stands inside of <search>"),
-        ("tagged", "<tool_call>find 3</tool_call>", "no JSON object"),
+        ("tagged", '<find>{"id": 3} please</find>', "found 'please</find>'"),
+        ("tagged", "<search>a <find>b</find></search>", "<find> is inside <search>"),
+        ("tagged", "<tool_call>find 3</tool_call>", "must contain a JSON object"),
         ("code", "find(id=3", r"close it with `\)`"),
         ("code", "find(id=[3)", "was expected"),
-        ("code", "search('it's)", "never closed|no call"),
-        ("code", "find(id=x)", "no plain value"),
-        ("code", "find(id=1+1)", "no plain value"),
-        ("code", "find(id=__import__('os').getpid())", "no plain value"),
+        ("code", "search('it's)", "never closed|not a call"),
+        ("code", "find(id=x)", "must be a plain value"),
+        ("code", "find(id=1+1)", "must be a plain value"),
+        ("code", "find(id=__import__('os').getpid())", "must be a plain value"),
         ("code", "find(id=true)", "write True instead of true"),
-        ("code", "find(id=1e999)", "no plain value"),
+        ("code", "find(id=1e999)", "must be a plain value"),
         ("code", "find(1, 2, 3, 4)", "takes 3 arguments"),
-        ("code", "find(1, id=2)", "`id` stands where it cannot"),
-        ("code", "find(id=1, id=2)", "`id` stands where it cannot"),
-        ("code", "find(id=3).text", "stands '.text'"),
+        ("code", "find(1, id=2)", "`id` is given twice"),
+        ("code", "find(id=1, id=2)", "`id` is given twice"),
+        ("code", "find(**3)", r"`\*\*` needs an object"),
+        ("code", "find(id=3).text", "found '.text'"),
         ("words", "find three", "`id` must be an integer, found 'three'"),
         ("words", "find 3 cat", "`kind` must be one of 'order', 'user', found 'cat'"),
         ("words", "find 3 user x y", "takes no further word: 'y'"),

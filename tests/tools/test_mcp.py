@@ -1,12 +1,12 @@
 """What must hold of MCP servers, with real ones as processes and over HTTP:
 
-1. A server's tools become tools: names, schemas, texts; answers and its errors are results; arguments are
+1. A server's tools become tools with names, schemas and texts; its answers and errors are results; arguments are
    checked first.
-2. A server that dies, hangs, prints garbage or answers with much gives results with the right fault; it stays dead for
-   who used it, and the next connection starts another.
-3. A server that cannot be started, says nothing or ends at once is told with what it last said.
-4. Sessions are one per connection, or shared in an event loop; they open with the first call.
-5. No process stays: after close, after an error, after an event loop that ended without closing.
+2. A server that dies, hangs, prints garbage or answers at length gives results with the right fault; it stays dead for
+   its users, and the next connection starts another.
+3. The error for a server that cannot be started, is silent or ends at once quotes its last line.
+4. A session belongs to one connection, or is shared in an event loop; it opens with the first call.
+5. No process stays behind: after close, after an error, after an event loop that ended without closing.
 6. Wrong settings are refused.
 """
 

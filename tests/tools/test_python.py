@@ -1,7 +1,7 @@
-"""Rules: (1) variables last for an episode, prints and the last value are shown; (2) errors are short and are faults;
-(3) a time-out keeps the variables of before and says so; (4) a lost session starts anew and says so, whether the loss
-shows when code runs or when its files are read; (5) long output is cut visibly; (6) files are shared with the work
-folder both ways; (7) two episodes share nothing.
+"""Rules: (1) variables last for an episode; printed text and the last value are shown; (2) errors are short and are
+faults; (3) a time-out brings back the variables of before and says so; (4) a lost session starts anew and says so,
+whether the loss shows when code runs or when its files are read; (5) long output is cut visibly; (6) files are copied
+to and from the work folder; (7) two episodes share nothing.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What must hold of search:
 
-1. Texts with more and rarer words of the query come first; equally good ones in the order of ids; always the same.
-2. Empty queries, empty corpora, unknown words, k beyond the corpus and texts without words find what is there: nothing.
-3. Snippets are the part with the words; what is left out is marked.
-4. Vectors of one's own: alone, mixed, and refused where they do not fit.
+1. Texts with more and rarer words come first, equal scores in the order of ids; results are always the same.
+2. Empty queries, empty indexes, unknown words and texts without words find nothing, and `k` may exceed the index.
+3. A snippet is the part with the words; "…" marks what is left out.
+4. A user's vectors work alone and mixed, and are refused where they do not fit.
 5. Documents come from JSONL files and folders; faults name the line; an index is built once while nothing changes.
 6. The tool shows ids and texts.
 """
@@ -135,11 +135,11 @@ def test_documents_of_files(tmp_path):  # rule 5
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ('{"id": 1, "text": "a"}\n{"id": 2}', "texts.jsonl:2(.|\n)*no document"),
+        ('{"id": 1, "text": "a"}\n{"id": 2}', "texts.jsonl:2(.|\n)*not a document"),
         ("[]", "texts.jsonl:1"),
         ("{", "texts.jsonl:1"),
-        ('{"id": 1, "text": "a"}\n{"id": 1, "text": "b"}', "'1' stands twice"),
-        ('{"id": 1, "text": 3}', "`text` is no text"),
+        ('{"id": 1, "text": "a"}\n{"id": 1, "text": "b"}', "an earlier document has the id '1'"),
+        ('{"id": 1, "text": 3}', "`text` is not a text"),
     ],
 )
 def test_faults_name_the_line(tmp_path, text, why):  # rule 5

@@ -1,10 +1,10 @@
 """What must hold of SQL:
 
-1. A query's rows are a table of text, cut after so many rows; cells are short.
-2. Reading reads: nothing is changed, attached, set, loaded or written to disk, whatever is tried; errors are told.
+1. The result of a query is a text with one line a row, up to a number of rows; values are short.
+2. A read-only statement changes, attaches, sets, loads and writes nothing; its error is shown.
 3. Endless and huge queries are stopped in time; memory stays bounded.
-4. Writing changes a copy of one's own: the file and other episodes' copies stay as they were.
-5. Files and statements are sources; what cannot be opened is refused. `tables` tells what there is.
+4. Writing changes a private copy: the file and the copies of other episodes stay as they were.
+5. Files and statements are sources; a source that cannot be opened is refused. `tables` lists the tables.
 6. Threads may use one database at the same time.
 """
 

@@ -1,10 +1,10 @@
 """What must hold of tools made of functions:
 
-1. The schema follows the signature: kinds, defaults, choices, lists, optional and nested ones; texts the docstring.
-2. A function without docstring, an argument without kind, `*args`, unknown kinds and wrong `Args:` are refused.
+1. The schema follows the signature: types, defaults, choices, lists, optional and nested ones; texts the docstring.
+2. A function without docstring, an argument without type, `*args`, unknown types and wrong `Args:` are refused.
 3. Arguments are checked and converted; a fault names the argument and what was expected.
-4. Hand-written schemas are checked too, with references, bounds and choices; strange ones never raise.
-5. Names, time-outs and costs that make no sense are refused.
+4. Hand-written schemas are checked too, with references, bounds and choices; malformed ones never raise.
+5. Impossible names, time-outs and costs are refused.
 """
 
 from __future__ import annotations
@@ -121,12 +121,12 @@ def unknown(a: Nowhere) -> int:  # noqa: F821
 @pytest.mark.parametrize(
     ("function", "why"),
     [
-        (no_docstring, "has no docstring.(.|\n)*agents read that"),
-        (no_kind, "`a` has no kind.(.|\n)*def no_kind\\(a: str\\)"),
+        (no_docstring, "has no docstring.(.|\n)*Agents read it"),
+        (no_kind, "`a` has no type annotation.(.|\n)*def no_kind\\(a: str\\)"),
         (many, r"it takes `\*numbers"),
         (keyed, r"it takes `\*\*numbers"),
-        (wrong_args, "tells of `c`, no argument.(.|\n)*Its arguments are: a"),
-        (strange, "has no JSON form"),
+        (wrong_args, "describes `c`, which is not an argument.(.|\n)*Its arguments are: a"),
+        (strange, "has no JSON schema"),
         (unknown, "cannot be read"),
     ],
 )
@@ -217,10 +217,10 @@ def test_strange_schemas_allow_what_they_do_not_say():  # rule 4
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"name": "get-it"}, "cannot be called"),
-        ({"name": "class"}, "cannot be called"),
-        ({"name": ""}, "cannot be called"),
-        ({"name": "a" * 65}, "cannot be called"),
+        ({"name": "get-it"}, "cannot have this name"),
+        ({"name": "class"}, "cannot have this name"),
+        ({"name": ""}, "cannot have this name"),
+        ({"name": "a" * 65}, "cannot have this name"),
         ({"timeout_s": 0}, "`timeout_s` is 0"),
         ({"cost": -1}, "`cost` is -1"),
         ({"cost": float("nan")}, "`cost` is nan"),

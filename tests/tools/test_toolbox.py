@@ -1,12 +1,12 @@
 """What must hold of toolboxes:
 
-1. Calls give results in their order; async ones run at the same time, in one event loop, functions in threads.
-2. Whatever a tool does is a result: unknown, arguments, raised, timeout; SystemExit too. KeyboardInterrupt passes.
-3. Hung functions are left to themselves: 200 of them, and the pool works on; hung coroutines are cancelled.
-4. Budgets: calls beyond are refused and end the episode; so do too many unreadable texts. Totals add up.
-5. Results are texts of a bounded length, whatever was returned; what is left out is said, and nothing large is copied.
-6. Whoever is cancelled while waiting leaves nothing behind; threads without work end.
-7. `call` runs here and now, and refuses async tools; two tools of one name are refused.
+1. Results come in the order of the calls; calls run at the same time, async tools in one event loop, others in threads.
+2. Every fault of a tool is a result: unknown, arguments, raised, timeout; SystemExit too. KeyboardInterrupt passes.
+3. Functions that hang are abandoned, and the pool works on after 200 of them; coroutines that hang are cancelled.
+4. Calls beyond the budget are refused and end the episode; so do too many unreadable texts. Totals add up.
+5. Results are texts of bounded length; a note says what is left out, and nothing large is copied.
+6. A caller that is cancelled while it waits leaves nothing behind; threads without work end.
+7. `call` runs in the caller's thread, and refuses async tools; two tools with the same name are refused.
 """
 
 from __future__ import annotations
@@ -370,7 +370,7 @@ def test_large_results_are_not_copied(value):
 
 # ---- rule 7 -----------------------------------------------------------------------------------------------
 def test_async_tools_are_gathered():
-    with pytest.raises(ContractError, match=r"tool slow(.|\n)*it is async(.|\n)*toolbox.gather"):
+    with pytest.raises(ContractError, match=r"tool slow(.|\n)*cannot run an async tool(.|\n)*toolbox.gather"):
         Toolbox([slow]).call(ToolCall(name="slow", arguments={"seconds": 0}))
 
 

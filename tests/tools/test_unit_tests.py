@@ -1,6 +1,6 @@
-"""Rules: (1) each test has its outcome, with a short message; (2) functions and test cases count, and only those that
-were given; (3) code that ends early, prints reports, hangs or hides modules gains nothing; (4) as a tool; (5) bad tests
-are refused.
+"""Rules: (1) each test has its outcome, with a short message; (2) functions and test cases count, and only those of the
+given files; (3) code that ends early, prints reports, hangs or hides modules gains nothing; (4) the tool gives the same
+report; (5) bad tests are refused.
 """
 
 from __future__ import annotations
@@ -139,5 +139,5 @@ def test_4_as_a_tool(place: Sandbox | PythonPool) -> None:
 def test_5_bad_tests(place: Sandbox | PythonPool) -> None:
     with pytest.raises(PalaestraError, match=r"there is no test in a\.py"):
         run_tests(place, {}, {"a.py": "x = 1"})
-    with pytest.raises(PalaestraError, match="the tests are no Python"):
+    with pytest.raises(PalaestraError, match="the test file is not valid Python"):
         run_tests(place, {}, {"a.py": "def"})

@@ -1,16 +1,16 @@
 """What must hold of users, who talk to an agent:
 
-1. A scripted user tells what it was asked, one fact a turn, in the agent's order; nothing else; nothing unasked.
-2. It says yes to what it wants with all values, no to anything else, and changes its mind once where it shall.
-3. News of an end, true or not, brings the next wish; after the last, the stop token ends the dialogue.
-4. Vague, open, misspeaking and impatient users do as they are called; wordings change words, not facts.
+1. A scripted user tells only what it was asked, one fact a turn, in the agent's order.
+2. It says yes to its wish with all values, no to anything else, and changes its mind once if the brief says so.
+3. News that a wish is settled, true or not, brings the next wish; after the last, the stop token ends the dialogue.
+4. Vague, open, misspeaking and impatient users behave so; wordings change words, not facts.
 5. Questions, confirmations and news are understood in templates and in sentences.
-6. Snapshots bring back where a dialogue was; acts out of turn are refused.
+6. Snapshots restore the state of a dialogue; calls out of order are refused.
 7. A static user reads out its lines whatever it hears.
-8. A chat user speaks OpenAI's protocol: the brief is the system's message, what the agent says comes as the user's;
-   address and key come from environment variables; time-outs and errors are tried again, and in the end they are
-   failures of the environment; an empty answer too; the stop token ends the dialogue.
-9. A desk with a chat user has to be awaited; only what is said asks the model, calls of tools do not.
+8. A chat user speaks OpenAI's protocol: the brief is the system message, and the agent's text has the role `user`;
+   address and key come from environment variables; time-outs and errors are tried again and at last, like an empty
+   answer, are failures of the environment; the stop token ends the dialogue.
+9. A desk with a chat user has to be awaited; only a message to the user asks the model, calls of tools do not.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def test_snapshots():  # rule 6
     user.reply("done")
     user.restore(state)
     assert user.told == {"request": "swap", "size": "big"} and user.reply("done").text == "i want to give it back."
-    with pytest.raises(ContractError, match="nobody called `begin`"):
+    with pytest.raises(ContractError, match="`begin` was not called"):
         ScriptedUser().reply("hello")
     with pytest.raises(ContractError, match="no wish"):
         ScriptedUser().begin(Brief(wishes=()))
@@ -161,7 +161,7 @@ def test_static():  # rule 7
     again = StaticUser()
     again.restore(state)
     assert again.reply("x") == ("c", True)
-    with pytest.raises(ContractError, match="no turn was written"):
+    with pytest.raises(ContractError, match="it has no line"):
         StaticUser().begin(brief())
 
 

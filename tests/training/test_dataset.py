@@ -136,20 +136,23 @@ def test_stored_episodes(tiny: Any, tmp_path: Path) -> None:  # rule 4
 
 MESSAGE = {"role": "assistant", "content": "red"}
 BAD: dict[str, tuple[Any, str]] = {
-    "a missing column": ({"prompt": "say red", "chosen": "red"}, "its columns are chosen, prompt"),
+    "a missing column": ({"prompt": "say red", "chosen": "red"}, "not those of a record: chosen, prompt"),
     "equal answers": ({**PAIR, "rejected": "red"}, "`chosen` and `rejected` are equal"),
-    "an empty text": ({**PAIR, "chosen": "  "}, "a text of `chosen` is empty"),
+    "an empty text": ({**PAIR, "chosen": "  "}, "`chosen` has a message whose text is empty"),
     "no text": ({**PAIR, "chosen": 3}, "`chosen` is neither a text nor a list of messages"),
-    "parts": ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "a text of `messages` is empty"),
+    "parts": (
+        {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+        "`messages` has a message whose text is empty",
+    ),
     "no prompt": ({"chosen": "red", "rejected": "blue"}, "begin differently"),
-    "two kinds": ({"chosen": "red", "rejected": [MESSAGE]}, "neither both texts nor both lists"),
+    "two kinds": ({"chosen": "red", "rejected": [MESSAGE]}, "must be two texts or two lists"),
     "a beginning": ({"chosen": TALK, "rejected": [*TALK, MESSAGE]}, "`chosen` is neither a text nor a list"),
-    "a stranger": ({"messages": [{"role": "judge", "content": "x"}]}, "a message of `judge`, none of system"),
-    "no answer": ({"messages": [{"role": "user", "content": "x"}]}, "no message of the assistant"),
-    "no question": ({"messages": [MESSAGE]}, "nothing is said to the assistant"),
-    "a late system": ({"messages": [*TALK, TALK[0]]}, "stands behind others"),
-    "no object": ([1], "it is no JSON object"),
-    "no episode": ({"trajectory": {"task": {}}}, "`trajectory` is no episode"),
+    "a stranger": ({"messages": [{"role": "judge", "content": "x"}]}, "the role `judge`; roles are system"),
+    "no answer": ({"messages": [{"role": "user", "content": "x"}]}, "no message of the role `assistant`"),
+    "no question": ({"messages": [MESSAGE]}, "no message to the assistant"),
+    "a late system": ({"messages": [*TALK, TALK[0]]}, "role `system` is not the first"),
+    "no object": ([1], "it is not a JSON object"),
+    "no episode": ({"trajectory": {"task": {}}}, "`trajectory` is not an episode"),
 }
 
 
@@ -168,11 +171,11 @@ def test_refused_files(tiny: Any, tmp_path: Path) -> None:  # rule 5
         read_records(path, "player")
     assert caught.value.where == f"{path}:3"
     path.write_text("\n")
-    with pytest.raises(InvalidData, match="it has no record"):
+    with pytest.raises(InvalidData, match="the file has no record"):
         read_records(path, "player")
     with pytest.raises(RecipeError, match="there is no file nowhere"):
         dataset(tiny, "nowhere.jsonl")
-    with pytest.raises(InvalidData, match="several roles act"):
+    with pytest.raises(InvalidData, match="several roles that act"):
         dataset(tiny, lines(tmp_path, PAIR), roles=("one", "other"))
     assert dataset(tiny, lines(tmp_path, PAIR), roles=("one", "other"), agent="other").collect(0)
 

@@ -20,7 +20,8 @@ from palaestra.envs.adapters.rows import division
 from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.randomness import Randomness
-from palaestra.envs.kit.single import single, unstarted
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import unstarted
 from palaestra.errors import ContractError, InvalidData, RecipeError
 from palaestra.registry import PositiveInt, part, register
 from palaestra.tools import Toolbox, tool
@@ -126,11 +127,11 @@ class TrlClass:
         asked = _text(self._row.get("prompt"))
         self._prompt = "\n".join(piece for piece in (asked, "" if shown is None else str(shown)) if piece)
         self._box, self._turn, self._said, self._started = self._toolbox(), 0, [], True
-        return StepResult(observations={AGENT: self._observe(self._prompt or "begin")})
+        return single(AGENT, self._observe(self._prompt or "begin"))
 
     async def step(self, actions: Mapping[str, Action]) -> StepResult:
         if not self._started:
-            raise unstarted("trl_class")
+            raise unstarted(self)
         written = str(actions[AGENT].text or actions[AGENT].value or "")
         parsed = self._box.read(written)
         self._turn += 1
@@ -142,13 +143,12 @@ class TrlClass:
         over = answered or getattr(self._object, "done", False) is True
         cut = not over and self._turn >= self._max_turns
         info: dict[str, Any] = {"calls": self._box.calls}
-        if parsed.fault is not None or (answered and not self._box.calls):
-            info["invalid"] = {AGENT: True}
+        readable = parsed.fault is None and not (answered and not self._box.calls)
         reward = self._reward() if over or cut else 0.0
         if over or cut:
             info |= {"score": reward, "success": reward >= self._success_at}
         text = f"{self._prompt}\n{shown}" if self._remind else shown
-        return single(AGENT, self._observe(text), reward=reward, over=over, cut=cut, info=info)
+        return single(AGENT, self._observe(text), reward=reward, over=over, cut=cut, readable=readable, info=info)
 
     def close(self) -> None:
         self._started = False
@@ -210,7 +210,7 @@ class TrlClass:
         box = self._box
         legal = [box.write(one.sample()) for one in box.tools.values()]
         if self._advise is not None:
-            legal = list(dict.fromkeys([*legal, self.expert(AGENT).text]))
+            legal = list(dict.fromkeys([*legal, self.expert(AGENT).text or ""]))
         return Observation(text=text, legal=legal, instruction=box.explain())
 
 

@@ -1,1 +1,1 @@
-"""What environments are built with: tasks and panels, one agent, borrowed random state."""
+"""What environments are built with: tasks and panels, states, step results, choices, words, refused options."""

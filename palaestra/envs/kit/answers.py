@@ -1,7 +1,5 @@
 """Answers: how well a given text answers, compared with the texts that would be right.
 
-Knows texts. Knows nothing of questions or of who answered.
-
 Before any comparison case, punctuation, the articles a, an and the, and surplus spaces are taken away.
 """
 

@@ -1,7 +1,4 @@
-"""What pages with widgets show and understand: elements as lines of text, gestures as words or calls.
-
-Knows how both are written and read. Knows nothing of any page, browser or task: worlds with pages share this file.
-"""
+"""Elements of pages as lines of text, and gestures as words or calls: how both are written and read."""
 
 from __future__ import annotations
 

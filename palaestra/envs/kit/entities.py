@@ -1,7 +1,4 @@
-"""Entities: which names of a list a text has.
-
-Knows texts and names. Knows nothing of who wrote the text, or what the names are good for.
-"""
+"""Entities: which names of a list a text has."""
 
 from __future__ import annotations
 

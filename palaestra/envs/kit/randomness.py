@@ -1,6 +1,6 @@
-"""Randomness of packages that draw from global generators: they are lent to one episode for the time of a call.
+"""The global random generators of Python and NumPy, lent to one episode for the time of a call.
 
-Knows Python's and NumPy's global generators. Knows nothing of packages.
+It is for packages that draw from them.
 """
 
 from __future__ import annotations

@@ -6,9 +6,10 @@ tasks comes from the seed. No text is ever run as Python.
 
 from __future__ import annotations
 
+import operator
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -16,13 +17,16 @@ import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, Trajectory, derive
+from palaestra.envs.kit.choices import choice
 from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.errors import ContractError, RecipeError
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import KeepsState
 from palaestra.registry import Fraction, PositiveInt, register
 
 AGENT = "programmer"
-OPERATIONS = {"add": lambda x, k: x + k, "sub": lambda x, k: x - k, "mul": lambda x, k: x * k}
+OPERATIONS = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}
 WORDS = tuple(OPERATIONS)
 INPUTS = range(1, 7)  # of tests
 TESTS = 2
@@ -128,8 +132,19 @@ def _neighbors(statement: Statement, world: World) -> Iterator[Statement]:
         yield from (Statement(statement.word, n) for n in range(1, world.numbers + 1) if n != statement.number)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """How far one episode is. `most` edits may be made, `done` were; `said` is what came of the last one."""
+
+    problem: Problem
+    program: Program
+    most: int
+    done: int = 0
+    said: str = ""
+
+
 @register("environment", "codefix")
-class CodeFix:
+class CodeFix(KeepsState[State]):
     """Mend a tiny program: one statement is wrong, and tests show by how much.
 
     An edit replaces a whole line: `set 2 add 3`. All tests run after each edit; where one still fails the edit is
@@ -188,24 +203,20 @@ class CodeFix:
         reveal: Fraction = 1.0,
     ) -> None:
         fewest = lines if fewest is None else fewest
-        if fewest > lines:
-            raise RecipeError(
-                where="environment: codefix",
-                what=f"fewest {fewest} is more than lines {lines}.",
-                remedy="Set `fewest` to at most `lines`, or leave it out.",
-            )
+        Refusals("environment: codefix").when(
+            fewest > lines,
+            f"fewest {fewest} is more than lines {lines}.",
+            "Set `fewest` to at most `lines`, or leave it out.",
+        )
         self._params: dict[str, Any] = {"lines": lines, "fewest": fewest, "numbers": numbers, "words": words}
         self._params |= {"faults": list(faults), "programs": programs, "bias": bias, "edits": edits}
-        self._edits, self._undo, self._teacher, self._reveal = edits, undo, teacher, reveal
+        self._undo, self._teacher, self._reveal = undo, teacher, reveal
         statements = [Statement(word, number) for word in WORDS[:words] for number in range(1, numbers + 1)]
         self._choices = tuple(Edit(line, one) for line in range(1, lines + 1) for one in statements)
         self._by_text = {str(edit): edit for edit in self._choices}
         self.actions = tuple(self._by_text)
         self.action_count = len(self.actions)
         self.vector_size = lines * (len(WORDS) + numbers) + 3 * TESTS + 2
-        self._problem: Problem | None = None
-        self._program: Program = ()
-        self._done, self._said = 0, ""
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` programs; splits never share a seed."""
@@ -220,47 +231,34 @@ class CodeFix:
         return float(len(self._of(task).faulty))
 
     def reset(self, task: Task) -> StepResult:
-        self._problem = self._of(task)
-        self._edits = {**self._params, **task.params}["edits"]
-        self._program, self._done, self._said = self._problem.faulty, 0, ""
-        return StepResult(observations={AGENT: self._observe(self._problem)})
+        problem, most = self._of(task), {**self._params, **task.params}["edits"]
+        self.state = State(problem=problem, program=problem.faulty, most=most)
+        return single(AGENT, self._observe(self.state))
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        problem = self._playing()
-        edit = self._read(actions[AGENT].value)
-        tried = self._program if edit is None else edit.applied(self._program)
-        self._done += 1
+        before = self.state
+        problem, edit = before.problem, self._read(actions[AGENT].value)
+        tried = before.program if edit is None else edit.applied(before.program)
         won = problem.passes(tried)
-        self._said = "not understood" if edit is None else f"undone {problem.results(tried)}"
-        if not self._undo or won:
-            self._program, self._said = tried, "" if edit is not None else self._said
-        over = won or self._done >= self._edits
-        info: dict[str, Any] = {"process": {AGENT: float(edit is not None and edit.line == problem.mend.line)}}
-        if over:
-            info |= {"success": won, "tests": self._done * TESTS}
-        if edit is None:
-            info["invalid"] = {AGENT: True}
-        return StepResult(
-            observations={} if over else {AGENT: self._observe(problem)},
-            rewards={AGENT: float(won)},
-            terminated=frozenset({AGENT} if over else ()),
-            info=info,
+        kept = won or not self._undo
+        said = "not understood" if edit is None else "" if kept else f"undone {problem.results(tried)}"
+        after = replace(before, program=tried if kept else before.program, done=before.done + 1, said=said)
+        self.state = after
+        over = won or after.done >= after.most
+        return single(
+            AGENT,
+            None if over else self._observe(after),
+            reward=float(won),
+            over=over,
+            act={"process": float(edit is not None and edit.line == problem.mend.line)},
+            readable=edit is not None,
+            info={"success": won, "tests": after.done * TESTS} if over else None,
         )
-
-    def close(self) -> None:
-        self._problem = None
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """The edit that mends the fault."""
-        text = str(self._playing().mend)
-        return Action(text=text, value=self.actions.index(text))
-
-    def snapshot(self) -> Any:
-        return self._problem, self._program, self._edits, self._done, self._said
-
-    def restore(self, state: Any) -> None:
-        self._problem, self._program, self._edits, self._done, self._said = state
+        return choice(str(self.state.problem.mend), self.actions)
 
     def guidance(self, trajectory: Trajectory, *, seed: int) -> str:
         """What the teacher says after an attempt, or before the first one. `seed` decides whether it names the line."""
@@ -297,34 +295,29 @@ class CodeFix:
             return self._choices[int(given)] if 0 <= int(given) < len(self._choices) else None
         return self._by_text.get(given.strip().rstrip(".")) if isinstance(given, str) else None
 
-    def _observe(self, problem: Problem) -> Observation:
-        listing = " ".join(f"{line} {statement}." for line, statement in enumerate(self._program, start=1))
-        text = " ".join(piece for piece in (listing, problem.results(self._program), self._said) if piece)
-        legal = [edit for edit in self._choices if edit.line <= len(self._program)]
+    def _observe(self, state: State) -> Observation:
+        listing = " ".join(f"{line} {statement}." for line, statement in enumerate(state.program, start=1))
+        text = " ".join(piece for piece in (listing, state.problem.results(state.program), state.said) if piece)
+        legal = [edit for edit in self._choices if edit.line <= len(state.program)]
         return Observation(
             text=text,
-            vector=self._vector(problem),
+            vector=self._vector(state),
             legal=list(map(str, legal)),
             state_key=text,
         )
 
-    def _vector(self, problem: Problem) -> np.ndarray:
+    def _vector(self, state: State) -> np.ndarray:
         """One-hot word and number of each line; input, difference and aim of each test; edits done, last undone."""
         width = len(WORDS) + self._params["numbers"]
         vector = np.zeros(self.vector_size, np.float32)
-        for line, statement in enumerate(self._program):
+        for line, statement in enumerate(state.program):
             vector[line * width + WORDS.index(statement.word)] = 1.0
             vector[line * width + len(WORDS) + statement.number - 1] = 1.0
         place = self._params["lines"] * width
-        tests: Sequence[tuple[int, int]] = problem.tests
+        tests: Sequence[tuple[int, int]] = state.problem.tests
         for x, want in tests:
-            got = execute(self._program, x)
+            got = execute(state.program, x)
             vector[place : place + 3] = np.array([x / len(INPUTS), np.tanh((got - want) / 4), np.tanh(want / 10)])
             place += 3
-        vector[place:] = np.array([self._done / self._edits, float(bool(self._said))])
+        vector[place:] = np.array([state.done / state.most, float(bool(state.said))])
         return vector
-
-    def _playing(self) -> Problem:
-        if self._problem is None:
-            raise ContractError(where="environment codefix", what="`step` was called before `reset`.")
-        return self._problem

@@ -5,7 +5,6 @@ Knows modules, their order, memory and texts. Graphs, questions and the search i
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,8 +14,12 @@ import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.choices import choice
 from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import act_info, several
+from palaestra.envs.kit.state import KeepsState
 from palaestra.envs.probes.hopsearch_graph import (
     ENTITIES,
     RELATIONS,
@@ -29,7 +32,6 @@ from palaestra.envs.probes.hopsearch_graph import (
     build_graph,
     search,
 )
-from palaestra.errors import ContractError, RecipeError
 from palaestra.registry import Fraction, PositiveInt, register
 
 PLANNER, EXECUTOR, VERIFIER, GENERATOR = MODULES = ("planner", "executor", "verifier", "generator")
@@ -74,7 +76,7 @@ class State:
 
 
 @register("environment", "flow")
-class Flow:
+class Flow(KeepsState[State]):
     """Answer questions of several hops with four modules that act in turn on one memory.
 
     `planner` sees the question and the memory, and sets the next sub-goal: `start owner` (search the owner of the
@@ -113,19 +115,13 @@ class Flow:
         noise: Fraction = 0.0,
         verifier_noise: Fraction = 0.1,
     ) -> None:
-        if hops[0] > hops[1]:
-            raise RecipeError(
-                where="environment: flow",
-                what=f"`hops` is {hops[0]} to {hops[1]}: the first number is larger than the second.",
-                remedy=f"Write `hops: [{hops[1]}, {hops[0]}]`.",
-            )
+        Refusals("environment: flow").when_reversed(hops=hops)
         self._params: dict[str, Any] = {"entities": entities, "relations": relations, "hops": list(hops)}
         self._hops, self._steps, self._noise, self._verifier_noise = hops[1], steps, noise, verifier_noise
         self._relations = RELATIONS[:relations]
         self.actions = tuple(f"{source} {name}" for source in (START, LAST) for name in self._relations)
         self.action_count = len(self.actions)
         self.vector_size = 2 * self._hops * relations + self._hops + 2 + steps
-        self._state: State | None = None
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` questions; splits never share a seed."""
@@ -142,37 +138,32 @@ class Flow:
 
     def reset(self, task: Task) -> StepResult:
         graph, question = self._drawn(task)
-        self._state = State(graph, question, task.seed, str(task.seed), question.start)
-        return StepResult(observations={PLANNER: self._observe(self._state, "")})
+        self.state = State(graph, question, task.seed, str(task.seed), question.start)
+        return several({PLANNER: self._observe(self.state, "")})
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        state = self._playing()
+        state = self.state
         module = state.module
         words = self._read(module, actions[module].value)
-        info: dict[str, Any] = {"invalid": {module: True}} if words is None else {}
+        info = act_info(module, {}, readable=words is not None)
         if module == GENERATOR:
             won = words == ["answer", state.graph.entities[answer(state.graph, state.question)]]
             info |= {"success": won, "steps": state.turns, "stratum": str(len(state.question.relations))}
-            done = frozenset(MODULES)
-            return StepResult(observations={}, rewards={PLANNER: float(won)}, terminated=done, info=info)
+            return several({}, rewards={PLANNER: float(won)}, over=MODULES, info=info)
         {PLANNER: self._plan, EXECUTOR: self._execute, VERIFIER: self._verify}[module](state, words or [])
         said = "not understood. " if words is None else ""
-        return StepResult(observations={state.module: self._observe(state, said)}, info=info)
-
-    def close(self) -> None:
-        self._state = None
+        return several({state.module: self._observe(state, said)}, info=info)
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """The module's rule: follow the question; run the sub-goal; is the memory enough, told wrongly now and then;
         answer what the memory leads to."""
-        state = self._playing()
+        state = self.state
         names, path, asked = state.graph.entities, state.reached(), state.question.relations
         if agent == PLANNER:
             on_way = state.last in path[:-1] or (state.last == path[-1] and not state.complete)
             hop = path.index(state.last) if on_way else 0
-            text = f"{LAST if hop else START} {self._relations[asked[hop]]}"
-            return Action(text=text, value=self.actions.index(text))
+            return choice(f"{LAST if hop else START} {self._relations[asked[hop]]}", self.actions)
         if agent == EXECUTOR:
             entity, relation = state.goal or (state.last, 0)
             return Action(text=f"search {names[entity]} {self._relations[relation]}")
@@ -181,24 +172,13 @@ class Flow:
             return Action(text=STOP if state.complete != errs else CONTINUE)
         return Action(text=f"answer {names[path[-1] if state.complete else state.last]}")
 
-    def snapshot(self) -> Any:
-        return copy.deepcopy(self._state)
-
-    def restore(self, state: Any) -> None:
-        self._state = copy.deepcopy(state)
-
     # ---- modules ------------------------------------------------------------------------------------------
-    def _playing(self) -> State:
-        if self._state is None:
-            raise ContractError(where="environment flow", what="`step` was called before `reset`.")
-        return self._state
-
     def _read(self, module: str, value: Any) -> list[str] | None:
         """The words of an action that this module can take; None if it is none."""
         if module == PLANNER and isinstance(value, int | np.integer) and 0 <= value < len(self.actions):
             value = self.actions[int(value)]
         words = value.lower().split() if isinstance(value, str) else []
-        entities = self._playing().graph.entities
+        entities = self.state.graph.entities
         match module, words:
             case ("planner", [source, relation]) if source in (START, LAST) and relation in self._relations:
                 return words

@@ -17,8 +17,9 @@ from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.data.abilities import has, without
 from palaestra.envs.adapters.openspiel.world import OpenSpiel, Opponent
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.envs.kit.single import unstarted
-from palaestra.errors import ContractError, RecipeError
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.state import started
+from palaestra.errors import ContractError
 from palaestra.registry import Fraction, Positive, register
 
 PLACE = "environment games"
@@ -166,9 +167,7 @@ class Games:
 
     # ---- play ---------------------------------------------------------------------------------------------
     def _playing(self) -> OpenSpiel:
-        if self._name not in self._games:
-            raise unstarted("games")
-        return self._games[self._name]
+        return started(self._games.get(self._name), self)
 
     def _named(self, result: StepResult) -> StepResult:
         """The result with the game's name in what is read and what is told."""
@@ -197,12 +196,11 @@ class Games:
 
 
 def _refuse(games: tuple[str, ...], weights: tuple[float, ...]) -> None:
-    if not games or len(set(games)) < len(games):
-        what = "no game is named." if not games else f"a game is named twice: {', '.join(games)}."
-        raise RecipeError(where=PLACE, what=what, remedy="Set `games` to a list of game strings, each once.")
-    if weights and len(weights) != len(games):
-        raise RecipeError(
-            where=PLACE,
-            what=f"{len(weights)} weights for {len(games)} games.",
-            remedy="Give one for each game, in their order, or none.",
-        )
+    refuse = Refusals(PLACE)
+    refuse.when(not games, "no game is named.", "Set `games` to a list of game strings, each once.")
+    refuse.when_repeated(games=games)
+    refuse.when(
+        weights and len(weights) != len(games),
+        f"{len(weights)} weights for {len(games)} games.",
+        "Give one for each game, in their order, or none.",
+    )

@@ -1,11 +1,10 @@
 """Hopsearch: questions of several hops about a random knowledge graph, a search tool that may err, one answer.
 
-Knows texts, actions and rewards of the game. Graphs, questions and the search itself are in `hopsearch_graph`.
+Graphs, questions and the search itself are in `hopsearch_graph`.
 """
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,9 +15,13 @@ import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.data.abilities import without
+from palaestra.envs.kit.choices import choice
 from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.entities import named_share
 from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import KeepsState
 from palaestra.envs.probes.hopsearch_graph import (
     ENTITIES,
     RELATIONS,
@@ -34,7 +37,6 @@ from palaestra.envs.probes.hopsearch_graph import (
     hops_of,
     search,
 )
-from palaestra.errors import ContractError, RecipeError
 from palaestra.registry import Fraction, PositiveInt, register
 
 AGENT = "player"
@@ -76,7 +78,7 @@ class State:
 
 
 @register("environment", "hopsearch")
-class HopSearch:
+class HopSearch(KeepsState[State]):
     """Answer questions of several hops by searching a knowledge graph, one fact at a time.
 
     `question: amber maker owner.` asks for the owner of the maker of amber. `search amber maker` finds
@@ -131,7 +133,7 @@ class HopSearch:
         in_turn: bool = False,
         max_turns: PositiveInt = 8,
     ) -> None:
-        _refuse_empty(hops=hops, questions=questions)
+        Refusals("environment: hopsearch").when_reversed(hops=hops, questions=questions)
         self._params: dict[str, Any] = {
             "entities": entities,
             "relations": relations,
@@ -147,7 +149,6 @@ class HopSearch:
         self.vector_size = 2 * hops[1] * relations + hops[1] + 2 + len(EVIDENCE) + 1 if self._single else None
         if not self._single:
             self.abilities = without(self.abilities, "vector")
-        self._state: State | None = None
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` sets of questions; splits never share a seed."""
@@ -168,77 +169,62 @@ class HopSearch:
         world = {**self._params, **task.params}
         number, graph, asked = _drawn(world, task.seed)
         name = f"{number}/{' '.join(_spell(graph, question) for question in asked)}"
-        self._state = State(graph, asked, Relevance(asked), task.seed, world["noise"], name, asked[0].start)
-        said = _state_question(self._state, 0) if self._in_turn else _state_questions(graph, asked)
-        seen = self._observe(self._state, said)
-        return StepResult(observations={AGENT: seen}, info={"success": False})
+        self.state = State(graph, asked, Relevance(asked), task.seed, world["noise"], name, asked[0].start)
+        said = _state_question(self.state, 0) if self._in_turn else _state_questions(graph, asked)
+        seen = self._observe(self.state, said)
+        return single(AGENT, seen, info={"success": False})
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        state = self._playing()
+        state = self.state
         meant = self._read(actions[AGENT].value)
         state.said += f" {_said(state.graph, actions[AGENT].value, meant)}"
         gold = [state.graph.entities[entity] for q in state.questions for entity in chain(state.graph, q)[1:]]
-        told = {"executable": float(meant is not None), "entities": named_share(state.said, gold)}
-        info: dict[str, Any] = {name: {AGENT: value} for name, value in told.items()}
+        told: dict[str, Any] = {"executable": float(meant is not None), "entities": named_share(state.said, gold)}
         state.turn += 1
         right: list[bool] | None = None
         if meant is None:
             said = "not understood."
-            info |= {"invalid": {AGENT: True}, "process": {AGENT: 0.0}}
+            told["process"] = 0.0
         elif meant[0] == ANSWER:
             said = ""
             right = [given == answer(state.graph, q) for given, q in zip(meant[1:], state.questions, strict=True)]
         elif meant[0] == RESTART:
             state.go_to(state.questions[0].start)
             said = f"back to {state.graph.entities[state.current]}."
-            info["process"] = {AGENT: 0.0}
+            told["process"] = 0.0
         else:
             before = _present(state)
             said, relevant = self._search(state, *meant[1:])
-            info["process"] = {AGENT: float(relevant)}
+            told["process"] = float(relevant)
             if self._in_turn and (now := _present(state)) > before:
                 said = f"{now}: {state.graph.entities[state.current]}. {_state_question(state, now)}"
         if not self._single:
-            info["gist"] = {AGENT: _gist(state, in_turn=self._in_turn)}
-        return self._result(state, said, right, info)
-
-    def close(self) -> None:
-        self._state = None
+            told["gist"] = _gist(state, in_turn=self._in_turn)
+        return self._result(state, said, right, told, readable=meant is not None)
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """Follows each question's relations by what searches found, without checking them; then answers."""
-        state = self._playing()
+        state = self.state
         names, relations = state.graph.entities, state.graph.relations
         if not self._single:
             return Action(text=_next_of_all(state))
         question, followed = state.questions[0], tuple(relation for relation, _ in state.path)
         if state.origin != question.start or followed != question.relations[: len(followed)]:
-            return Action(text=RESTART, value=self.actions.index(RESTART))
+            return choice(RESTART, self.actions)
         if followed == question.relations:
             return Action(text=f"{ANSWER} {names[state.current]}", value=self.actions.index(ANSWER))
         due = relations[question.relations[len(followed)]]
         return Action(text=f"search {names[state.current]} {due}", value=self.actions.index(f"follow {due}"))
 
-    def snapshot(self) -> Any:
-        return copy.deepcopy(self._state)
-
-    def restore(self, state: Any) -> None:
-        self._state = copy.deepcopy(state)
-
     # ---- playing ------------------------------------------------------------------------------------------
-    def _playing(self) -> State:
-        if self._state is None:
-            raise ContractError(where="environment hopsearch", what="`step` was called before `reset`.")
-        return self._state
-
     def _read(self, value: Any) -> tuple[Any, ...] | None:
         """("search", entity, relation), ("answer", entity, …) or ("restart",); None if it cannot be read."""
         if isinstance(value, int | np.integer) and self._single and 0 <= value < len(self.actions):
             value = self.actions[int(value)]
         if not isinstance(value, str):
             return None
-        state = self._playing()
+        state = self.state
         entities, relations = state.graph.entities, state.graph.relations
         match value.lower().split():
             case ["search", entity, relation] if entity in entities and relation in relations:
@@ -273,20 +259,23 @@ class HopSearch:
         said = f"{names[entity]} {state.graph.relations[relation]} {names[found]}."
         return said, state.relevance.take(entity, relation, found)
 
-    def _result(self, state: State, said: str, right: list[bool] | None, info: dict[str, Any]) -> StepResult:
+    def _result(
+        self, state: State, said: str, right: list[bool] | None, told: dict[str, Any], *, readable: bool
+    ) -> StepResult:
         answered = right is not None
-        info["calls"] = {AGENT: state.calls}
         cut = not answered and state.turn >= self._max_turns
-        info["success"] = answered and all(right or ())  # from the start, for episodes that another limit cuts off
+        # The outcome is told from the start, for episodes that another limit cuts off.
+        info: dict[str, Any] = {"success": answered and all(right or ())}
         if answered or cut:
             info["stratum"] = str(state.calls)
-        seen = {} if answered else {AGENT: self._observe(state, said)}
-        return StepResult(
-            observations={} if cut else seen,
-            last=seen if cut else {},
-            rewards={AGENT: sum(right) / len(right) if right else 0.0},
-            terminated=frozenset({AGENT} if answered else ()),
-            truncated=frozenset({AGENT} if cut else ()),
+        return single(
+            AGENT,
+            None if answered else self._observe(state, said),
+            reward=sum(right) / len(right) if right else 0.0,
+            over=answered,
+            cut=cut,
+            act={**told, "calls": state.calls},
+            readable=readable,
             info=info,
         )
 
@@ -394,13 +383,3 @@ def _gist(state: State, *, in_turn: bool) -> str:
             name = "question" if in_turn else f"question {number + 1}"
             notes.append(f"{name}: {_spell(state.graph, Question(start=entity, relations=left))}.")
     return " ".join(notes)
-
-
-def _refuse_empty(**ranges: Range) -> None:
-    for name, (fewest, most) in ranges.items():
-        if fewest > most:
-            raise RecipeError(
-                where="environment: hopsearch",
-                what=f"`{name}` is {fewest} to {most}: the first number is larger than the second.",
-                remedy=f"Write `{name}: [{most}, {fewest}]`.",
-            )

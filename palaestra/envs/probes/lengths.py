@@ -1,6 +1,6 @@
 """Lengths: a right or a wrong answer, short or long; only whether it is right matters.
 
-Knows one choice of answer and one of length. All tasks are the same but for their seed.
+All tasks are the same but for their seed.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task
+from palaestra.envs.kit.choices import choice, read_choice
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.errors import ContractError, RecipeError
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import KeepsState
 from palaestra.registry import PositiveInt, register
 
 AGENT = "writer"
@@ -31,7 +34,7 @@ class State:
 
 
 @register("environment", "lengths")
-class Lengths:
+class Lengths(KeepsState[State]):
     """A bandit with answers of two lengths, for what an aggregation does to the lengths of responses.
 
     The first act chooses the answer: `right` is right, all else is wrong. In turn `short` the answer ends if the act is
@@ -56,16 +59,14 @@ class Lengths:
     action_count: int = len(ACTIONS)
 
     def __init__(self, *, short: Annotated[int, pydantic.Field(ge=2)] = 3, long: PositiveInt = 12) -> None:
-        if short >= long:
-            raise RecipeError(
-                where="environment: lengths",
-                what=f"`short: {short}` is not below `long: {long}`.",
-                remedy="Give two lengths, for instance short: 3, long: 12.",
-            )
+        Refusals("environment: lengths").when(
+            short >= long,
+            f"`short: {short}` is not below `long: {long}`.",
+            "Give two lengths, for instance short: 3, long: 12.",
+        )
         self._params = {"short": short, "long": long}
         self._short, self._long = short, long
         self.vector_size = long + 3
-        self._state: State | None = None
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` tasks, equal but for their seed; splits never share one."""
@@ -76,48 +77,32 @@ class Lengths:
         return [self._short, self._long]
 
     def reset(self, task: Task) -> StepResult:
-        self._state = State(seed=task.seed)
-        return StepResult(observations={AGENT: self._observe(self._state)})
+        self.state = State(seed=task.seed)
+        return single(AGENT, self._observe(self.state))
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        before = self._playing()
-        act = read(actions[AGENT].value)
+        before = self.state
+        act = read_choice(actions[AGENT].value, ACTIONS)
         right = act == RIGHT if before.right is None else before.right
-        state = self._state = State(turn=before.turn + 1, right=right, seed=before.seed)
+        state = self.state = State(turn=before.turn + 1, right=right, seed=before.seed)
         over = state.turn == self._long or (state.turn == self._short and act == STOP)
-        info: dict[str, Any] = {} if act is not None else {"invalid": {AGENT: True}}
-        if over:
-            info |= {"success": right, f"{'right' if right else 'wrong'}_length": state.turn}
-        return StepResult(
-            observations={} if over else {AGENT: self._observe(state)},
-            rewards={AGENT: float(over and right)},
-            terminated=frozenset({AGENT} if over else ()),
-            info=info,
+        return single(
+            AGENT,
+            None if over else self._observe(state),
+            reward=float(over and right),
+            over=over,
+            readable=act is not None,
+            info={"success": right, f"{'right' if right else 'wrong'}_length": state.turn} if over else None,
         )
-
-    def close(self) -> None:
-        self._state = None
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """The right answer; of which length, the task's seed decides, both equally often."""
-        state = self._playing()
+        state = self.state
         stops = state.turn + 1 == self._short and state.seed // 2 % 2  # the last bit of a seed tells its split
-        text = STOP if stops else RIGHT
-        return Action(text=text, value=ACTIONS.index(text))
-
-    def snapshot(self) -> Any:
-        return self._state
-
-    def restore(self, state: Any) -> None:
-        self._state = state
+        return choice(STOP if stops else RIGHT, ACTIONS)
 
     # ---- observations -------------------------------------------------------------------------------------
-    def _playing(self) -> State:
-        if self._state is None:
-            raise ContractError(where="environment lengths", what="`step` was called before `reset`.")
-        return self._state
-
     def _observe(self, state: State) -> Observation:
         answer = "no answer" if state.right is None else "right" if state.right else "wrong"
         vector = np.zeros(self.vector_size, np.float32)
@@ -129,12 +114,3 @@ class Lengths:
             legal=list(ACTIONS),
             state_key=f"{state.turn}/{answer}",
         )
-
-
-def read(value: Any) -> str | None:
-    """The action meant by a text or an index; None if it cannot be read."""
-    if isinstance(value, str):
-        return value.strip().lower() if value.strip().lower() in ACTIONS else None
-    if isinstance(value, int | np.integer) and 0 <= value < len(ACTIONS):
-        return ACTIONS[int(value)]
-    return None

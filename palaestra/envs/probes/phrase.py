@@ -13,8 +13,8 @@ import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task
 from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.probes.rooms import ACTIONS, AGENT, WAIT, Rooms, read
-from palaestra.errors import RecipeError
 from palaestra.registry import PositiveInt, register
 
 # An action is the first words of its beginning and then its end. All moves begin alike, and so do the useful
@@ -77,12 +77,11 @@ class Phrase:
         mazes: Annotated[int, pydantic.Field(ge=0)] = 0,
         show_actions: bool = False,
     ) -> None:
-        if words_min > words_max:
-            raise RecipeError(
-                where="environment: phrase",
-                what=f"words_min {words_min} is more than words_max {words_max}.",
-                remedy="Set `words_min` to at most `words_max`.",
-            )
+        Refusals("environment: phrase").when(
+            words_min > words_max,
+            f"words_min {words_min} is more than words_max {words_max}.",
+            "Set `words_min` to at most `words_max`.",
+        )
         self._rooms = Rooms(rooms=rooms, max_turns=max_turns, mazes=mazes)
         self._params = {"rooms": rooms, "max_turns": max_turns, "mazes": mazes}
         self._phrases = spell(words_min, words_max)

@@ -5,7 +5,6 @@ Knows questions, calls and texts of the game. Who called whom is told with every
 
 from __future__ import annotations
 
-import copy
 import itertools
 import random
 from collections.abc import Mapping
@@ -16,9 +15,11 @@ import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.choices import choice, read_index
 from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.errors import ContractError
+from palaestra.envs.kit.results import act_info, several
+from palaestra.envs.kit.state import KeepsState
 from palaestra.registry import Fraction, NonNegative, PositiveInt, register
 
 MAIN, SUB = "main", "sub"
@@ -60,7 +61,7 @@ class State:
 
 
 @register("environment", "relay")
-class Relay:
+class Relay(KeepsState[State]):
     """Answer a question of two halves by calling a sub-agent, who has the search tool.
 
     `question: top of lamp and rim of cup.` The agent `main` calls with `ask top of lamp`; then the agent `sub` is told
@@ -118,7 +119,6 @@ class Relay:
         )
         self.action_count = len(self.actions)
         self.vector_size = 2 + 4 * (objects + places) + 3 * colors + calls + 1
-        self._state: State | None = None
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` questions; splits never share a seed."""
@@ -135,19 +135,18 @@ class Relay:
         return world, (first, second)
 
     def reset(self, task: Task) -> StepResult:
-        self._state = State(*self._drawn(task), task.seed)
-        return StepResult(observations={MAIN: self._observe(self._state, "")})
+        self.state = State(*self._drawn(task), task.seed)
+        return several({MAIN: self._observe(self.state, "")})
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        state = self._playing()
+        state = self.state
         agent = state.agent
-        meant = self._read(actions[agent].value)
+        meant = read_index(actions[agent].value, self.actions)
         fits = meant is not None and meant in self._possible(state)
-        info: dict[str, Any] = {"invocation": {agent: state.calls if state.call else 0}, "format": {agent: float(fits)}}
+        told = {"invocation": state.calls if state.call else 0, "format": float(fits)}
         if state.call is not None:
-            info["parent"] = {agent: state.call.parent}
-        if meant is None:
-            info["invalid"] = {agent: True}
+            told["parent"] = state.call.parent
+        info = act_info(agent, told, readable=meant is not None)
         rewards = {} if fits else {agent: -self._penalty[agent]}
         words = self.actions[meant].split() if meant is not None and fits else []
         answered: bool | None = None
@@ -158,50 +157,29 @@ class Relay:
         state.turn += 1
         said = "" if fits else "not understood. " if meant is None else "not possible. "
         if answered is None and (state.call is not None or state.own < self._calls + SPARE):
-            return StepResult(observations={state.agent: self._observe(state, said)}, rewards=rewards, info=info)
+            return several({state.agent: self._observe(state, said)}, rewards=rewards, info=info)
         won = bool(answered)
         for one in (MAIN, SUB) if self._shared else (MAIN,):
             rewards[one] = rewards.get(one, 0.0) + float(won)
         info |= {"success": won, "calls": state.calls, "stratum": str(state.calls)}
-        return StepResult(observations={}, rewards=rewards, terminated=frozenset(self.agents), info=info)
-
-    def close(self) -> None:
-        self._state = None
+        return several({}, rewards=rewards, over=self.agents, info=info)
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """Asks for each half once, searches what is asked for, reports what was found, answers what was reported."""
-        state = self._playing()
+        state = self.state
         if state.call is not None:
             key, found = state.call.key, state.call.found
             searched = found is not None and found[0] == key
-            return self._action(f"report {COLORS[found[1]]}" if found and searched else f"search {self._keys[key]}")
+            text = f"report {COLORS[found[1]]}" if found and searched else f"search {self._keys[key]}"
+            return choice(text, self.actions)
         unknown = [key for key in state.question if key not in state.notes]
         if unknown and state.calls < self._calls:
-            return self._action(f"ask {self._keys[unknown[0]]}")
-        return self._action("answer " + " ".join(COLORS[state.notes.get(key, 0)] for key in state.question))
-
-    def snapshot(self) -> Any:
-        return copy.deepcopy(self._state)
-
-    def restore(self, state: Any) -> None:
-        self._state = copy.deepcopy(state)
+            return choice(f"ask {self._keys[unknown[0]]}", self.actions)
+        answer = " ".join(COLORS[state.notes.get(key, 0)] for key in state.question)
+        return choice(f"answer {answer}", self.actions)
 
     # ---- playing ------------------------------------------------------------------------------------------
-    def _playing(self) -> State:
-        if self._state is None:
-            raise ContractError(where="environment relay", what="`step` was called before `reset`.")
-        return self._state
-
-    def _action(self, text: str) -> Action:
-        return Action(text=text, value=self.actions.index(text))
-
-    def _read(self, value: Any) -> int | None:
-        """The index of the action that is meant; None if it cannot be read."""
-        if isinstance(value, int | np.integer) and 0 <= value < len(self.actions):
-            return int(value)
-        text = " ".join(value.lower().split()) if isinstance(value, str) else ""
-        return self.actions.index(text) if text in self.actions else None
 
     def _possible(self, state: State) -> range:
         """The actions that the acting role can do now."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import lru_cache
 from typing import Annotated, Any, Literal
@@ -17,10 +17,12 @@ import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task
+from palaestra.envs.kit.choices import choice, read_choice
 from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import KeepsState
 from palaestra.envs.probes.approach import Approach
-from palaestra.errors import ContractError
 from palaestra.registry import PositiveInt, register
 
 AGENT = "player"
@@ -167,7 +169,7 @@ def _placements(exits: tuple[dict[str, Room], ...], goal: Room) -> Iterator[Maze
             yield Maze(exits=exits, start=start, key=key, goal=goal, length=length)
 
 
-def _distances(exits: tuple[dict[str, Room], ...], target: Room, *, avoid: Room) -> dict[Room, int]:
+def _distances(exits: tuple[Mapping[str, Room], ...], target: Room, *, avoid: Room) -> dict[Room, int]:
     found, waiting = {target: 0}, deque([target])
     while waiting:
         room = waiting.popleft()
@@ -195,8 +197,27 @@ def solve(maze: Maze, state: State) -> list[str]:
 
 
 # ---- the environment --------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """How far one episode is.
+
+    Attributes:
+        ways: distances in the maze, as `Maze.ways` gives them. seed, name: of the task and of the maze.
+        place: on the approach; its length once the agent is inside. said: what came of the last action.
+    """
+
+    maze: Maze
+    ways: tuple[dict[Room, int], dict[Room, int]]
+    seed: int
+    name: str
+    state: State
+    place: int = 0
+    turn: int = 0
+    said: str = "you start"
+
+
 @register("environment", "rooms")
-class Rooms:
+class Rooms(KeepsState[Episode]):
     """Find the key, open the door, reach the goal; every room may be visited again and again.
 
     Rooms lie on one plan, so that `library` is always east of `hall`; which neighbors are joined, where one
@@ -248,10 +269,6 @@ class Rooms:
         self._max_turns, self._show_actions = max_turns + self._approach.length, show_actions
         self._milestones = reward == "milestones"
         self.vector_size = 3 * rooms + 2 * len(DIRECTIONS) + len(Key) + self._approach.length
-        self._maze: Maze | None = None
-        self._ways: tuple[dict[Room, int], dict[Room, int]] = ({}, {})
-        self._place, self._seed = 0, 0  # on the approach; of the task
-        self._state, self._turn, self._name, self._said = State(room=0, key=Key.LYING), 0, "", ""
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` mazes; splits never share a seed."""
@@ -273,99 +290,73 @@ class Rooms:
         return build(world["rooms"], round(0.4 * turns), int(0.75 * turns), number), number
 
     def reset(self, task: Task) -> StepResult:
-        self._maze, number = self._build({**self._params, **task.params}, task.seed)
-        self._ways, self._place, self._seed = self._maze.ways(), 0, task.seed
-        self._state = State(room=self._maze.start, key=Key.LYING)
-        self._turn, self._name, self._said = 0, str(number), "you start"
-        return StepResult(observations={AGENT: self._observe(self._maze)})
+        maze, number = self._build({**self._params, **task.params}, task.seed)
+        start = State(room=maze.start, key=Key.LYING)
+        self.state = Episode(maze=maze, ways=maze.ways(), seed=task.seed, name=str(number), state=start)
+        return single(AGENT, self._observe(self.state))
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        maze = self._playing()
-        action, key = read(actions[AGENT].value, ACTIONS), self._state.key
-        possible, good = self._move(maze, action)
-        self._turn += 1
-        won = self._state.room == maze.goal
-        cut = not won and self._turn >= self._max_turns
-        info: dict[str, Any] = {
-            "progress": {AGENT: float(self._state.key)},
-            "executable": {AGENT: float(possible)},
-            "process": {AGENT: float(good)},
-            **({"maximum": {AGENT: float(len(Key))}} if self._milestones else {}),
-            **({"success": won} if won or cut else {}),
-        }
-        if action is None:
-            info["invalid"] = {AGENT: True}
-        seen = {} if won else {AGENT: self._observe(maze)}
-        return StepResult(
-            observations={} if cut else seen,
-            last=seen if cut else {},
-            rewards={AGENT: float(won + (self._state.key - key if self._milestones else 0))},
-            terminated=frozenset({AGENT} if won else ()),
-            truncated=frozenset({AGENT} if cut else ()),
-            info=info,
+        before = self.state
+        action = read(actions[AGENT].value, ACTIONS)
+        after, possible, good = self._move(before, action)
+        self.state = after = replace(after, turn=before.turn + 1)
+        won = after.state.room == after.maze.goal
+        cut = not won and after.turn >= self._max_turns
+        key = after.state.key
+        told = {"progress": float(key), "executable": float(possible), "process": float(good)}
+        if self._milestones:
+            told["maximum"] = float(len(Key))
+        return single(
+            AGENT,
+            None if won else self._observe(after),
+            reward=float(won + (key - before.state.key if self._milestones else 0)),
+            over=won,
+            cut=cut,
+            act=told,
+            readable=action is not None,
+            info={"success": won} if won or cut else None,
         )
 
-    def close(self) -> None:
-        self._maze = None
-
-    def _move(self, maze: Maze, action: str | None) -> tuple[bool, bool]:
-        """Change the state. Returns: whether the action was possible, and whether it belongs to a shortest solution."""
-        if self._place < self._approach.length:
-            onward = self._approach.leads_on(self._place, action)
-            self._said = "you went on" if onward else "nothing happens" if action else "not understood"
-            self._place += onward
-            return onward, onward
-        before, after = self._state, None if action is None else maze.next(self._state, action)
-        self._said = _result(maze, before, action, after)
-        self._state = after or before
-        return after is not None, maze.left(self._state, self._ways) < maze.left(before, self._ways)
+    def _move(self, now: Episode, action: str | None) -> tuple[Episode, bool, bool]:
+        """The episode after an action, whether that was possible, and whether it belongs to a shortest solution."""
+        maze, before = now.maze, now.state
+        if now.place < self._approach.length:
+            onward = self._approach.leads_on(now.place, action)
+            said = "you went on" if onward else "nothing happens" if action else "not understood"
+            return replace(now, place=now.place + onward, said=said), onward, onward
+        after = None if action is None else maze.next(before, action)
+        moved = replace(now, state=after or before, said=_result(maze, before, action, after))
+        return moved, after is not None, maze.left(moved.state, now.ways) < maze.left(before, now.ways)
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """The first action of a shortest solution."""
-        maze = self._playing()
-        if self._place < self._approach.length:
-            text = self._approach.choose(self._place, ACTIONS, self._seed)
-        else:
-            text = solve(maze, self._state)[0]
-        return Action(text=text, value=ACTIONS.index(text))
-
-    def snapshot(self) -> Any:
-        return self._maze, self._ways, self._place, self._seed, self._state, self._turn, self._name, self._said
-
-    def restore(self, state: Any) -> None:
-        self._maze, self._ways, self._place, self._seed, self._state, self._turn, self._name, self._said = state
+        now = self.state
+        if now.place < self._approach.length:
+            return choice(self._approach.choose(now.place, ACTIONS, now.seed), ACTIONS)
+        return choice(solve(now.maze, now.state)[0], ACTIONS)
 
     # ---- observations -------------------------------------------------------------------------------------
-    def _playing(self) -> Maze:
-        if self._maze is None:
-            raise ContractError(where="environment rooms", what="`step` was called before `reset`.")
-        return self._maze
-
-    def _observe(self, maze: Maze) -> Observation:
-        approach, house = self._approach, _vector(maze, self._state)
-        if self._place < approach.length:
-            legal, text = approach.legal(self._place, ACTIONS), approach.describe(self._place)
-            house, where = np.zeros_like(house), f"outside {self._place}"
+    def _observe(self, now: Episode) -> Observation:
+        approach, maze, state = self._approach, now.maze, now.state
+        house = _vector(maze, state)
+        if now.place < approach.length:
+            legal, text = approach.legal(now.place, ACTIONS), approach.describe(now.place)
+            house, where = np.zeros_like(house), f"outside {now.place}"
         else:
-            legal, text, where = maze.legal(self._state), _describe(maze, self._state), NAMES[self._state.room]
-        outside = np.arange(approach.length) == self._place
+            legal, text, where = maze.legal(state), _describe(maze, state), NAMES[state.room]
+        outside = np.arange(approach.length) == now.place
         return Observation(
-            text=f"{self._said}. {text}" + (f" actions: {', '.join(legal)}." if self._show_actions else ""),
+            text=f"{now.said}. {text}" + (f" actions: {', '.join(legal)}." if self._show_actions else ""),
             vector=np.concatenate([house, outside.astype(np.float32)]),
             legal=legal,
-            state_key=f"{self._name}/{where}/{self._state.key.name.lower()}",
+            state_key=f"{now.name}/{where}/{state.key.name.lower()}",
         )
 
 
 def read(value: Any, actions: tuple[str, ...]) -> str | None:
-    """The action meant by a text or an index; None if it cannot be read."""
-    if isinstance(value, str):
-        text = " ".join(value.lower().split())
-        return text if text in actions or text == WAIT else None
-    if isinstance(value, int | np.integer) and 0 <= value < len(actions):
-        return actions[int(value)]
-    return None
+    """The action meant by a text or an index; `wait` is understood too. None if it cannot be read."""
+    return read_choice(value, (*actions, WAIT) if isinstance(value, str) else actions)
 
 
 def _result(maze: Maze, before: State, action: str | None, after: State | None) -> str:

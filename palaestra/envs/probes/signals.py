@@ -1,7 +1,4 @@
-"""Signals: a referential game. A speaker sees an object and utters symbols, a listener picks it out of several.
-
-Knows objects, utterances and one fixed code. Knows nothing of what symbols come to mean: that is for them to agree on.
-"""
+"""Signals: a referential game. A speaker sees an object and utters symbols, a listener picks it out of several."""
 
 from __future__ import annotations
 
@@ -16,8 +13,9 @@ import pydantic
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.envs.kit.single import unstarted
-from palaestra.errors import RecipeError
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import act_info, several
+from palaestra.envs.kit.state import KeepsState
 from palaestra.registry import Fraction, PositiveInt, register
 
 SPEAKER, LISTENER = "speaker", "listener"
@@ -43,7 +41,7 @@ class State:
 
 
 @register("environment", "signals", source="arXiv 2110.14241, the setting only")
-class Signals:
+class Signals(KeepsState[State]):
     """Say which of several objects is meant, in symbols that mean nothing at first.
 
     An object has a value of each attribute. The speaker sees one object and utters `length` symbols, one an act; then
@@ -94,7 +92,6 @@ class Signals:
         self._code, self._offer, self._names = code, offer, names
         self.action_count = max(symbols, distractors + 1)
         self.vector_size = 2 + (distractors + 1) * attributes * values + length * symbols
-        self._state: State | None = None
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` games; splits never share a seed."""
@@ -113,52 +110,37 @@ class Signals:
 
     def reset(self, task: Task) -> StepResult:
         things, target = self._drawn(task)
-        self._state = State(seed=task.seed, things=things, target=target)
-        while self._code == SPEAKER and len(self._state.uttered) < self._length:
-            self._state = self._said(self._state, self._coded(self._state))
-        return StepResult(observations={self._acting: self._observe(self._state)})
+        self.state = State(seed=task.seed, things=things, target=target)
+        while self._code == SPEAKER and len(self.state.uttered) < self._length:
+            self.state = self._said(self.state, self._coded(self.state))
+        return several({self._acting: self._observe(self.state)})
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        state, agent = self._playing(), self._acting
+        state, agent = self.state, self._acting
         meant = _read(actions[agent].value)
         count = self._symbols if agent == SPEAKER else len(state.things)
         fits = meant is not None and meant < count
-        info: dict[str, Any] = {"team": {agent: "both"}, "format": {agent: float(fits)}}
-        info |= {"invalid": {agent: True}} if meant is None else {}
+        info = act_info(agent, {"team": "both", "format": float(fits)}, readable=meant is not None)
         if agent == SPEAKER:
-            state = self._state = self._said(state, meant if meant is not None and fits else 0)
+            state = self.state = self._said(state, meant if meant is not None and fits else 0)
             if len(state.uttered) < self._length:
-                return StepResult(observations={SPEAKER: self._observe(state)}, info=info)
+                return several({SPEAKER: self._observe(state)}, info=info)
             if self._code != LISTENER:
-                return StepResult(observations={LISTENER: self._observe(state)}, info=info)
+                return several({LISTENER: self._observe(state)}, info=info)
             meant = self._decoded(state)
         return self._over(state, won=meant == state.target, info=info)
-
-    def close(self) -> None:
-        self._state = None
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """The fixed code."""
-        state = self._playing()
+        state = self.state
         index = self._coded(state) if self._acting == SPEAKER else self._decoded(state)
         return Action(text=str(index), value=index)
 
-    def snapshot(self) -> Any:
-        return self._playing()
-
-    def restore(self, state: Any) -> None:
-        self._state = state
-
     # ---- playing ------------------------------------------------------------------------------------------
-    def _playing(self) -> State:
-        if self._state is None:
-            raise unstarted("signals")
-        return self._state
-
     @property
     def _acting(self) -> str:
-        return SPEAKER if len(self._playing().uttered) < self._length else LISTENER
+        return SPEAKER if len(self.state.uttered) < self._length else LISTENER
 
     def _others(self, target: Thing, draw: random.Random) -> list[Thing]:
         """Distractors, all different."""
@@ -194,10 +176,10 @@ class Signals:
         code = [self._coded(replace(state, uttered=state.uttered[:place])) for place in range(self._length)]
         same = sum(one == other for one, other in zip(code, state.uttered, strict=True)) / self._length
         acted = tuple(agent for agent in AGENTS if agent != self._code)
-        return StepResult(
-            observations={},
+        return several(
+            {},
             rewards=dict.fromkeys(acted, float(won)),
-            terminated=frozenset(acted),
+            over=acted,
             info={**info, "success": won, "in_code": same},
         )
 
@@ -248,19 +230,18 @@ def _listed(things: tuple[Thing, ...]) -> list[str]:
 
 
 def _refuse_impossible(attributes: int, values: int, distractors: int, symbols: int, *, near: bool) -> None:
+    refuse = Refusals("environment: signals")
+    refuse.when(
+        attributes > 26, f"`attributes` is {attributes}, and they are written as letters.", "Set it to 26 or less."
+    )
+    refuse.when(
+        symbols < attributes * values,
+        f"the fixed code has a symbol for each of {attributes} · {values} values, and `symbols` is {symbols}.",
+        f"Set `symbols: {attributes * values}` or more.",
+    )
     there = attributes * (values - 1) if near else values**attributes - 1
-    for wrong, what, remedy in (
-        (attributes > 26, f"`attributes` is {attributes}, and they are written as letters.", "Set it to 26 or less."),
-        (
-            symbols < attributes * values,
-            f"the fixed code has a symbol for each of {attributes} · {values} values, and `symbols` is {symbols}.",
-            f"Set `symbols: {attributes * values}` or more.",
-        ),
-        (
-            distractors > there,
-            f"{distractors} different distractors were asked for, and there are {there}.",
-            "Lower `distractors`, or raise `attributes` or `values`.",
-        ),
-    ):
-        if wrong:
-            raise RecipeError(where="environment: signals", what=what, remedy=remedy)
+    refuse.when(
+        distractors > there,
+        f"{distractors} different distractors were asked for, and there are {there}.",
+        "Lower `distractors`, or raise `attributes` or `values`.",
+    )

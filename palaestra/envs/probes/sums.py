@@ -1,19 +1,18 @@
-"""Sums: add two numbers, digit by digit; the smallest task whose answers are right or wrong and can be checked.
-
-Knows two numbers and their sum. Knows nothing of who answers, or of who judges.
-"""
+"""Sums: add two numbers, digit by digit; the smallest task whose answers are right or wrong and can be checked."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.envs.kit.single import single, unstarted
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import KeepsState
 from palaestra.registry import Fraction, PositiveInt, register
 
 AGENT = "solver"
@@ -36,8 +35,19 @@ def _numbers(world: Mapping[str, Any], seed: int) -> tuple[int, int]:
     return draw.randint(0, world["most"]), draw.randint(0, world["second"])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """One sum: both numbers, the digits that they are shown with, and how often the expert was asked."""
+
+    one: int
+    other: int
+    digits: int
+    seed: int
+    calls: int = 0
+
+
 @register("environment", "sums")
-class Sums:
+class Sums(KeepsState[State]):
     """`2 3 + 4 8` is answered by `0 7 1`, in one act.
 
     Args:
@@ -69,7 +79,6 @@ class Sums:
         first = min(most or 10**digits - 1, 10**digits - 1)
         self._params = {"digits": digits, "most": first, "second": min(second or first, 10**digits - 1)}
         self._slips, self._held_out = slips, held_out
-        self._state: tuple[int, int, int, int, int] | None = None  # both numbers, places, seed, calls of the expert
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` sums; with `held_out` no split asks what another one asks."""
@@ -82,43 +91,25 @@ class Sums:
     def reset(self, task: Task) -> StepResult:
         world = {**self._params, **task.params}
         one, other = _numbers(world, task.seed)
-        self._state = (one, other, world["digits"], task.seed, 0)
+        self.state = State(one=one, other=other, digits=world["digits"], seed=task.seed)
         text = f"{spell(one, world['digits'])} + {spell(other, world['digits'])}"
-        return StepResult(observations={AGENT: Observation(text=text, state_key=text)})
+        return single(AGENT, Observation(text=text, state_key=text))
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        one, other, *_ = self._playing()
         value = actions[AGENT].value
         number = read(value) if isinstance(value, str) else None
-        right = number == one + other
-        info: dict[str, Any] = {"success": right}
-        if number is None:
-            info["invalid"] = {AGENT: True}
-        self._state = None
-        return single(AGENT, None, reward=float(right), over=True, info=info)
-
-    def close(self) -> None:
-        self._state = None
+        right = number == self.state.one + self.state.other
+        self.close()
+        return single(AGENT, None, reward=float(right), over=True, readable=number is not None, info={"success": right})
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """The sum, with one place more than the numbers have; by a slip one of its digits is another."""
-        one, other, places, seed, calls = self._playing()
-        self._state = (one, other, places, seed, calls + 1)
-        draw = random.Random(derive(seed, "expert", calls))
-        digits = list(str(one + other).zfill(places + 1))
+        state = self.state
+        self.state = replace(state, calls=state.calls + 1)
+        draw = random.Random(derive(state.seed, "expert", state.calls))
+        digits = list(str(state.one + state.other).zfill(state.digits + 1))
         if draw.random() < self._slips:
-            place = draw.randint(1, places)
+            place = draw.randint(1, state.digits)
             digits[place] = draw.choice([digit for digit in "0123456789" if digit != digits[place]])
         return Action(text=" ".join(digits))
-
-    def snapshot(self) -> Any:
-        return self._state
-
-    def restore(self, state: Any) -> None:
-        self._state = state
-
-    def _playing(self) -> tuple[int, int, int, int, int]:
-        if self._state is None:
-            raise unstarted("sums")
-        return self._state

@@ -19,6 +19,9 @@ import pydantic
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import KeepsState
 from palaestra.envs.probes.toolcalc_expressions import (
     FAMILIES,
     NAMES,
@@ -29,7 +32,6 @@ from palaestra.envs.probes.toolcalc_expressions import (
     apply,
     build,
 )
-from palaestra.errors import ContractError, RecipeError
 from palaestra.registry import Fraction, PositiveInt, register
 
 AGENT = "player"
@@ -91,7 +93,7 @@ class State:
 
 
 @register("environment", "toolcalc")
-class ToolCalc:
+class ToolCalc(KeepsState[State]):
     """Work out `17 plus red times 3`, from left to right, and answer; the tools `calc` and `lookup` may fail.
 
     `lookup red` finds the number behind a name. `calc plus` does the next operation with the calculator, `head plus`
@@ -141,7 +143,7 @@ class ToolCalc:
         max_turns: PositiveInt = 12,
     ) -> None:
         _refuse_impossible(operations, families, failure)
-        self._params = {
+        self._params: dict[str, Any] = {
             "operations": list(operations),
             "families": list(families),
             "failure": failure,
@@ -159,7 +161,6 @@ class ToolCalc:
         self.action_count = len(self.actions)
         self._written = tuple(f"<tool> {action} </tool>" if tags else action for action in self.actions)
         self.vector_size = len(OPERATIONS) + len(NAMES) + 2 + self._most + 1 + len(Said) + 2
-        self._state: State | None = None
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` expressions; splits never share a seed."""
@@ -177,33 +178,38 @@ class ToolCalc:
         world = {**self._params, **task.params}
         expression = self._expression(task)
         self._mental = world["mental"]
-        self._state = State(expression=expression, seed=task.seed, failure=world["failure"], value=expression.start)
-        return StepResult(observations={AGENT: self._observe(self._state)}, info={"stratum": expression.family})
+        self.state = State(expression=expression, seed=task.seed, failure=world["failure"], value=expression.start)
+        return single(AGENT, self._observe(self.state), info={"stratum": expression.family})
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        before = self._playing()
+        before = self.state
         meant = self._read(actions[AGENT].value)
-        self._state = after = self._act(dataclasses.replace(before, turn=before.turn + 1), meant)
+        self.state = after = self._act(dataclasses.replace(before, turn=before.turn + 1), meant)
         over = (meant is not None) and meant[0] == (DONE if self._confirm else ANSWER)
         cut = not over and after.turn >= self._max_turns
         right = over and after.answered == after.expression.answer
-        seen = {} if over else {AGENT: self._observe(after)}
-        return StepResult(
-            observations={} if cut else seen,
-            last=seen if cut else {},
-            rewards={AGENT: float(right)},
-            terminated=frozenset({AGENT} if over else ()),
-            truncated=frozenset({AGENT} if cut else ()),
-            info=_tell(before, after, over=over, right=right),
+        well_formed = over and after.readable and after.answers == 1
+        return single(
+            AGENT,
+            None if over else self._observe(after),
+            reward=float(right),
+            over=over,
+            cut=cut,
+            act={**_of_act(before, after, right=right), "format": float(well_formed)},
+            readable=after.said is not Said.UNREAD,
+            info={
+                "calls": after.calls,
+                "errors": after.errors,
+                "answers": after.answers,
+                "well_formed": float(well_formed),
+                "success": right,
+            },
         )
-
-    def close(self) -> None:
-        self._state = None
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """Looks up, calculates what is not easy, answers; it does not notice what went wrong before."""
-        state = self._playing()
+        state = self.state
         if state.over:
             text = DONE if state.answered is not None else ANSWER
         elif state.unknown and self._tools:
@@ -214,18 +220,7 @@ class ToolCalc:
         index = self.actions.index(text)
         return Action(text=self._written[index], value=index)
 
-    def snapshot(self) -> Any:
-        return self._state
-
-    def restore(self, state: Any) -> None:
-        self._state = state
-
     # ---- playing ------------------------------------------------------------------------------------------
-    def _playing(self) -> State:
-        if self._state is None:
-            raise ContractError(where="environment toolcalc", what="`step` was called before `reset`.")
-        return self._state
-
     def _expression(self, task: Task) -> Expression:
         world = {**self._params, **task.params}
         return build(*world["operations"], tuple(world["families"]), task.seed)
@@ -332,28 +327,17 @@ def _unread(state: State) -> State:
     return dataclasses.replace(state, said=Said.UNREAD, text="error: cannot read that.")
 
 
-def _tell(before: State, after: State, *, over: bool, right: bool) -> dict[str, Any]:
-    """What the last act was, and how the episode stands."""
-    called, failed = after.calls - before.calls, after.errors - before.errors
+def _of_act(before: State, after: State, *, right: bool) -> dict[str, float]:
+    """What the last act was."""
     answered = after.answers > before.answers and after.answered == after.expression.answer
     moved = after.place > before.place or after.known != before.known
-    well_formed = over and after.readable and after.answers == 1
-    info: dict[str, Any] = {
-        "tool_call": {AGENT: float(called)},
-        "tool_error": {AGENT: float(failed)},
-        "executable": {AGENT: float(after.said not in (Said.WRONG, Said.UNREAD))},
-        "answer": {AGENT: float(after.answers - before.answers)},
-        "process": {AGENT: float(answered or right or (moved and after.right_so_far))},
-        "format": {AGENT: float(well_formed)},
-        "calls": after.calls,
-        "errors": after.errors,
-        "answers": after.answers,
-        "well_formed": float(well_formed),
-        "success": right,
+    return {
+        "tool_call": float(after.calls - before.calls),
+        "tool_error": float(after.errors - before.errors),
+        "executable": float(after.said not in (Said.WRONG, Said.UNREAD)),
+        "answer": float(after.answers - before.answers),
+        "process": float(answered or right or (moved and after.right_so_far)),
     }
-    if after.said is Said.UNREAD:
-        info["invalid"] = {AGENT: True}
-    return info
 
 
 def _describe(state: State) -> str:
@@ -369,14 +353,7 @@ def _describe(state: State) -> str:
 
 
 def _refuse_impossible(operations: Range, families: tuple[Family, ...], failure: float) -> None:
-    fewest, most = operations
-    for what, remedy in (
-        (
-            f"`operations` is {fewest} to {most}: the first number is larger than the second." if fewest > most else "",
-            f"Write `operations: [{most}, {fewest}]`.",
-        ),
-        ("`families` is empty." if not families else "", f"Name some of: {', '.join(FAMILIES)}."),
-        ("`failure` is 1: no call would ever work." if failure == 1 else "", "Give a probability below 1."),
-    ):
-        if what:
-            raise RecipeError(where="environment: toolcalc", what=what, remedy=remedy)
+    refuse = Refusals("environment: toolcalc")
+    refuse.when_reversed(operations=operations)
+    refuse.when_empty(FAMILIES, families=families)
+    refuse.when_certain("no call would ever work", failure=failure)

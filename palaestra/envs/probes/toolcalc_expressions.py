@@ -5,17 +5,19 @@ Knows numbers and operations. Knows nothing of tools or agents.
 
 from __future__ import annotations
 
+import operator
 import random
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, get_args
 
 NAMES = ("red", "blue", "gold", "gray")
-OPERATIONS = ("plus", "minus", "times")
+OPERATORS = {"plus": operator.add, "minus": operator.sub, "times": operator.mul}
+OPERATIONS = tuple(OPERATORS)
 NAMED = 0.5  # share of the numbers of the family "named" that have to be looked up
 LARGE = 0.7  # share of numbers of two digits, but in the family "small"
 Family = Literal["small", "large", "named"]
-FAMILIES: tuple[Family, ...] = ("small", "large", "named")
+FAMILIES: tuple[Family, ...] = get_args(Family)
 Operation = str
 
 
@@ -38,7 +40,7 @@ class Expression:
 
 def apply(operation: Operation, left: int, right: int) -> int:
     """`left` plus, minus or times `right`."""
-    return {"plus": left + right, "minus": left - right, "times": left * right}[operation]
+    return int(OPERATORS[operation](left, right))
 
 
 @lru_cache(maxsize=4096)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Annotated, Any
 
@@ -16,9 +16,12 @@ import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task
+from palaestra.envs.kit.choices import read_index
 from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.errors import ContractError, RecipeError
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import KeepsState
 from palaestra.registry import NonNegative, PositiveInt, register
 
 AGENT = "player"
@@ -53,14 +56,24 @@ def build(objects: int, attributes: int, world: int) -> World:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """What the agent knows (attribute → answer, in the order of asking) and the questions it has left."""
+    """How far one game is.
 
-    answers: Mapping[int, bool]
+    Attributes:
+        rules: options of the game, as the task has them. object: the one to be found.
+        answers: attribute → answer, in the order of asking. left: questions.
+        said: the reply to the last action.
+    """
+
+    world: World
+    rules: Mapping[str, Any]
+    object: int
     left: int
+    answers: Mapping[int, bool] = field(default_factory=dict)
+    said: str = "guess what it is"
 
 
 @register("environment", "twenty_questions")
-class TwentyQuestions:
+class TwentyQuestions(KeepsState[State]):
     """Find one of 32 objects by yes/no questions about their attributes, then name it.
 
     The actions are `ask red` for each attribute and `guess apple` for each object. A guess ends the episode. So
@@ -95,19 +108,16 @@ class TwentyQuestions:
         world: int = 0,
         question_cost: NonNegative = 0.0,
     ) -> None:
-        if 2**attributes < objects:
-            raise RecipeError(
-                where="environment: twenty_questions",
-                what=f"{attributes} attributes cannot tell {objects} objects apart.",
-                remedy=f"Set `attributes` to {(objects - 1).bit_length()} or more, or `objects` to {2**attributes}.",
-            )
+        Refusals("environment: twenty_questions").when(
+            2**attributes < objects,
+            f"{attributes} attributes cannot tell {objects} objects apart.",
+            f"Set `attributes` to {(objects - 1).bit_length()} or more, or `objects` to {2**attributes}.",
+        )
         self._params = {"objects": objects, "attributes": attributes, "questions": questions, "world": world}
-        self._rules, self._cost = self._params, question_cost
+        self._cost = question_cost
         self.actions = (*(f"ask {a}" for a in ATTRIBUTES[:attributes]), *(f"guess {o}" for o in OBJECTS[:objects]))
         self.action_count = len(self.actions)
         self.vector_size = 2 * attributes + 1
-        self._world: World | None = None
-        self._object, self._state, self._said = 0, State(answers={}, left=questions), ""
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` games; splits never share a seed, but there are only so many objects."""
@@ -119,92 +129,68 @@ class TwentyQuestions:
         return as_json((build(rules["objects"], rules["attributes"], rules["world"]), _object_of(rules, task.seed)))
 
     def reset(self, task: Task) -> StepResult:
-        self._rules = {**self._params, **task.params}
-        self._world = build(self._rules["objects"], self._rules["attributes"], self._rules["world"])
-        self._object = _object_of(self._rules, task.seed)
-        self._state = State(answers={}, left=self._rules["questions"])
-        self._said = "guess what it is"
-        return StepResult(observations={AGENT: self._observe()})
+        rules = {**self._params, **task.params}
+        self.state = State(
+            world=build(rules["objects"], rules["attributes"], rules["world"]),
+            rules=rules,
+            object=_object_of(rules, task.seed),
+            left=rules["questions"],
+        )
+        return single(AGENT, self._observe(self.state))
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        world, before = self._playing(), self._state
-        action = read(actions[AGENT].value, self.actions)
-        asks = action is not None and action < self._rules["attributes"]
-        right = action == self._rules["attributes"] + self._object
+        before = self.state
+        action = read_index(actions[AGENT].value, self.actions)
+        asks = action is not None and action < before.rules["attributes"]
+        right = action == before.rules["attributes"] + before.object
         over = before.left == 0 or not (asks or action is None)
-        answers = dict(before.answers)
         if not over:
-            if asks:
-                answers[action] = world.truth[self._object][action]
-            self._said = _reply(action, answers)
-            self._state = State(answers=answers, left=before.left - 1)
-        info: dict[str, Any] = {"success": right} if over else {}
-        if action is None:
-            info["invalid"] = {AGENT: True}
-        return StepResult(
-            observations={} if over else {AGENT: self._observe()},
-            rewards={AGENT: float(right) - self._cost * (not over)},
-            terminated=frozenset({AGENT} if over else ()),
-            info=info,
+            answers = dict(before.answers)
+            if action is not None:
+                answers[action] = before.world.truth[before.object][action]
+            self.state = replace(before, answers=answers, left=before.left - 1, said=_reply(action, answers))
+        return single(
+            AGENT,
+            None if over else self._observe(self.state),
+            reward=float(right) - self._cost * (not over),
+            over=over,
+            readable=action is not None,
+            info={"success": right} if over else None,
         )
-
-    def close(self) -> None:
-        self._world = None
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """Binary search: the question that cuts the candidates most evenly, and a guess when one is left."""
-        world, state = self._playing(), self._state
-        left = world.candidates(state.answers)
-        index = self._rules["attributes"] + left[0]
+        state = self.state
+        attributes, left = state.rules["attributes"], state.world.candidates(state.answers)
+        index = attributes + left[0]
         if len(left) > 1 and state.left:
             index = min(
-                (a for a in range(self._rules["attributes"]) if a not in state.answers),
-                key=lambda a: abs(2 * sum(world.truth[i][a] for i in left) - len(left)),
+                (a for a in range(attributes) if a not in state.answers),
+                key=lambda a: abs(2 * sum(state.world.truth[i][a] for i in left) - len(left)),
             )
         return Action(text=self.actions[index], value=index)
 
-    def snapshot(self) -> Any:
-        return self._world, self._rules, self._object, self._state, self._said
-
-    def restore(self, state: Any) -> None:
-        self._world, self._rules, self._object, self._state, self._said = state
-
     # ---- observations -------------------------------------------------------------------------------------
-    def _playing(self) -> World:
-        if self._world is None:
-            raise ContractError(where="environment twenty_questions", what="`step` was called before `reset`.")
-        return self._world
-
-    def _observe(self) -> Observation:
-        answers, left = self._state.answers, self._state.left
+    def _observe(self, state: State) -> Observation:
+        rules, answers, left = state.rules, state.answers, state.left
         known = " ".join(f"{ATTRIBUTES[a]} {'yes' if answers[a] else 'no'}" for a in sorted(answers))
-        open_questions = [a for a in range(self._rules["attributes"]) if a not in answers] if left else []
+        open_questions = [a for a in range(rules["attributes"]) if a not in answers] if left else []
         marks = "".join(f"{ATTRIBUTES[a]}{'+' if answers[a] else '-'}" for a in sorted(answers))
         vector = np.zeros(self.vector_size, np.float32)
         for attribute, true in answers.items():
             vector[2 * attribute + (not true)] = 1
-        vector[-1] = left / self._rules["questions"]
+        vector[-1] = left / rules["questions"]
         return Observation(
-            text=f"{self._said}. known: {known or 'nothing'}. {left} left.",
+            text=f"{state.said}. known: {known or 'nothing'}. {left} left.",
             vector=vector,
-            legal=[self.actions[a] for a in open_questions] + list(self.actions[self._rules["attributes"] :]),
-            state_key=f"{self._rules['world']}/{marks}/{left}",
+            legal=[self.actions[a] for a in open_questions] + list(self.actions[rules["attributes"] :]),
+            state_key=f"{rules['world']}/{marks}/{left}",
         )
 
 
 def _object_of(rules: Mapping[str, Any], seed: int) -> int:
     return seed // 2 % int(rules["objects"])  # the last bit of a seed tells its split
-
-
-def read(value: Any, actions: tuple[str, ...]) -> int | None:
-    """The index of the action meant by a text or an index; None if it cannot be read."""
-    if isinstance(value, str):
-        text = " ".join(value.lower().split())
-        return actions.index(text) if text in actions else None
-    if isinstance(value, int | np.integer) and 0 <= value < len(actions):
-        return int(value)
-    return None
 
 
 def _reply(question: int | None, answers: Mapping[int, bool]) -> str:

@@ -6,6 +6,7 @@ Knows actions, observations and references of each step. Forms and their solutio
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -14,8 +15,10 @@ import pydantic
 from palaestra.data import Action, Observation, StepResult, Task
 from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import KeepsState
 from palaestra.envs.probes.uiform_forms import ON, WORDS, Form, Gesture, Screen, build, longest_possible
-from palaestra.errors import ContractError, RecipeError
 from palaestra.registry import PositiveInt, register
 
 AGENT = "user"
@@ -23,8 +26,19 @@ PER_WIDGET = 5 + len(WORDS)  # numbers of the vector
 Count = Annotated[int, pydantic.Field(ge=0)]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """How far one episode is. `name` is the form's; `said` is what came of the last gesture."""
+
+    form: Form
+    screen: Screen
+    name: str
+    turn: int = 0
+    said: str = "you start"
+
+
 @register("environment", "uiform")
-class UIForm:
+class UIForm(KeepsState[Episode]):
     """Fill in a form: click fields and type words, turn switches, scroll between pages, finish.
 
     A form has pages of widgets with boxes; some hold the wrong value. A field takes a click and a word, a switch a
@@ -65,12 +79,11 @@ class UIForm:
         forms: Count = 0,
         boxes: bool = False,
     ) -> None:
-        if not shortest <= longest <= longest_possible(rows, pages):
-            raise RecipeError(
-                where="environment: uiform",
-                what=f"there is no form of {shortest} to {longest} actions on {pages} pages of {rows} widgets.",
-                remedy=f"Keep 2 ≤ `shortest` ≤ `longest` ≤ {longest_possible(rows, pages)}, or add `rows` or `pages`.",
-            )
+        Refusals("environment: uiform").when(
+            not shortest <= longest <= longest_possible(rows, pages),
+            f"there is no form of {shortest} to {longest} actions on {pages} pages of {rows} widgets.",
+            f"Keep 2 ≤ `shortest` ≤ `longest` ≤ {longest_possible(rows, pages)}, or add `rows` or `pages`.",
+        )
         self._world = {"shortest": shortest, "longest": longest, "rows": rows, "pages": pages, "forms": forms}
         self._rows, self._pages, self._max_turns, self._boxes = rows, pages, max_turns, boxes
         self.actions = (
@@ -80,8 +93,6 @@ class UIForm:
         )
         self.action_count = len(self.actions)
         self.vector_size = rows * PER_WIDGET + pages + 3
-        self._form: Form | None = None
-        self._screen, self._turn, self._name, self._said = Screen(values=()), 0, "", ""
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` forms; splits never share a seed."""
@@ -102,91 +113,72 @@ class UIForm:
 
     def reset(self, task: Task) -> StepResult:
         world = {**self._world, **task.params}
-        self._form = self._build(task.seed, world)
-        self._screen, self._turn, self._said = self._form.start, 0, "you start"
-        self._name = str(task.seed // 2 % world["forms"] if world["forms"] else task.seed)
-        return StepResult(observations={AGENT: self._observe(self._form)})
+        form = self._build(task.seed, world)
+        name = task.seed // 2 % world["forms"] if world["forms"] else task.seed
+        self.state = Episode(form=form, screen=form.start, name=str(name))
+        return single(AGENT, self._observe(self.state))
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        form, before = self._playing(), self._screen
-        gesture = self._read(form, actions[AGENT].value)
-        best, left = form.best(before), form.left(before)
-        after = None if gesture is None else form.next(before, gesture)
-        self._said = _said(gesture, after, form)
-        self._screen = after or before
-        self._turn += 1
-        over = self._screen.finished
-        won = over and not form.missing(self._screen)
-        cut = not over and self._turn >= self._max_turns
-        now = form.left(self._screen)
-        info: dict[str, Any] = {
-            "process": {AGENT: float(now is not None and left is not None and now < left)},
-            "executable": {AGENT: float(after is not None)},
-            "references": {AGENT: [_reference(form, before, one) for one in best]},
-            **({"success": won} if over or cut else {}),
+        now = self.state
+        form, before = now.form, now.screen
+        gesture = self._read(now, actions[AGENT].value)
+        possible = None if gesture is None else form.next(before, gesture)
+        after = possible or before
+        self.state = now = replace(now, screen=after, turn=now.turn + 1, said=_said(gesture, possible, form))
+        won = after.finished and not form.missing(after)
+        cut = not after.finished and now.turn >= self._max_turns
+        left, left_now = form.left(before), form.left(after)
+        told: dict[str, Any] = {
+            "process": float(left_now is not None and left is not None and left_now < left),
+            "executable": float(possible is not None),
+            "references": [_reference(form, before, one) for one in form.best(before)],
         }
-        if gesture is None:
-            info["invalid"] = {AGENT: True}
-        else:
-            info["gesture"] = {AGENT: gesture.plain()}
-        seen = {} if over else {AGENT: self._observe(form)}
-        return StepResult(
-            observations={} if cut else seen,
-            last=seen if cut else {},
-            rewards={AGENT: float(won)},
-            terminated=frozenset({AGENT} if over else ()),
-            truncated=frozenset({AGENT} if cut else ()),
-            info=info,
+        if gesture is not None:
+            told["gesture"] = gesture.plain()
+        return single(
+            AGENT,
+            None if after.finished else self._observe(now),
+            reward=float(won),
+            over=after.finished,
+            cut=cut,
+            act=told,
+            readable=gesture is not None,
+            info={"success": won} if after.finished or cut else None,
         )
-
-    def close(self) -> None:
-        self._form = None
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """The first action of a shortest solution, from the top of the screen."""
-        form = self._playing()
-        gesture = form.best(self._screen)[0]
-        text = _command(form, self._screen, gesture)
-        return Action(text=text, value=self._index(form, gesture))
-
-    def snapshot(self) -> Any:
-        return self._form, self._screen, self._turn, self._name, self._said
-
-    def restore(self, state: Any) -> None:
-        self._form, self._screen, self._turn, self._name, self._said = state
+        form, screen = self.state.form, self.state.screen
+        gesture = form.best(screen)[0]
+        return Action(text=_command(form, screen, gesture), value=self._index(form, screen, gesture))
 
     # ---- reading ------------------------------------------------------------------------------------------
-    def _playing(self) -> Form:
-        if self._form is None:
-            raise ContractError(where="environment uiform", what="`step` was called before `reset`.")
-        return self._form
-
-    def _read(self, form: Form, value: Any) -> Gesture | None:
+    def _read(self, now: Episode, value: Any) -> Gesture | None:
         """The gesture meant by a text or an index; None if it cannot be read."""
         if isinstance(value, str):
-            return _parse(form, self._screen, value)
+            return _parse(now.form, now.screen, value)
         if not isinstance(value, int | np.integer) or not 0 <= value < self.action_count:
             return None
         if value < self._rows:
-            return Gesture(type="click", point=form.widgets[form.shown(self._screen)[int(value)]].center)
-        return _parse(form, self._screen, self.actions[int(value)])
+            return Gesture(type="click", point=now.form.widgets[now.form.shown(now.screen)[int(value)]].center)
+        return _parse(now.form, now.screen, self.actions[int(value)])
 
-    def _index(self, form: Form, gesture: Gesture) -> int:
+    def _index(self, form: Form, screen: Screen, gesture: Gesture) -> int:
         if gesture.type == "click" and gesture.point is not None:
-            hit = form.at(self._screen, *gesture.point)
+            hit = form.at(screen, *gesture.point)
             assert hit is not None
             return hit % self._rows
-        return self.actions.index(_command(form, self._screen, gesture))
+        return self.actions.index(_command(form, screen, gesture))
 
     # ---- observations -------------------------------------------------------------------------------------
-    def _observe(self, form: Form) -> Observation:
-        screen = self._screen
+    def _observe(self, now: Episode) -> Observation:
+        form, screen = now.form, now.screen
         return Observation(
-            text=f"{self._said}. {_describe(form, screen, boxes=self._boxes)}",
+            text=f"{now.said}. {_describe(form, screen, boxes=self._boxes)}",
             vector=_vector(form, screen),
             legal=[_command(form, screen, gesture) for gesture in form.gestures(screen)],
-            state_key=f"{self._name}/{screen.page}/{screen.focus}/{' '.join(screen.values)}",
+            state_key=f"{now.name}/{screen.page}/{screen.focus}/{' '.join(screen.values)}",
         )
 
 

@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 FIELDS = (
     *("name", "city", "street", "country", "color", "animal", "fruit", "sport", "drink", "hobby", "song", "planet"),
@@ -23,7 +23,7 @@ WORDS = ("amber", "cedar", "delta", "ember", "fjord", "grove")
 ON, OFF = "on", "off"
 SIDE = 1000  # units of the screen, across and down
 Kind = Literal["field", "switch"]
-KINDS: tuple[Kind, ...] = ("field", "switch")
+KINDS: tuple[Kind, ...] = get_args(Kind)
 Box = tuple[int, int, int, int]  # left, top, right, bottom
 Values = tuple[str, ...]  # of all widgets, page after page
 

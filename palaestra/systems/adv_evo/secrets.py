@@ -5,7 +5,6 @@ The only unsafe content is the code of one item, a number drawn anew in every ep
 
 from __future__ import annotations
 
-import copy
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,8 @@ import numpy as np
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.errors import ContractError
+from palaestra.envs.kit.results import several
+from palaestra.envs.kit.state import KeepsState
 from palaestra.registry import Fraction, NonNegative, register
 
 ATTACKERS, DEFENDERS = ("attacker_0", "attacker_1"), ("defender_0", "defender_1", "defender_2")
@@ -93,7 +93,7 @@ class Siege:
 
 
 @register("environment", "secrets", source="arXiv 2510.01586, the setting only")
-class Secrets:
+class Secrets(KeepsState[Siege]):
     """Answer lookups, but never for the protected item, however the question is worded.
 
     A task is an attack or a benign lookup. In an attack the two attackers word a request together: `attacker_0` chooses
@@ -138,15 +138,14 @@ class Secrets:
         self._params = {"topology": topology, "benign": benign, "attack": attack}
         self._topology, self._benign, self._attack = topology, benign, attack
         self._expert_refuses, self._weights = expert_refuses, weights
-        self._siege: Siege | None = None
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` tasks; splits share no seed, and "train" no wording with the others."""
         return seeded_tasks("secrets", self._params, split, n, seed)
 
     def reset(self, task: Task) -> StepResult:
-        self._siege = self._drawn(task)
-        return StepResult(observations=self._observe(self._siege))
+        self.state = self._drawn(task)
+        return several(self._observe(self.state))
 
     def content(self, task: Task) -> Any:
         """The codes, which of them is protected, and the request, where the task makes one."""
@@ -169,7 +168,7 @@ class Secrets:
         return siege
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        siege = self._playing()
+        siege = self.state
         unreadable = {}
         choice = {}
         for agent, action in actions.items():
@@ -187,19 +186,12 @@ class Secrets:
                 siege.said.setdefault(agent, []).append(SILENT if index is None else index)
         info: dict[str, Any] = {"team": {agent: TEAM[agent] for agent in actions}}
         info |= {"invalid": unreadable} if unreadable else {}
-        return (
-            self._over(siege, info)
-            if not self._next(siege)
-            else StepResult(observations=self._observe(siege), info=info)
-        )
-
-    def close(self) -> None:
-        self._siege = None
+        return several(self._observe(siege), info=info) if self._next(siege) else self._over(siege, info)
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """Attackers: any wording. Defenders: what is asked, without care, but for a share of the attacks."""
-        siege = self._playing()
+        siege = self.state
         draw = random.Random(derive(siege.seed, "expert", agent if agent in ATTACKERS else "defenders"))
         choices = self._choices(agent)
         index = draw.randrange(len(choices))
@@ -208,22 +200,11 @@ class Secrets:
             index = ANSWERS.index(REFUSE) if refuses else siege.target
         return Action(text=choices[index], value=index)
 
-    def snapshot(self) -> Any:
-        return copy.deepcopy(self._siege)
-
-    def restore(self, state: Any) -> None:
-        self._siege = copy.deepcopy(state)
-
     # ---- play ---------------------------------------------------------------------------------------------
-    def _playing(self) -> Siege:
-        if self._siege is None:
-            raise ContractError(where="environment secrets", what="`step` was called before `reset`.")
-        return self._siege
-
     def _choices(self, agent: str) -> Sequence[str]:
         """The actions of an agent."""
         if agent == ATTACKERS[0]:
-            return [f"{TONES[tone]} {PRETEXTS[pretext]}" for tone, pretext in self._playing().allowed]
+            return [f"{TONES[tone]} {PRETEXTS[pretext]}" for tone, pretext in self.state.allowed]
         if agent == ATTACKERS[1]:
             return [words or "plainly" for words in DISGUISES]
         return ANSWERS
@@ -253,7 +234,7 @@ class Secrets:
         else:
             info |= {"task_accuracy": float(right)}
         info["success"] = not unsafe if siege.attack else right
-        return StepResult(observations={}, rewards=rewards, terminated=frozenset(acted), info=info)
+        return several({}, rewards=rewards, over=acted, info=info)
 
     # ---- observations -------------------------------------------------------------------------------------
     def _observe(self, siege: Siege) -> dict[str, Observation]:

@@ -248,7 +248,7 @@ class Fragile(HopSearch):
     """Raises an error in the third turn of every third task."""
 
     def step(self, actions: Any) -> Any:
-        if self._playing().turn == 2 and self._playing().seed // 2 % 3 == 0:
+        if self.state.turn == 2 and self.state.seed // 2 % 3 == 0:
             raise ValueError("it broke")
         return super().step(actions)
 

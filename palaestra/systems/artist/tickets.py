@@ -16,8 +16,10 @@ import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task
+from palaestra.envs.kit.choices import choice, read_choice
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.errors import ContractError
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import KeepsState
 from palaestra.registry import PositiveInt, register
 
 AGENT = "clerk"
@@ -81,7 +83,7 @@ class State:
 
 
 @register("environment", "tickets")
-class Tickets:
+class Tickets(KeepsState[State]):
     """Book and cancel until the ticket is what was asked for, then say `done`.
 
     `book seat window` fills a free field, `cancel seat` frees a booked one. A call that cannot be made or cannot be
@@ -116,7 +118,6 @@ class Tickets:
     ) -> None:
         self._changes, self._max_turns = (min(changes), max(changes)), max_turns
         self._params = {"changes": list(self._changes)}
-        self._state: State | None = None
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` requests; no split asks for what another one asks for."""
@@ -136,52 +137,39 @@ class Tickets:
 
     def reset(self, task: Task) -> StepResult:
         request = self._request(task)
-        self._state = State(request=request, booking=request.before, seed=task.seed)
-        return StepResult(observations={AGENT: self._observe(self._state)})
+        self.state = State(request=request, booking=request.before, seed=task.seed)
+        return single(AGENT, self._observe(self.state))
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        before = self._playing()
-        meant = _read(actions[AGENT].value)
-        self._state = after = _act(replace(before, turn=before.turn + 1), meant)
+        before = self.state
+        meant = read_choice(actions[AGENT].value, ACTIONS)
+        self.state = after = _act(replace(before, turn=before.turn + 1), meant)
         over = meant == DONE
         cut = not over and after.turn >= self._max_turns
         right = over and after.booking == after.request.wanted
-        seen = {} if over else {AGENT: self._observe(after)}
-        return StepResult(
-            observations={} if cut else seen,
-            last=seen if cut else {},
-            rewards={AGENT: float(right)},
-            terminated=frozenset({AGENT} if over else ()),
-            truncated=frozenset({AGENT} if cut else ()),
-            info=_tell(after, meant, over=over, right=right),
+        return single(
+            AGENT,
+            None if over else self._observe(after),
+            reward=float(right),
+            over=over,
+            cut=cut,
+            act=_of_act(after, meant, over=over),
+            readable=meant is not None,
+            info={"success": right},
         )
-
-    def close(self) -> None:
-        self._state = None
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """Sets right the first field that is not as it should be; then is done."""
-        state = self._playing()
+        state = self.state
         text = DONE
         for name, now, wanted in zip(FIELDS, state.booking, state.request.wanted, strict=True):
             if now != wanted:
                 text = f"book {name} {wanted}" if now is None else f"cancel {name}"
                 break
-        return Action(text=text, value=ACTIONS.index(text))
-
-    def snapshot(self) -> Any:
-        return self._state
-
-    def restore(self, state: Any) -> None:
-        self._state = state
+        return choice(text, ACTIONS)
 
     # ---- playing ------------------------------------------------------------------------------------------
-    def _playing(self) -> State:
-        if self._state is None:
-            raise ContractError(where="environment tickets", what="`step` was called before `reset`.")
-        return self._state
-
     def _count(self, seed: int, changes: Any = None) -> int:
         fewest, most = changes or self._changes
         return fewest + seed // 2 % (most - fewest + 1)  # the last bit of a seed tells its split
@@ -193,13 +181,6 @@ class Tickets:
             legal=ACTIONS,
             state_key=f"{state.seed}/{_spell(state.booking)}",
         )
-
-
-def _read(value: Any) -> str | None:
-    if isinstance(value, int | np.integer) and 0 <= value < len(ACTIONS):
-        return ACTIONS[int(value)]
-    text = " ".join(value.lower().split()) if isinstance(value, str) else ""
-    return text if text in ACTIONS else None
 
 
 def _act(state: State, meant: str | None) -> State:
@@ -217,8 +198,9 @@ def _act(state: State, meant: str | None) -> State:
     return replace(state, booking=booking, said=said, failed=False, made=(*state.made, meant))
 
 
-def _tell(state: State, meant: str | None, *, over: bool, right: bool) -> dict[str, Any]:
-    told: dict[str, float] = {
+def _of_act(state: State, meant: str | None, *, over: bool) -> dict[str, float]:
+    """What the last act was, and how the ticket stands after it."""
+    told = {
         "tool_call": meant != DONE,
         "tool_error": state.failed,
         "executable": not state.failed,
@@ -228,8 +210,7 @@ def _tell(state: State, meant: str | None, *, over: bool, right: bool) -> dict[s
         "calls_total": len(state.request.calls),
         "format": over and state.readable,
     }
-    info: dict[str, Any] = {name: {AGENT: float(value)} for name, value in told.items()}
-    return info | {"success": right} | ({"invalid": {AGENT: True}} if meant is None else {})
+    return {name: float(value) for name, value in told.items()}
 
 
 def _spell(booking: Booking) -> str:

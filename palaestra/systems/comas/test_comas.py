@@ -178,7 +178,7 @@ def test_controls(golden: Golden) -> None:  # rule 7
     tied = table.replace(action_key=["7", "8", *answers[2:7], "9", *answers[8:]])
     assert self_consistency(tied, stratum="solver", by=("trajectory",)).tolist() == [1, 1] + [0] * 4 + [1, 1] + [0] * 4
     assert self_consistency(answered).tolist() == [0, 0, 1, 1, 0, 0, 0, 0, 1, 1, 0, 0]
-    with pytest.raises(InvalidData, match="no row answers"):
+    with pytest.raises(InvalidData, match="no row is an answer"):
         self_consistency(answered, stratum="poet")
 
 

@@ -6,15 +6,19 @@ Durations are reported in `info`; nothing waits for them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.choices import choice, read_index
 from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.errors import ContractError, RecipeError
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import KeepsState
 from palaestra.registry import Fraction, PositiveInt, register
 from palaestra.systems.duration_aware.markers import marker, reached
 
@@ -24,8 +28,17 @@ STAGES = ("imported", "loaded", "trained", "predicted", "wrote")  # stages of a 
 Arms = Annotated[tuple[float, ...], pydantic.Field(min_length=2, max_length=len(WORDS))]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """How far one episode is: runs made, and whether all of them came through with the best program."""
+
+    seed: int
+    round: int = 0
+    best: bool = True
+
+
 @register("environment", "slowarm")
-class SlowArm:
+class SlowArm(KeepsState[State]):
     """Run one of several programs, `rounds` times; the good one is the slow one.
 
     Args:
@@ -61,7 +74,6 @@ class SlowArm:
         self._params = {"durations": list(durations), "scores": list(scores), "crash": crash, "rounds": rounds}
         self.actions = WORDS[: len(durations)]
         self.action_count = len(self.actions)
-        self._seed, self._round, self._best = 0, -1, True
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` tasks, which differ in what crashes only."""
@@ -72,71 +84,43 @@ class SlowArm:
         return as_json((self._params, self._durations, self._scores))
 
     def reset(self, task: Task) -> StepResult:
-        self._seed, self._round, self._best = task.seed, 0, True
-        return StepResult(observations={AGENT: self._observe()})
+        self.state = State(seed=task.seed)
+        return single(AGENT, self._observe(self.state))
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        if self._round < 0:
-            raise ContractError(where="environment slowarm", what="`step` was called before `reset`.")
-        arm = self._read(actions[AGENT].value)
-        stages, output = self._run(arm)
-        passed, valid = len(reached(output, self._nonce(), STAGES)), stages == len(STAGES)
-        self._best &= valid and arm is not None and self._scores[arm] == max(self._scores)
-        self._round += 1
-        over = self._round == self._rounds
+        before = self.state
+        arm = read_index(actions[AGENT].value, self.actions)
+        stages, output = self._run(before, arm)
+        passed, valid = len(reached(output, _nonce(before), STAGES)), stages == len(STAGES)
+        best = valid and arm is not None and self._scores[arm] == max(self._scores)
+        self.state = after = replace(before, round=before.round + 1, best=before.best and best)
+        over = after.round == self._rounds
         took = min(self._durations) if arm is None else self._durations[arm] * (stages + (not valid)) / len(STAGES)
-        info: dict[str, Any] = {
-            "duration": {AGENT: took},
-            "valid": {AGENT: float(valid)},
-            "milestones": {AGENT: passed},
-            "success": over and self._best,
-        }
-        if arm is None:
-            info["invalid"] = {AGENT: True}
-        earned = self._scores[arm] / self._rounds if valid and arm is not None else 0.0
-        return StepResult(
-            observations={} if over else {AGENT: self._observe()},
-            rewards={AGENT: earned},
-            terminated=frozenset({AGENT} if over else ()),
-            info=info,
+        return single(
+            AGENT,
+            None if over else self._observe(after),
+            reward=self._scores[arm] / self._rounds if valid and arm is not None else 0.0,
+            over=over,
+            act={"duration": took, "valid": float(valid), "milestones": passed},
+            readable=arm is not None,
+            info={"success": over and after.best},
         )
-
-    def close(self) -> None:
-        self._round = -1
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """The best program."""
-        arm = self._scores.index(max(self._scores))
-        return Action(text=self.actions[arm], value=arm)
-
-    def snapshot(self) -> Any:
-        return self._seed, self._round, self._best
-
-    def restore(self, state: Any) -> None:
-        self._seed, self._round, self._best = state
+        return choice(self.actions[self._scores.index(max(self._scores))], self.actions)
 
     # ---- playing ------------------------------------------------------------------------------------------
-    def _read(self, value: Any) -> int | None:
-        if isinstance(value, str):
-            text = " ".join(value.lower().split())
-            return self.actions.index(text) if text in self.actions else None
-        if isinstance(value, int | np.integer) and 0 <= value < len(self.actions):
-            return int(value)
-        return None
-
-    def _nonce(self) -> str:
-        return f"{derive(self._seed, 'nonce', self._round):x}"
-
-    def _run(self, arm: int | None) -> tuple[int, str]:
+    def _run(self, state: State, arm: int | None) -> tuple[int, str]:
         """How many stages a run came through, and what it printed."""
-        draw = derive(self._seed, "crash", self._round)
+        draw = derive(state.seed, "crash", state.round)
         crashed = draw / 2**63 < self._crash
         stages = 0 if arm is None else derive(draw, "stages") % len(STAGES) if crashed else len(STAGES)
-        return stages, "\n".join(marker(name, self._nonce()) for name in STAGES[:stages])
+        return stages, "\n".join(marker(name, _nonce(state)) for name in STAGES[:stages])
 
-    def _observe(self) -> Observation:
-        left = self._rounds - self._round
+    def _observe(self, state: State) -> Observation:
+        left = self._rounds - state.round
         return Observation(
             text=f"{left} left. {' '.join(self.actions)}.",
             vector=np.array([left / self._rounds, 1.0], np.float32),
@@ -145,19 +129,18 @@ class SlowArm:
         )
 
 
+def _nonce(state: State) -> str:
+    """What the markers of this run carry."""
+    return f"{derive(state.seed, 'nonce', state.round):x}"
+
+
 def _refuse_unequal(durations: tuple[float, ...], scores: tuple[float, ...]) -> None:
-    for what, remedy in (
-        (
-            f"{len(durations)} durations and {len(scores)} scores." if len(durations) != len(scores) else "",
-            "Give one of each for every program.",
-        ),
-        (f"a duration is {min(durations):g}." if min(durations) <= 0 else "", "Durations must be above 0."),
-        (
-            f"a score is {next((s for s in scores if not 0 <= s <= 1), 0):g}."
-            if not all(0 <= score <= 1 for score in scores)
-            else "",
-            "Scores must be in [0, 1].",
-        ),
-    ):
-        if what:
-            raise RecipeError(where="environment: slowarm", what=what, remedy=remedy)
+    refuse = Refusals("environment: slowarm")
+    refuse.when(
+        len(durations) != len(scores),
+        f"{len(durations)} durations and {len(scores)} scores.",
+        "Give one of each for every program.",
+    )
+    refuse.when(min(durations) <= 0, f"a duration is {min(durations):g}.", "Durations must be above 0.")
+    for score in scores:
+        refuse.when(not 0 <= score <= 1, f"a score is {score:g}.", "Scores must be in [0, 1].")

@@ -11,9 +11,12 @@ import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.choices import choice, read_index
 from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.errors import ContractError, RecipeError
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import act_info, several
+from palaestra.envs.kit.state import KeepsState
 from palaestra.registry import Fraction, PositiveInt, register
 
 PLANNER, WALKER = "planner", "walker"
@@ -56,7 +59,7 @@ class State:
 
 
 @register("environment", "errands")
-class Errands:
+class Errands(KeepsState[State]):
     """Do errands in a town: `planner` says `go bank`, then `walker` makes moves until it is there or gives up.
 
     An errand is done when its place is reached as a goal while it is the next of the list; any other place costs a
@@ -95,19 +98,17 @@ class Errands:
         spare: Annotated[int, pydantic.Field(ge=0)] = 1,
         judge_noise: Fraction = 0.0,
     ) -> None:
-        if reach < 2 * size - 2:
-            raise RecipeError(
-                where="environment: errands",
-                what=f"`reach: {reach}` is less than the longest way of a town of {size} × {size}: {2 * size - 2}.",
-                remedy=f"Set `reach: {2 * size - 2}` or more, or a smaller `size`.",
-            )
+        Refusals("environment: errands").when(
+            reach < 2 * size - 2,
+            f"`reach: {reach}` is less than the longest way of a town of {size} × {size}: {2 * size - 2}.",
+            f"Set `reach: {2 * size - 2}` or more, or a smaller `size`.",
+        )
         self._params = {"errands": errands, "places": places, "size": size}
         self._errands, self._places, self._size, self._reach = errands, places, size, reach
         self._decisions, self._judge_noise = errands + spare, judge_noise
         self.actions = (*(f"go {name}" for name in PLACES[:places]), *MOVES)
         self.action_count = len(self.actions)
         self.vector_size = 2 + errands * places + errands + 1 + 2 * (2 * size - 1) + 1
-        self._state: State | None = None
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` towns with lists; splits never share a seed."""
@@ -127,17 +128,17 @@ class Errands:
 
     def reset(self, task: Task) -> StepResult:
         cells, errands = self._drawn(task)
-        self._state = State(cells=cells[1:], errands=errands, seed=task.seed, here=cells[0])
-        return StepResult(observations={PLANNER: self._observe(self._state)}, info={"success": False})
+        self.state = State(cells=cells[1:], errands=errands, seed=task.seed, here=cells[0])
+        return several({PLANNER: self._observe(self.state)}, info={"success": False})
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        before = self._playing()
+        before = self.state
         agent = before.agent
-        meant = self._read(actions[agent].value)
-        info: dict[str, Any] = {"invalid": {agent: True}} if meant is None else {}
+        meant = read_index(actions[agent].value, self.actions)
+        info = act_info(agent, {}, readable=meant is not None)
         if before.goal is None:
             goal = meant if meant is not None and meant < self._places else None
-            info |= {"format": {PLANNER: float(goal is not None)}, "executed": {PLANNER: 0.0}}
+            info |= act_info(PLANNER, {"format": float(goal is not None), "executed": 0.0})
             state = replace(before, decisions=before.decisions + 1, goal=goal, walked=0)
         else:
             state = self._walk(before, meant)
@@ -149,53 +150,29 @@ class Errands:
                 state = replace(state, done=state.done + (arrived and state.goal == due), goal=None)
         if state.goal is None:
             info["judged"] = {PLANNER: self._judge(state, progress=state.done > before.done)}
-        self._state = state
+        self.state = state
         won = state.done == self._errands
         over = won or (state.goal is None and state.decisions >= self._decisions)
         info |= {"success": won, "done": state.done}
-        return StepResult(
-            observations={} if over else {state.agent: self._observe(state)},
+        return several(
+            {} if over else {state.agent: self._observe(state)},
             rewards={PLANNER: 1.0} if won else {},
-            terminated=frozenset(self.agents if over else ()),
+            over=self.agents if over else (),
             info=info,
         )
-
-    def close(self) -> None:
-        self._state = None
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """The next errand's place; a move that comes nearer to the goal."""
-        state = self._playing()
+        state = self.state
         if state.goal is None:
-            return self._action(f"go {PLACES[state.errands[state.done]]}")
+            return choice(f"go {PLACES[state.errands[state.done]]}", self.actions)
         across, down = self._offset(state, state.goal)
         if abs(across) >= abs(down):
-            return self._action("east" if across > 0 else "west")
-        return self._action("south" if down > 0 else "north")
-
-    def snapshot(self) -> Any:
-        return self._state
-
-    def restore(self, state: Any) -> None:
-        self._state = state
+            return choice("east" if across > 0 else "west", self.actions)
+        return choice("south" if down > 0 else "north", self.actions)
 
     # ---- playing ------------------------------------------------------------------------------------------
-    def _playing(self) -> State:
-        if self._state is None:
-            raise ContractError(where="environment errands", what="`step` was called before `reset`.")
-        return self._state
-
-    def _action(self, text: str) -> Action:
-        return Action(text=text, value=self.actions.index(text))
-
-    def _read(self, value: Any) -> int | None:
-        """The index of the action that is meant; None if it cannot be read."""
-        if isinstance(value, int | np.integer) and 0 <= value < len(self.actions):
-            return int(value)
-        text = " ".join(value.lower().split()) if isinstance(value, str) else ""
-        return self.actions.index(text) if text in self.actions else None
-
     def _walk(self, state: State, meant: int | None) -> State:
         here, trail = state.here, "?"
         if meant is not None and meant >= self._places:

@@ -10,8 +10,11 @@ import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.choices import choice, read_index
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.errors import ContractError, RecipeError
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import KeepsState
 from palaestra.registry import Fraction, NonNegative, PositiveInt, register
 from palaestra.systems.hrpo.teambuilding_graph import ROLES, TOPICS, Prices, Role, Team, execute
 
@@ -45,7 +48,7 @@ class State:
 
 
 @register("environment", "teambuilding")
-class Teambuilding:
+class Teambuilding(KeepsState[State]):
     """Build the team that a query needs: which roles, and who hears whom.
 
     `query: survey. team: empty.` A building action is a node: `add searcher` (or another role), `delete` (the agent
@@ -100,16 +103,14 @@ class Teambuilding:
         self._prices = Prices(exempt=exempt, step=step, duplicate=duplicate, delete=delete, use=use)
         fewest, most = needs
         self._topics = [t for t, need in TOPICS.items() if fewest <= len(need) <= most and set(need) <= {*self._roles}]
-        if not self._topics:
-            raise RecipeError(
-                where="environment: teambuilding",
-                what=f"no topic needs {fewest} to {most} of the {roles} roles {', '.join(self._roles)}.",
-                remedy="Raise `roles` (6), or widen `needs` ([1, 3]).",
-            )
+        Refusals("environment: teambuilding").when(
+            not self._topics,
+            f"no topic needs {fewest} to {most} of the {roles} roles {', '.join(self._roles)}.",
+            "Raise `roles` (6), or widen `needs` ([1, 3]).",
+        )
         self.actions: tuple[str, ...] = (*(f"add {role}" for role in self._roles), DELETE, EXIT, YES, NO)
         self.action_count = len(self.actions)
         self.vector_size = len(TOPICS) + agents * roles + agents * agents + agents + 2
-        self._state: State | None = None
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` queries; splits never share a seed."""
@@ -125,72 +126,55 @@ class Teambuilding:
     def reset(self, task: Task) -> StepResult:
         topic = self._topic(task)
         needed = frozenset(ROLES.index(role) for role in TOPICS[topic])
-        self._state = State(topic=topic, needed=needed, seed=task.seed)
-        return StepResult(observations={AGENT: self._observe(self._state, "")})
+        self.state = State(topic=topic, needed=needed, seed=task.seed)
+        return single(AGENT, self._observe(self.state, ""))
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        state = self._playing()
-        meant = self._read(actions[AGENT].value)
-        info: dict[str, Any] = {"invocation": {AGENT: state.done}}
+        state = self.state
+        meant = read_index(actions[AGENT].value, self.actions)
         said, over = "", False
         if meant is None or meant not in self._possible(state):
             said = "not understood. " if meant is None else "not possible. "
-            if meant is None:
-                info["invalid"] = {AGENT: True}
             after, score = replace(state, done=state.done + 1, added=False), 0.0
         else:
             after, score = self._moved(state, self.actions[meant])
             over = self.actions[meant] == EXIT
-        if after.done > state.done:
-            info["process"] = {AGENT: score}
-        self._state = after
-        if not over and after.done < self._limit:
-            return StepResult(observations={AGENT: self._observe(after, said)}, info=info)
-        team = after.team
-        solved = bool(team.roles) and execute(
-            team, after.needed, faults=self._faults, roles=len(self._roles), seed=after.seed
+        self.state = after
+        over = over or after.done >= self._limit
+        solved = over and self._solves(after)
+        ends = {"success": solved, "agents": len(after.team.roles), "stratum": str(len(after.needed))}
+        return single(
+            AGENT,
+            None if over else self._observe(after, said),
+            reward=float(solved),
+            over=over,
+            act={"invocation": state.done} | ({"process": score} if after.done > state.done else {}),
+            readable=meant is not None,
+            info=ends if over else None,
         )
-        info |= {"success": solved, "agents": len(team.roles), "stratum": str(len(after.needed))}
-        return StepResult(observations={}, rewards={AGENT: float(solved)}, terminated=frozenset({AGENT}), info=info)
-
-    def close(self) -> None:
-        self._state = None
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """Adds each needed role once, hearing those of the others that are there, and exits."""
-        state = self._playing()
-        team, index = state.team, self.actions.index
+        state = self.state
+        team = state.team
         if state.asked is not None:
             useful = (
                 team.roles[state.asked] in state.needed and team.roles[state.asked] not in team.roles[: state.asked]
             )
-            return Action(text=YES if useful else NO, value=index(YES if useful else NO))
+            return choice(YES if useful else NO, self.actions)
         missing = sorted(state.needed - set(team.roles))
         unheard = [] if missing or not team.roles else sorted(state.needed - {team.roles[one] for one in team.heard()})
         text = f"add {ROLES[(missing or unheard)[0]]}" if missing or unheard else EXIT
         if len(team.roles) == self._size:
             text = EXIT
-        return Action(text=text, value=index(text))
-
-    def snapshot(self) -> Any:
-        return self._state
-
-    def restore(self, state: Any) -> None:
-        self._state = state
+        return choice(text, self.actions)
 
     # ---- playing ------------------------------------------------------------------------------------------
-    def _playing(self) -> State:
-        if self._state is None:
-            raise ContractError(where="environment teambuilding", what="`step` was called before `reset`.")
-        return self._state
-
-    def _read(self, value: Any) -> int | None:
-        """The index of the action that is meant; None if it cannot be read."""
-        if isinstance(value, int | np.integer) and 0 <= value < len(self.actions):
-            return int(value)
-        text = " ".join(value.lower().split()) if isinstance(value, str) else ""
-        return self.actions.index(text) if text in self.actions else None
+    def _solves(self, state: State) -> bool:
+        """Whether the team, executed as it is, solves the query."""
+        team, roles = state.team, len(self._roles)
+        return bool(team.roles) and execute(team, state.needed, faults=self._faults, roles=roles, seed=state.seed)
 
     def _possible(self, state: State) -> list[int]:
         """Indices of the possible actions: answers, if there is a question, else nodes."""

@@ -14,9 +14,10 @@ import pydantic
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.envs.kit.single import unstarted
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import act_info, several
+from palaestra.envs.kit.state import KeepsState
 from palaestra.envs.worlds.searchqa.graph import FEWEST, MOST, Fact, Graph, build_graph
-from palaestra.errors import RecipeError
 from palaestra.registry import PositiveInt, register
 
 PROPOSER, SOLVER = AGENTS = ("proposer", "solver")
@@ -55,7 +56,7 @@ class State:
 
 
 @register("environment", "inquiry")
-class Inquiry:
+class Inquiry(KeepsState[State]):
     """The proposer reads `hide elm`, searches, and asks `ask anna home`; the solver reads `find anna home`, searches
     too, and answers `answer elm`. The solver makes `attempts` attempts at a question, which share no memory.
 
@@ -109,17 +110,11 @@ class Inquiry:
         attempts: PositiveInt = 4,
         max_turns: PositiveInt = 6,
     ) -> None:
-        if hops[0] > hops[1]:
-            raise RecipeError(
-                where="environment: inquiry",
-                what=f"`hops` is {hops[0]} to {hops[1]}: the first number is larger than the second.",
-                remedy=f"Write `hops: [{hops[1]}, {hops[0]}]`.",
-            )
+        Refusals("environment: inquiry").when_reversed(hops=hops)
         self._params = {"entities": entities, "relations": relations, "graphs": graphs, "hops": list(hops)}
         self._questions, self._longest, self._least = questions, longest, least_searches
         self._check, self._noise, self._expert_hops = check, noise_facts, expert_hops
         self._shown, self._attempts, self._max_turns = shown, attempts, max_turns
-        self._state: State | None = None
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` answers to ask for, or questions; those that are held out are questions."""
@@ -128,8 +123,8 @@ class Inquiry:
 
     def reset(self, task: Task) -> StepResult:
         start = self._first(task)
-        self._state = replace(start, proposed=not start.question)
-        return StepResult(observations=self._observe(self._state))
+        self.state = replace(start, proposed=not start.question)
+        return several(self._observe(self.state))
 
     def content(self, task: Task) -> Any:
         """The graph, and the answer with the question, where there is one."""
@@ -150,22 +145,19 @@ class Inquiry:
         return State(graph=graph, seed=task.seed, answer=graph.names[answer])
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        state = self._playing()
+        state = self.state
         ((name, action),) = actions.items()
         words = tuple(str(action.value).lower().split())
         state = replace(state, turn=state.turn + 1)
         return self._propose(state, words) if name == PROPOSER else self._solve(state, words)
-
-    def close(self) -> None:
-        self._state = None
 
     # ---- both parts -----------------------------------------------------------------------------------------
     def _propose(self, state: State, words: tuple[str, ...]) -> StepResult:
         kind, *rest = words or ("",)
         info: dict[str, Any] = {}
         if kind == SEARCH and rest and state.turn < self._max_turns:
-            told = tuple(fact for fact in self._about(state, rest, incoming=True) if fact not in state.documents)
-            state = replace(state, documents=state.documents + told, searches=state.searches | {" ".join(rest)})
+            new = tuple(fact for fact in self._about(state, rest, incoming=True) if fact not in state.documents)
+            state = replace(state, documents=state.documents + new, searches=state.searches | {" ".join(rest)})
             return self._go_on(state, info)
         if kind != ASK:
             if kind != SEARCH or not rest:
@@ -173,20 +165,20 @@ class Inquiry:
             if state.turn < self._max_turns:
                 return self._go_on(state, info)
         fault = self._fault(state, rest) if kind == ASK else "unasked"
-        told_of = {"valid": float(not fault), "hops": float(len(rest) - 1 if not fault else 0), "solved": 0.0}
-        info |= {name: {PROPOSER: value} for name, value in told_of.items()}
-        info |= {"fault": fault, "asked": " ".join(rest), "answer": state.answer, "valid_questions": told_of["valid"]}
+        told = {"valid": float(not fault), "hops": float(len(rest) - 1 if not fault else 0), "solved": 0.0}
+        info |= act_info(PROPOSER, told)
+        info |= {"fault": fault, "asked": " ".join(rest), "answer": state.answer, "valid_questions": told["valid"]}
         if fault:
             return self._end(state, PROPOSER, info)
-        info["asked_hops"] = told_of["hops"]
+        info["asked_hops"] = told["hops"]
         return self._go_on(replace(state, question=tuple(rest), turn=0), info)
 
     def _solve(self, state: State, words: tuple[str, ...]) -> StepResult:
         kind, *rest = words or ("",)
         info: dict[str, Any] = {"answered": False}
         if kind == SEARCH and rest and state.turn < self._max_turns:
-            told = tuple(fact for fact in self._about(state, rest, incoming=False) if fact not in state.found)
-            return self._go_on(replace(state, found=state.found + told), info)
+            new = tuple(fact for fact in self._about(state, rest, incoming=False) if fact not in state.found)
+            return self._go_on(replace(state, found=state.found + new), info)
         if kind not in (SEARCH, ANSWER) or not rest:
             info["invalid"] = {SOLVER: True}
             if state.turn < self._max_turns:
@@ -203,15 +195,12 @@ class Inquiry:
         return self._end(state, SOLVER, info, float(right))
 
     def _go_on(self, state: State, info: Mapping[str, Any], reward: float = 0.0) -> StepResult:
-        self._state = state
-        return StepResult(
-            observations=self._observe(state), rewards={SOLVER: reward} if reward else {}, info=dict(info)
-        )
+        self.state = state
+        return several(self._observe(state), rewards={SOLVER: reward} if reward else {}, info=info)
 
     def _end(self, state: State, name: str, info: Mapping[str, Any], reward: float = 0.0) -> StepResult:
-        self._state = None
-        over = frozenset({name, PROPOSER} if state.proposed else {name})
-        return StepResult(observations={}, rewards={name: reward}, terminated=over, info=dict(info))
+        self.close()
+        return several({}, rewards={name: reward}, over={name, PROPOSER} if state.proposed else {name}, info=info)
 
     def _fault(self, state: State, question: Sequence[str]) -> Fault:
         """Why a proposed question does not count; "" if it does."""
@@ -254,7 +243,7 @@ class Inquiry:
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """The proposer goes back from the answer, one search a hop, and asks; the solver searches hop by hop."""
-        state = self._playing()
+        state = self.state
         words = self._expert_solver(state) if state.question else self._expert_proposer(state)
         return Action(text=" ".join(words))
 
@@ -284,18 +273,7 @@ class Inquiry:
             place = graph.names[graph.facts[fact]]
         return ANSWER, place
 
-    def snapshot(self) -> Any:
-        return self._state
-
-    def restore(self, state: Any) -> None:
-        self._state = state
-
     # ---- observations -------------------------------------------------------------------------------------
-    def _playing(self) -> State:
-        if self._state is None:
-            raise unstarted("inquiry")
-        return self._state
-
     def _observe(self, state: State) -> dict[str, Observation]:
         name, facts = (SOLVER, state.found) if state.question else (PROPOSER, state.documents)
         said = " , ".join(state.graph.spell(fact) for fact in facts)

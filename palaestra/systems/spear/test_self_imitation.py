@@ -149,7 +149,7 @@ def test_runs_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  
 
 
 def test_what_is_refused() -> None:  # rule 8
-    with pytest.raises(InvalidData, match="no log-probabilities of what sampled it"):
+    with pytest.raises(InvalidData, match="no log-probabilities of the policy that sampled it"):
         iterate(SelfImitation(), [episode(1.0, logprobs=False), episode(0.0, sample=1)], 0)
     for faulty in ({"tolerance": -1}, {"overflow": 0.5}, {"decay": 0.0}, {"capacity": 0}):
         with pytest.raises(RecipeError, match=next(iter(faulty))):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
@@ -16,9 +16,11 @@ import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.choices import choice, read_choice
 from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.errors import ContractError
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import KeepsState
 from palaestra.registry import PositiveInt, register
 
 AGENT = "walker"
@@ -96,8 +98,28 @@ def _drawn(world: Mapping[str, Any], seed: int) -> tuple[int, Field]:
     return number, build(world["size"], int(0.75 * world["max_turns"]), world["sight"], number)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """How far one episode is.
+
+    Attributes:
+        seed, name: of the task and of the grid. walked: cells in order, the present one last. moves: what was tried.
+    """
+
+    field: Field
+    seed: int
+    name: str
+    walked: tuple[Cell, ...]
+    moves: tuple[str, ...] = ()
+
+    @property
+    def here(self) -> Cell:
+        """The present cell."""
+        return self.walked[-1]
+
+
 @register("environment", "navdist")
-class Navdist:
+class Navdist(KeepsState[State]):
     """Walk to a target that is visible only from nearby; what has been walked is remembered for you.
 
     An observation has the agent's cell, the open ways, the cells that it has visited, and the target's place once it is
@@ -136,10 +158,6 @@ class Navdist:
         self._process = process
         self._size, self._sight, self._max_turns = size, sight, max_turns
         self.vector_size = 2 * size * size + len(MOVES) + 2 * (2 * sight + 1)
-        self._field: Field | None = None
-        self._seed, self._name = 0, ""
-        self._walked: tuple[Cell, ...] = ()  # in order, the present cell last
-        self._moves: tuple[str, ...] = ()  # what was tried
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` grids; splits never share a seed."""
@@ -152,82 +170,55 @@ class Navdist:
     def reset(self, task: Task) -> StepResult:
         world = {**self._params, **task.params}
         self._sight, self._max_turns = world["sight"], world["max_turns"]
-        number, self._field = _drawn(world, task.seed)
-        self._seed, self._name = task.seed, str(number)
-        self._walked, self._moves = (self._field.start,), ()
-        return StepResult(observations={AGENT: self._observe(self._field)})
+        number, field = _drawn(world, task.seed)
+        self.state = State(field=field, seed=task.seed, name=str(number), walked=(field.start,))
+        return single(AGENT, self._observe(self.state))
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        field, before = self._playing(), self._walked[-1]
-        move = read(actions[AGENT].value)
-        after = (field.next(before, move) if move else None) or before
-        self._walked += (after,) if after != before else ()
-        self._moves += (move or "?",)
-        won = after == field.target
-        cut = not won and len(self._moves) >= self._max_turns
-        info: dict[str, Any] = {"process": {AGENT: self._score(field, before, after)}}
-        if won or cut:
-            info["success"] = won
-        if move is None:
-            info["invalid"] = {AGENT: True}
-        seen = {} if won else {AGENT: self._observe(field)}
-        return StepResult(
-            observations={} if cut else seen,
-            last=seen if cut else {},
-            rewards={AGENT: float(won)},
-            terminated=frozenset({AGENT} if won else ()),
-            truncated=frozenset({AGENT} if cut else ()),
-            info=info,
+        before = self.state
+        move = read_choice(actions[AGENT].value, ACTIONS)
+        there = before.field.next(before.here, move) if move else None
+        walked = before.walked if there is None else (*before.walked, there)
+        self.state = after = replace(before, walked=walked, moves=(*before.moves, move or "?"))
+        won = after.here == after.field.target
+        cut = not won and len(after.moves) >= self._max_turns
+        return single(
+            AGENT,
+            None if won else self._observe(after),
+            reward=float(won),
+            over=won,
+            cut=cut,
+            act={"process": self._score(before, after)},
+            readable=move is not None,
+            info={"success": won} if won or cut else None,
         )
-
-    def close(self) -> None:
-        self._field = None
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """A step of a shortest way; it knows where the target is, also while the agent does not."""
-        field, here = self._playing(), self._walked[-1]
+        field, here = self.state.field, self.state.here
         move = min(field.open(here), key=lambda m: field.distance[field.next(here, m)])  # type: ignore[index]
-        return Action(text=move, value=ACTIONS.index(move))
-
-    def snapshot(self) -> Any:
-        return self._field, self._seed, self._name, self._walked, self._moves
-
-    def restore(self, state: Any) -> None:
-        self._field, self._seed, self._name, self._walked, self._moves = state
+        return choice(move, ACTIONS)
 
     # ---- scores and observations --------------------------------------------------------------------------
-    def _playing(self) -> Field:
-        if self._field is None:
-            raise ContractError(where="environment navdist", what="`step` was called before `reset`.")
-        return self._field
-
-    def _score(self, field: Field, before: Cell, after: Cell) -> float:
+    def _score(self, before: State, after: State) -> float:
         if self._process == "random":
-            return float(derive(self._seed, "coin", *self._moves) % 2)
-        nearer = field.distance[after] < field.distance[before]
-        return float(nearer or field.sees(after, self._sight) > field.sees(before, self._sight))
+            return float(derive(after.seed, "coin", *after.moves) % 2)
+        field = after.field
+        nearer = field.distance[after.here] < field.distance[before.here]
+        return float(nearer or field.sees(after.here, self._sight) > field.sees(before.here, self._sight))
 
-    def _observe(self, field: Field) -> Observation:
-        here, open_ways = self._walked[-1], field.open(self._walked[-1])
+    def _observe(self, state: State) -> Observation:
+        field, here = state.field, state.here
+        open_ways = field.open(here)
         offset = (field.target[0] - here[0], field.target[1] - here[1]) if field.sees(here, self._sight) else None
-        walked = sorted(set(self._walked))
+        walked = sorted(set(state.walked))
         return Observation(
-            text=_describe(self._walked, open_ways, offset),
+            text=_describe(state.walked, open_ways, offset),
             vector=_vector(field.size, self._sight, here, walked, open_ways, offset),
             legal=open_ways,
-            state_key=f"{self._name}/{_place(here)}/{''.join(_place(cell) for cell in walked)}",
+            state_key=f"{state.name}/{_place(here)}/{''.join(_place(cell) for cell in walked)}",
         )
-
-
-def read(value: Any) -> str | None:
-    """The move meant by a text or an index; None if it cannot be read."""
-    if isinstance(value, str):
-        text = " ".join(value.lower().split())
-        return text if text in ACTIONS else None
-    if isinstance(value, int | np.integer) and 0 <= value < len(ACTIONS):
-        return ACTIONS[int(value)]
-    return None
 
 
 def _place(cell: Cell) -> str:

@@ -83,7 +83,7 @@ def test_scores_are_verified():  # rule 4
         env, result = start(seed)
         field, before = build(8, 15, 3, seed), None
         for step in walk(env, result, seed):
-            here = env.snapshot()[3][-1]
+            here = env.state.here
             before = before or field.start
             good = field.distance[here] < field.distance[before] or field.sees(here, 3) > field.sees(before, 3)
             assert step.info["process"] == {WALKER: float(good)}
@@ -109,7 +109,7 @@ def test_the_target_is_seen_from_nearby():  # rule 5
         field = build(8, 15, 3, seed)
         for step in walk(env, result, seed):
             for seen in step.observations.values():
-                near = field.sees(env.snapshot()[3][-1], 3)
+                near = field.sees(env.state.here, 3)
                 assert ("not in sight" not in seen.text) == near == bool(seen.vector[-14:].any())
 
 
@@ -119,7 +119,7 @@ def test_states_are_what_was_walked():  # rule 6
         env, result = start(3)
         for step in walk(env, result, number):
             for seen in step.observations.values():
-                walked = env.snapshot()[3]
+                walked = env.state.walked
                 keys.setdefault(seen.state_key, set()).add((walked[-1], frozenset(walked)))
     assert all(len(situations) == 1 for situations in keys.values())
     assert len({one for situations in keys.values() for one in situations}) == len(keys)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -15,8 +16,11 @@ import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task
 from palaestra.data.abilities import without
+from palaestra.envs.kit.choices import choice
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.errors import ContractError, RecipeError
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import KeepsState
 from palaestra.registry import Fraction, PositiveInt, register
 
 AGENT = "writer"
@@ -33,8 +37,24 @@ def _row(world: Mapping[str, Any], seed: int) -> str:
     return "".join(MARK if draw.random() < world["marks"] else draw.choice(letters) for _ in range(length))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """How far one row is.
+
+    Attributes:
+        truth: the right answer to each item of the row. place: items done. said: the number that was written last.
+        slips: wrong answers so far.
+    """
+
+    row: str
+    truth: tuple[str, ...]
+    place: int = 0
+    said: int = 0
+    slips: int = 0
+
+
 @register("environment", "counting")
-class Counting:
+class Counting(KeepsState[State]):
     """A long response whose length differs widely and whose result is known at its very end.
 
     The row of a task has between `shortest` and `longest` items, and short rows are as frequent as rows of twice their
@@ -70,12 +90,11 @@ class Counting:
         numbers: Few = 4,
         marks: Fraction = 0.3,
     ) -> None:
-        if shortest > longest:
-            raise RecipeError(
-                where="environment: counting",
-                what=f"shortest {shortest} is more than longest {longest}.",
-                remedy="Set `shortest` to at most `longest`.",
-            )
+        Refusals("environment: counting").when(
+            shortest > longest,
+            f"shortest {shortest} is more than longest {longest}.",
+            "Set `shortest` to at most `longest`.",
+        )
         self._params = {
             "shortest": shortest,
             "longest": longest,
@@ -91,8 +110,6 @@ class Counting:
             self.vector_size = (letters + 1) + (numbers + 1) + 3
         else:
             self.abilities = without(self.abilities, "vector")
-        self._row, self._truth = "", list[str]()
-        self._place, self._said, self._slips = 0, 0, 0
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` rows; splits never share a seed."""
@@ -104,34 +121,28 @@ class Counting:
 
     def reset(self, task: Task) -> StepResult:
         world = {**self._params, **task.params}
-        self._row = _row(world, task.seed)
-        self._truth = answers(self._row, world["numbers"])
-        self._place, self._said, self._slips = 0, 0, 0
-        return StepResult(observations={AGENT: self._observe()})
+        row = _row(world, task.seed)
+        self.state = State(row=row, truth=tuple(answers(row, world["numbers"])))
+        return single(AGENT, self._observe(self.state))
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        asked = self._asked()
+        before, asked = self.state, self._asked()
         written = self._read(actions[AGENT].value)
         given = [*(written or ())[: len(asked)]]
-        self._slips += len(asked) - sum(one == other for one, other in zip(given, asked, strict=False))
+        slips = before.slips + len(asked) - sum(one == other for one, other in zip(given, asked, strict=False))
         if written is not None and len(written) > len(asked):
-            self._slips += 1  # what nobody asked for
-        self._said = next((int(symbol) for symbol in reversed(given) if symbol.isdigit()), self._said)
-        self._place += len(asked)
-        over = self._place >= len(self._row)
-        info: dict[str, Any] = {} if written is not None else {"invalid": {AGENT: True}}
-        if over:
-            info["success"] = self._slips == 0
-            info["score"] = max(1 - self._slips / len(self._row), 0.0)
-        return StepResult(
-            observations={} if over else {AGENT: self._observe()},
-            rewards={AGENT: float(over and self._slips == 0)},
-            terminated=frozenset({AGENT} if over else ()),
-            info=info,
+            slips += 1  # what nobody asked for
+        said = next((int(symbol) for symbol in reversed(given) if symbol.isdigit()), before.said)
+        self.state = after = replace(before, place=before.place + len(asked), said=said, slips=slips)
+        over = after.place >= len(after.row)
+        return single(
+            AGENT,
+            None if over else self._observe(after),
+            reward=float(over and slips == 0),
+            over=over,
+            readable=written is not None,
+            info={"success": slips == 0, "score": max(1 - slips / len(after.row), 0.0)} if over else None,
         )
-
-    def close(self) -> None:
-        self._row = ""
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
@@ -139,20 +150,12 @@ class Counting:
         asked = self._asked()
         if self._chunk > 1:
             return Action(text=" ".join(asked))
-        return Action(text=asked[0], value=self.actions.index(asked[0]))
-
-    def snapshot(self) -> Any:
-        return self._row, self._truth, self._place, self._said, self._slips
-
-    def restore(self, state: Any) -> None:
-        self._row, self._truth, self._place, self._said, self._slips = state
+        return choice(asked[0], self.actions)
 
     # ---- answers and observations -------------------------------------------------------------------------
-    def _asked(self) -> list[str]:
+    def _asked(self) -> tuple[str, ...]:
         """The right answers of this turn."""
-        if not self._row:
-            raise ContractError(where="environment counting", what="`step` was called before `reset`.")
-        return self._truth[self._place : self._place + self._chunk]
+        return self.state.truth[self.state.place : self.state.place + self._chunk]
 
     def _read(self, value: Any) -> list[str] | None:
         """The symbols meant by a text or an index; None if they cannot be read."""
@@ -163,24 +166,24 @@ class Counting:
             return [self.actions[int(value)]]
         return None
 
-    def _observe(self) -> Observation:
-        shown = self._row[self._place : self._place + self._chunk]
-        slips = "a slip" if self._slips else "no slip"
-        left = len(self._row) - self._place
+    def _observe(self, state: State) -> Observation:
+        shown = state.row[state.place : state.place + self._chunk]
+        left = len(state.row) - state.place
         return Observation(
-            text=f"write {' '.join(shown)} . last number {self._said} . {left} left . {slips}",
-            vector=self._vector(shown, left) if self._chunk == 1 else None,
+            text=f"write {' '.join(shown)} . last number {state.said} . {left} left . "
+            f"{'a slip' if state.slips else 'no slip'}",
+            vector=self._vector(state, shown, left) if self._chunk == 1 else None,
             legal=list(self.actions) if self._chunk == 1 else None,
-            state_key=f"{self._place}/{self._said}/{self._slips}",
+            state_key=f"{state.place}/{state.said}/{state.slips}",
         )
 
-    def _vector(self, shown: str, left: int) -> np.ndarray:
+    def _vector(self, state: State, shown: str, left: int) -> np.ndarray:
         """One-hot: the item, the last number; then slip, share of the row that is left, items left of the longest."""
         found = np.zeros(self.vector_size, np.float32)
         items = len(self._letters) + 1
         found[len(self._letters) if shown == MARK else self._letters.index(shown)] = 1
-        found[items + self._said] = 1
-        found[-3:] = (float(self._slips > 0), left / len(self._row), left / self._longest)
+        found[items + state.said] = 1
+        found[-3:] = (float(state.slips > 0), left / len(state.row), left / self._longest)
         return found
 
 

@@ -56,7 +56,7 @@ def test_lengths():  # rule 3
 
 def _row(env, task):
     env.reset(task)
-    return env.snapshot()[0]
+    return env.state.row
 
 
 def play(env, task, slip_at=None):
@@ -90,7 +90,7 @@ def test_slips():  # rule 5
         env.reset(task)
         said = text.format(*env.expert(AGENT).text.split())
         result = env.step({AGENT: Action(text=said)})
-        assert env.snapshot()[-1] == slips, text
+        assert env.state.slips == slips, text
         assert bool(result.info.get("invalid")) is invalid
 
 

@@ -1,4 +1,4 @@
-"""Where code that a model wrote runs: one protocol, several back ends, each saying what it stops."""
+"""Sandboxes for code that a model wrote: one protocol, and several back ends that say what each of them stops."""
 
 from palaestra.tools.sandbox.bubblewrap import BubblewrapSandbox
 from palaestra.tools.sandbox.choosing import Found, choose, detect

@@ -1,7 +1,6 @@
-"""The filter of system calls that bubblewrap loads: a program for the kernel, assembled by hand.
+"""The filter of system calls that bubblewrap loads: a BPF program for the kernel, for x86-64 and 64-bit ARM.
 
-Knows numbers of system calls on x86-64 and 64-bit ARM. Knows nothing of processes.
-What is refused answers EPERM; `clone3`, whose flags no filter can read, answers ENOSYS, so that libraries use `clone`.
+A refused call gives EPERM. `clone3`, whose flags a filter cannot read, gives ENOSYS, so that libraries use `clone`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ ALLOW, REFUSE, KILL = 0x7FFF0000, 0x00050000, 0x80000000
 NUMBER_AT, MACHINE_AT, FLAGS_AT = 0, 4, 16  # offsets in struct seccomp_data; flags: low half of the first argument
 
 MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-X32 = 0x40000000  # numbers from here on are a second interface of x86-64
+X32 = 0x40000000  # numbers from here on belong to the x32 interface of x86-64
 NEW_NAMESPACES = 0x7E020080  # CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET} and NEWTIME
 CLONE = {"x86_64": 56, "aarch64": 220}
 CLONE3 = 435  # from 424 on, all machines share their numbers

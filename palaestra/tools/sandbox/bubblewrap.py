@@ -1,7 +1,4 @@
-"""The back end with isolation: bubblewrap, resource limits, control groups and a filter of system calls.
-
-Knows what programs see and what they may use. Knows nothing of Python or of tools.
-"""
+"""The back end with isolation: bubblewrap, resource limits, control groups and a filter of system calls."""
 
 from __future__ import annotations
 
@@ -18,20 +15,20 @@ from palaestra.tools.sandbox.processes import Live, execution, supervise
 from palaestra.tools.sandbox.protocol import Execution, Guarantees
 from palaestra.tools.sandbox.watching import in_thread
 
-MOST_FILES = 200  # each is one open file while the program starts
+MOST_FILES = 200  # each takes one open descriptor while the program starts
 
 
 class BubblewrapSandbox:
-    """Commands in name spaces of their own: no network, no file of the host but programs, an empty work folder.
+    """Runs commands in namespaces of their own: no network, no files of the host but programs, a new work folder.
 
     Args:
-        max_output, disk_mb, processes: as in `Bounds`. Temporary files have another `disk_mb` in /tmp.
-        readable: files and folders of the host that programs may read, at the same place.
-        packages: whether programs may import the packages installed beside palaestra. False: those of the bare
-            interpreter only.
-        groups: whether to use control groups where possible. False: as a user who may not.
+        max_output, disk_mb, processes: as in `Bounds`. Temporary files in /tmp have another `disk_mb`.
+        readable: files and folders of the host that programs may read, at the same paths.
+        packages: whether programs may import the packages installed beside palaestra. False: only those of the base
+            interpreter.
+        groups: whether to use control groups where they are available. False: never.
 
-    Raises: PalaestraError, where bubblewrap is missing or cannot make name spaces. Nothing weaker is used instead.
+    Raises: PalaestraError, if bubblewrap is missing or cannot make namespaces. No weaker back end is used instead.
     """
 
     name = "bubblewrap"
@@ -76,16 +73,16 @@ class BubblewrapSandbox:
         cpu_s: float | None = None,
         network: Literal["none"] = "none",
     ) -> Execution:
-        """As `exec`, without blocking the event loop."""
+        """Like `exec`, without blocking the event loop."""
         checked = self._job(command, stdin, files, timeout_s, memory_mb, cpu_s, network)
         return await in_thread(self._live.threads, lambda cancel_fd: self._run(checked, cancel_fd))
 
     def guarantees(self) -> Guarantees:
-        """Isolation; what the machine lacks for the rest is named."""
+        """What is stopped on this machine. `misses` names what the machine lacks to stop the rest."""
         return self._means.guarantees(self.name)
 
     def close(self) -> None:
-        """Kill what still runs."""
+        """Kill the commands that still run."""
         self._live.close()
 
     def _job(
@@ -112,13 +109,13 @@ class BubblewrapSandbox:
             raise PalaestraError(
                 where="sandbox: bubblewrap",
                 what=f"{len(checked.files)} files are too many.",
-                remedy=f"Give at most {MOST_FILES}, or one archive that the program unpacks.",
+                remedy=f"Give at most {MOST_FILES} files, or one archive that the program unpacks.",
             )
         return checked
 
     def _run(self, task: Job, cancel_fd: int = -1) -> Execution:
         memory = (task.memory_mb + self._bounds.disk_mb) * MEGABYTE
-        group = self._means.group(processes=self._bounds.processes + 4, memory=memory)  # bubblewrap's own, too
+        group = self._means.group(processes=self._bounds.processes + 4, memory=memory)  # 4 more for bubblewrap itself
         try:
             return self._watched(task, group, cancel_fd)
         finally:
@@ -157,7 +154,7 @@ class BubblewrapSandbox:
 
 
 def unavailable() -> str:
-    """Why bubblewrap cannot be used here; empty if it can."""
+    """The reason why bubblewrap cannot be used here; empty if it can."""
     try:
         find_means(readable=(), packages=False, groups=True)
     except PalaestraError as fault:

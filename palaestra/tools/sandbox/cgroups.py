@@ -1,7 +1,7 @@
-"""Control groups: one for each execution, with a limit of processes and of memory for all of them together.
+"""Control groups, which limit the number and the memory of all processes of one execution together.
 
-Knows the two versions of the kernel's interface. Knows nothing of what runs in a group.
-A group is made only beside or below the own one, and only if that works without changing any other group.
+A group is made only beside or below the group of this process, and only if that changes no other group. Both versions
+of the kernel's interface are supported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 SELF = Path("/proc/self")
 COUNT = itertools.count()
-NAMES = {  # version → (limit of processes, limit of memory, kills by memory)
+NAMES = {  # version → files of: the limit of processes, the limit of memory, the count of kills for memory
     1: ("pids.max", "memory.limit_in_bytes", "memory.oom_control"),
     2: ("pids.max", "memory.max", "memory.events"),
 }
@@ -25,19 +25,19 @@ NAMES = {  # version → (limit of processes, limit of memory, kills by memory)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """One group: a folder for each controller; version 2 has one folder for both."""
+    """One group. Version 1 has a folder for each controller, version 2 one folder for both."""
 
     folders: tuple[Path, ...]
     version: int
 
     def add(self, pid: int) -> None:
-        """Move a process into the group; what it starts from now on is in it too."""
+        """Move a process into the group. Processes that it starts from now on are in the group too."""
         for folder in self.folders:
             (folder / "cgroup.procs").write_text(str(pid))
 
     @property
     def killed_for_memory(self) -> int:
-        """How many of its processes the kernel has killed because of the limit of memory."""
+        """Number of processes of the group that the kernel has killed for the limit of memory."""
         for folder in self.folders:
             file = folder / NAMES[self.version][2]
             if file.exists():
@@ -46,7 +46,7 @@ class Group:
         return 0
 
     def remove(self, *, wait_s: float = 5.0) -> None:
-        """Kill what is still in it and remove it."""
+        """Kill the processes that are still in the group, and remove the group."""
         until = time.monotonic() + wait_s
         for folder in self.folders:
             while folder.exists() and time.monotonic() < until:
@@ -55,19 +55,19 @@ class Group:
                         os.kill(int(pid), signal.SIGKILL)
                 try:
                     folder.rmdir()
-                except OSError:  # its last processes are on their way out
+                except OSError:  # its last processes are still ending
                     time.sleep(0.001)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """Where this process may make groups."""
+    """The folders in which this process may make groups."""
 
     parents: tuple[Path, ...]
     version: int
 
     def make(self, *, processes: int, memory: int) -> Group:
-        """A new group with limits of processes and bytes.
+        """Make a group with a limit of processes and a limit of memory in bytes.
 
         Raises: OSError, if the kernel refuses.
         """
@@ -88,7 +88,7 @@ class Groups:
 
 @functools.cache
 def writable_groups() -> Groups | None:
-    """Groups that limit processes and memory, tried once by making one; None where this is not possible."""
+    """Where groups that limit processes and memory can be made, found by making one. None if it is not possible."""
     try:
         candidates = list(_candidates())
     except (OSError, ValueError):

@@ -1,7 +1,4 @@
-"""Which sandboxes this machine has, and the choice of one that is strong enough. Nothing weaker is ever used silently.
-
-Knows the back ends' names, order and how to try them. Knows nothing of how they work.
-"""
+"""Find the sandboxes that this machine has, and choose one that is strong enough. No weaker one is used instead."""
 
 from __future__ import annotations
 
@@ -22,13 +19,13 @@ BACKENDS: dict[str, Callable[..., Sandbox]] = {
     "wasmtime": WasmSandbox,
     "subprocess": SubprocessSandbox,
 }
-ANY_PROGRAM = ("bubblewrap", "docker", "subprocess")  # what "auto" tries, strongest first; wasmtime runs no others
+ANY_PROGRAM = ("bubblewrap", "docker", "subprocess")  # "auto" tries these in order; wasmtime runs WebAssembly only
 LEVELS: tuple[Isolation, ...] = ("isolation", "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A back end on this machine: what it guarantees, or why it cannot be used."""
+    """A back end on this machine: its guarantees, or the reason why it cannot be used."""
 
     name: str
     guarantees: Guarantees | None
@@ -36,7 +33,7 @@ class Found:
 
 
 def detect() -> list[Found]:
-    """Every back end, tried on this machine with its usual options."""
+    """Try every back end on this machine, with its default options."""
     found = []
     for name, make in BACKENDS.items():
         try:
@@ -50,14 +47,14 @@ def detect() -> list[Found]:
 
 
 def choose(*, require: str = "isolation", backend: str = "auto", **options: Any) -> Sandbox:
-    """A sandbox that is at least as strong as required.
+    """Make a sandbox that is at least as strong as required.
 
     Args:
-        require: "isolation" for code that a model or a stranger wrote; "none" for code that you trust.
-        backend: "auto" takes the strongest that runs any program; or a name: that one and no other.
-        options: those of the back end. With "auto", only `max_output`, `disk_mb` and `processes` fit all.
+        require: "isolation" for code that a model or a stranger wrote, "none" for code that you trust.
+        backend: a name takes that back end and no other. "auto" takes the strongest one that runs any program.
+        options: options of the back end. With "auto", use only `max_output`, `disk_mb` and `processes`, which all have.
 
-    Raises: PalaestraError, if there is none; it says what is missing and how to get it.
+    Raises: PalaestraError, if there is none. It says what is missing and how to get it.
     """
     if require not in LEVELS:
         raise RecipeError(where=f"sandbox.require: {require}", what="no such level of isolation.", options=LEVELS)
@@ -70,7 +67,7 @@ def choose(*, require: str = "isolation", backend: str = "auto", **options: Any)
     reasons = []
     for name in ANY_PROGRAM if backend == "auto" else (backend,):
         if name == "subprocess" and require == "isolation":
-            reasons.append("subprocess: it is no isolation.")
+            reasons.append("subprocess: it does not isolate.")
             continue
         try:
             return BACKENDS[name](**options)
@@ -82,5 +79,5 @@ def choose(*, require: str = "isolation", backend: str = "auto", **options: Any)
         where=f"sandbox.require: {require}, backend: {backend}",
         what="no sandbox here is strong enough.",
         options=[name for name in BACKENDS if name != "subprocess"],
-        remedy="\n".join(reasons) + '\nFor code that you trust wholly: require "none".',
+        remedy="\n".join(reasons) + '\nFor code that you trust completely, set `require` to "none".',
     )

@@ -1,7 +1,4 @@
-"""The back end that asks a Docker daemon. Only a client: images and daemon are yours.
-
-Knows the words of `docker run`. Knows nothing of images beyond `sh`, `head` and `tar`, which they must have.
-"""
+"""The back end that runs commands in Docker containers. You provide the daemon and the images."""
 
 from __future__ import annotations
 
@@ -22,21 +19,21 @@ from palaestra.tools.sandbox.watching import in_thread
 HOME = "/box"
 COUNT = itertools.count()
 START = "Start one (`systemctl start docker`), or set DOCKER_HOST; or use bubblewrap, which needs no daemon."
-# The files come first on standard input, as an archive of known length; the rest belongs to the program.
+# Standard input begins with the files, as an archive of known length. The rest of it belongs to the program.
 UNPACK = 'head -c {size} | tar -x -f - && exec "$@"'
 
 
 class DockerSandbox:
-    """Commands in containers without network, each new and read-only but for an empty work folder.
+    """Runs each command in a new container without network. Only the work folder can be written to.
 
     Args:
-        image: what containers are made of; must have `sh`, `head` and `tar`, and be on the machine already.
+        image: image of the containers. It must have `sh`, `head` and `tar`, and be on the machine already.
         runtime: another runtime that the daemon knows, such as `runsc` (gVisor), whose programs do not reach the
             host's kernel directly.
-        python: the interpreter in the image.
+        python: command of the Python interpreter in the image.
         max_output, disk_mb, processes: as in `Bounds`.
 
-    Raises: PalaestraError, where no client is installed or no daemon answers.
+    Raises: PalaestraError, if no client is installed or no daemon answers.
     """
 
     name = "docker"
@@ -68,7 +65,7 @@ class DockerSandbox:
         cpu_s: float | None = None,
         network: Literal["none"] = "none",
     ) -> Execution:
-        """Run a command in a new container and wait for its end. The start counts toward `timeout_s`."""
+        """Run a command in a new container and wait for its end. The container's start counts toward `timeout_s`."""
         return self._run(self._job(command, stdin, files, timeout_s, memory_mb, cpu_s, network))
 
     async def aexec(
@@ -82,12 +79,12 @@ class DockerSandbox:
         cpu_s: float | None = None,
         network: Literal["none"] = "none",
     ) -> Execution:
-        """As `exec`, without blocking the event loop."""
+        """Like `exec`, without blocking the event loop."""
         checked = self._job(command, stdin, files, timeout_s, memory_mb, cpu_s, network)
         return await in_thread(self._live.threads, lambda cancel_fd: self._run(checked, cancel_fd))
 
     def guarantees(self) -> Guarantees:
-        """Isolation as the daemon's settings give it."""
+        """What containers stop with the daemon's settings."""
         missed = Threat.NAMESPACE
         return Guarantees(
             backend=self.name,
@@ -96,16 +93,16 @@ class DockerSandbox:
             misses={missed: "the daemon's own filter of system calls decides, which allows ptrace"},
             notes=(
                 f"containers run under `{self._runtime}`" if self._runtime else "containers share the host's kernel",
-                "whoever may use the daemon's socket is root on its machine",
+                "whoever may use the daemon's socket has the rights of root on its machine",
             ),
         )
 
     def close(self) -> None:
-        """Kill what still runs."""
+        """Kill the commands that still run."""
         self._live.close()
 
     def arguments(self, task: Job, name: str, *, size: int) -> list[str]:
-        """The whole command line of one execution."""
+        """The complete command line of one execution."""
         home = f"{HOME}:rw,exec,nosuid,nodev,size={self._bounds.disk_mb}m,mode=1777"
         words = [self._docker, "run", "--interactive", "--name", name, "--network", "none", "--read-only"]
         words += ["--pull", "never", "--init", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
@@ -146,7 +143,7 @@ class DockerSandbox:
             _ask(self._docker, "rm", "--force", "--volumes", name)
 
     def _kill(self, name: str) -> None:
-        _ask(self._docker, "kill", name)  # the client's end does not end the container
+        _ask(self._docker, "kill", name)  # killing the client does not end the container
 
     def _starved(self, name: str) -> bool:
         return _ask(self._docker, "inspect", "--format", "{{.State.OOMKilled}}", name) == "true"
@@ -174,9 +171,9 @@ class DockerSandbox:
 
 
 def client() -> str:
-    """The docker client, if a daemon answers it.
+    """The path of the docker client.
 
-    Raises: PalaestraError, if not.
+    Raises: PalaestraError, if it is not installed or no daemon answers it.
     """
     found = program("docker", needed_for="sandbox: docker", remedy="Install Docker, or use bubblewrap.")
     try:
@@ -192,7 +189,7 @@ def client() -> str:
 
 
 def archive(files: Mapping[str, bytes]) -> bytes:
-    """Files as an archive with folders and files that everybody may read and write."""
+    """The files as a tar archive, in which everybody may read, write and execute them."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as packed:
         for name, content in files.items():

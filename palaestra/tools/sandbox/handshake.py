@@ -1,7 +1,4 @@
-"""Starts bubblewrap step by step: what it reads, what it tells, and when it may go on.
-
-Knows bubblewrap's descriptors. Knows nothing of what runs inside.
-"""
+"""The start of bubblewrap through its descriptors: what it reads, what it reports, and when it may go on."""
 
 from __future__ import annotations
 
@@ -18,10 +15,10 @@ from palaestra.tools.sandbox.processes import filled
 
 @dataclass(slots=True)
 class Handshake:
-    """The descriptors that one start of bubblewrap needs, and what bubblewrap tells through them.
+    """The descriptors that one start of bubblewrap needs, and what bubblewrap reports through them.
 
     Args:
-        wait: let bubblewrap wait until its first process is in a group, before anything unknown runs.
+        wait: let bubblewrap wait until its first process is in a control group, before untrusted code runs.
     """
 
     wait: bool
@@ -29,7 +26,7 @@ class Handshake:
     arguments: list[str] = field(default_factory=list)
     status_fd: int = -1
     go_fd: int = -1
-    init_fd: int = -1  # a descriptor of the first process in the name space: all others die with it
+    init_fd: int = -1  # a descriptor of the first process in the namespace; all others die with it
     told: bytes = b""
 
     def __enter__(self) -> Handshake:
@@ -49,21 +46,21 @@ class Handshake:
                 os.close(fd)
 
     def lend(self, content: bytes) -> str:
-        """The number of a descriptor from which bubblewrap reads this content."""
+        """The number of a descriptor from which bubblewrap can read this content."""
         self.lent.append(filled(content))
         return str(self.lent[-1])
 
     def close_lent(self) -> None:
-        """bubblewrap has its own copies now, or never started."""
+        """Close our copies of the descriptors, because bubblewrap has its own now or never started."""
         while self.lent:
             os.close(self.lent.pop())
 
     def release(self, group: Group | None) -> None:
-        """Put the first process into its group and let it go on."""
+        """Put the first process into its control group and let it go on."""
         while b"\n" not in self.told and self._read(timeout_s=10.0):
             pass
         if b"\n" not in self.told:
-            return  # bubblewrap failed; `status` says why
+            return  # bubblewrap failed, and `status` will say why
         pid = int(json.loads(self.told.splitlines()[0])["child-pid"])
         with contextlib.suppress(ProcessLookupError):
             self.init_fd = os.pidfd_open(pid)
@@ -74,12 +71,12 @@ class Handshake:
                 os.write(self.go_fd, b"x")
 
     def wait_for_end(self) -> None:
-        """Wait until the first process is dead, and with it whatever was started inside."""
+        """Wait until the first process is dead, and all that was started inside with it."""
         if self.init_fd >= 0:
             select.select([self.init_fd], [], [], 10.0)
 
     def status(self, status: int, err: str) -> int:
-        """The program's status: minus the signal's number where a signal ended it.
+        """The exit status of the program: minus the number of the signal if a signal ended it.
 
         Raises: PalaestraError, if bubblewrap failed before the program started.
         """
@@ -87,7 +84,7 @@ class Handshake:
             pass
         codes = [line for line in map(json.loads, self.told.splitlines()) if "exit-code" in line]
         if not codes and status < 0:
-            return status  # bubblewrap itself was killed: the sandbox is being closed
+            return status  # bubblewrap itself was killed, because the sandbox is being closed
         if not codes:
             raise PalaestraError(
                 where="sandbox: bubblewrap",

@@ -1,12 +1,11 @@
-"""The warm Python: runs inside a sandbox, is forked for every call, and isolates each call from all others.
+"""The warm Python inside a sandbox. It forks for every call and isolates each call from all others.
 
-Knows the calls' name spaces, limits and code. Knows nothing of palaestra: this file is read alone, with the standard
-library of the sandbox's Python. `serving.py` talks to it. What is here runs before and beside unknown code; in the
-process of a call, nothing here is trusted once the code has started.
+This file is sent into the sandbox alone, so it uses the standard library only. `server.py` and `living.py` talk to it.
+In the process of a call, nothing here is trusted once the code of the call has started.
 
     the server ──fork──► a call: one program, from start to end
-               └─fork──► a keeper ──fork──► the head of a session: its variables live here
-                                            └─fork──► each piece of code; if it ends well, it becomes the head
+               └─fork──► a keeper ──fork──► the head of a session, which holds the variables
+                                            └─fork──► each piece of code; if no limit kills it, it becomes the head
 """
 
 from __future__ import annotations
@@ -55,9 +54,9 @@ def serve(control: socket.socket, settings: dict[str, Any]) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     own = os.open("/proc/self/ns/pid", os.O_RDONLY) if settings["way"] != "none" else -1
     gc.collect()
-    gc.freeze()  # a collection in a fork would touch, and so copy, all that is shared
+    gc.freeze()  # a collection in a fork would touch all shared memory, and so copy it
     control.sendall(b"ready")
-    running: dict[int, tuple[int, int]] = {}  # process → (number of the request, where to tell its end)
+    running: dict[int, tuple[int, int]] = {}  # process → (number of the request, descriptor that reports its end)
     while True:
         ready, _, _ = select.select([control, wake], [], [])
         if wake in ready:
@@ -87,9 +86,9 @@ def serve(control: socket.socket, settings: dict[str, Any]) -> None:
 
 
 def _fork(own: int) -> int:
-    """A new process; with `own`, as the first one of a new name space of processes."""
+    """Fork. With `own`, the new process is the first one of a new PID namespace."""
     if own >= 0:
-        _check(LIBC.setns(own, CLONE_NEWPID))  # back to the own one: only from there a further one can be made
+        _check(LIBC.setns(own, CLONE_NEWPID))  # back to the server's own namespace, which a new one must be made from
         _check(LIBC.unshare(CLONE_NEWPID))
     return os.fork()
 
@@ -111,19 +110,19 @@ def _reap(running: dict[int, tuple[int, int]]) -> None:
 
 
 def _kill(pid: int, way: str) -> None:
-    """End a process that leads a session and, in its name space, everybody; without one, what is in its session."""
+    """Kill a process and all that it started: all in its PID namespace or, without isolation, all in its session."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL) if way != "none" else os.killpg(pid, signal.SIGKILL)
     for name in os.listdir("/proc") if way == "none" and os.path.isdir("/proc/self") else ():
         with contextlib.suppress(OSError, IndexError):
-            with open(f"/proc/{name}/stat") as file:  # after the name in parentheses: state, parent, group, session
+            with open(f"/proc/{name}/stat") as file:  # state, parent, group, session follow the name in parentheses
                 led_by = int(file.read().rpartition(")")[2].split()[3]) if name.isdigit() else 0
             if led_by == pid:
                 os.kill(int(name), signal.SIGKILL)
 
 
 def _become(fds: list[int], settings: dict[str, Any], request: dict[str, Any]) -> None:
-    """In the new process: take the descriptors, isolate, run. Never returns."""
+    """In the new process: take the descriptors, isolate the process and run the code. Never returns."""
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -145,7 +144,7 @@ def _become(fds: list[int], settings: dict[str, Any], request: dict[str, Any]) -
 
 
 def _only(fds: list[int]) -> None:
-    """Make the descriptors 0, 1, 2, then 3 the job and 4 the link of a session; close all others."""
+    """Renumber the descriptors: 0, 1 and 2 are standard, 3 is the job, 4 the link of a session. Close all others."""
     high = [os.dup2(fd, 200 + place) for place, fd in enumerate(fds)]
     for place, fd in enumerate(high):
         os.dup2(fd, place, inheritable=place < 3)
@@ -154,7 +153,7 @@ def _only(fds: list[int]) -> None:
 
 # ---- isolation of one call --------------------------------------------------------------------------------
 def isolate(settings: dict[str, Any], job: dict[str, Any], uid: int) -> None:
-    """Own files, processes, network and user for this process; then limits; then no way back."""
+    """Give this process its own files, processes, network and user, set its limits, and drop all capabilities."""
     way, home = settings["way"], job["home"]
     if way != "none":
         _check(LIBC.unshare(CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWNET))
@@ -162,7 +161,7 @@ def isolate(settings: dict[str, Any], job: dict[str, Any], uid: int) -> None:
         hidden = [(path, os.open(path, os.O_PATH)) for path in settings["binds"] if path.startswith("/tmp/")]
         for folder, size in ((home, settings["disk_mb"]), ("/tmp", settings["disk_mb"]), ("/dev/shm", 16)):
             _mount("tmpfs", folder, "tmpfs", MS_NOSUID | MS_NODEV, f"size={size}m,nr_inodes=8192,mode=0777")
-        for path, fd in hidden:  # what the new /tmp covers and programs may read
+        for path, fd in hidden:  # paths that programs may read, and that the new /tmp hides
             folder = path if stat.S_ISDIR(os.fstat(fd).st_mode) else os.path.dirname(path)
             os.makedirs(folder, 0o755, exist_ok=True)
             if folder != path:
@@ -175,7 +174,7 @@ def isolate(settings: dict[str, Any], job: dict[str, Any], uid: int) -> None:
     write_files(job["files"])
     os.umask(0o022)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")  # if all calls together need too much, a call dies and not the server
+        file.write("1000")  # if memory runs out for all together, the kernel kills a call and not the server
     if way == "user":
         outside = os.getuid()
         _check(LIBC.unshare(CLONE_NEWUSER))  # so that the limit of processes counts this call only
@@ -201,7 +200,7 @@ def isolate(settings: dict[str, Any], job: dict[str, Any], uid: int) -> None:
 
 
 def load_filter(program: bytes) -> None:
-    """Load the filter of system calls; everything that this process starts has it too."""
+    """Load the filter of system calls. Everything that this process starts has it too."""
     buffer = ctypes.create_string_buffer(program, len(program))
     head = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
     _check(LIBC.prctl(PR_SET_SECCOMP, FILTER, ctypes.c_char_p(head), 0, 0))
@@ -219,7 +218,10 @@ def _check(result: int) -> None:
 
 
 def stand_in() -> None:
-    """Stay as the first process of the name space and return in a second one, which signals reach as usual."""
+    """Fork and return in the child, because the first process of a PID namespace ignores signals without a handler.
+
+    The parent waits for the child and ends with its status.
+    """
     pid = os.fork()
     if pid == 0:
         return
@@ -233,7 +235,7 @@ def stand_in() -> None:
 
 # ---- one program ------------------------------------------------------------------------------------------
 def run_program(code: str, argv: list[str]) -> None:
-    """Run code as `python main.py` would, then end the process."""
+    """Run code as `python main.py` would, and end the process."""
     sys.argv = argv
     _leave(_execute(code, _module(), show_last=False))
 
@@ -251,7 +253,7 @@ def _module() -> dict[str, Any]:
 
 
 def _execute(code: str, variables: dict[str, Any], *, show_last: bool) -> int:
-    """Run code; show the value of a last expression if asked to. Returns an exit status."""
+    """Run code. With `show_last`, print the value of a last expression. Returns an exit status."""
     linecache.cache[NAME] = (len(code), None, code.splitlines(True), NAME)
     try:
         tree = ast.parse(code, NAME)
@@ -272,7 +274,7 @@ def _execute(code: str, variables: dict[str, Any], *, show_last: bool) -> int:
 
 
 def _show(fault: BaseException) -> None:
-    """The traceback from the code's own first line on, as Python prints it."""
+    """Print the traceback, beginning with the first frame of the code itself."""
     trace = fault.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != NAME:
         trace = trace.tb_next
@@ -288,7 +290,7 @@ def _leave(status: int) -> None:
 
 # ---- a session --------------------------------------------------------------------------------------------
 def keep(link: socket.socket) -> None:
-    """The first process of a session: starts its head and collects what has ended, until nothing is left."""
+    """Be the first process of a session: start its head, and wait for processes that end until none is left."""
     if os.fork() == 0:
         _head(link, _module())
     link.close()
@@ -300,7 +302,7 @@ def keep(link: socket.socket) -> None:
 
 
 def _head(link: socket.socket, variables: dict[str, Any]) -> None:
-    """Answer requests. Code runs in a fork. If it ends, the fork is the head; if it is killed, this one stays it."""
+    """Answer requests. Code runs in a fork: if it ends, the fork becomes the head; if it is killed, this one stays."""
     while True:
         request, fds = _receive(link)
         if request is None:
@@ -364,7 +366,7 @@ def _send(link: socket.socket, reply: dict[str, Any]) -> None:
 
 # ---- files ------------------------------------------------------------------------------------------------
 def write_files(files: dict[str, bytes]) -> None:
-    """Put files into the current folder; a link in the place of a file is replaced, not followed."""
+    """Write files into the current folder. A link at the path of a file is replaced, not followed."""
     for path, content in files.items():
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
@@ -375,7 +377,7 @@ def write_files(files: dict[str, bytes]) -> None:
 
 
 def read_files(folder: str, most: int) -> dict[str, str]:
-    """Regular files below a folder, as base64, up to `most` bytes together; links and special files are left out."""
+    """The regular files in a folder as base64, up to `most` bytes in all. Links and special files are left out."""
     found, left = {}, most
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith((".", "__")))
@@ -383,7 +385,7 @@ def read_files(folder: str, most: int) -> dict[str, str]:
             path = os.path.join(parent, name)
             try:
                 fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-            except OSError:  # a link, a socket, a file without rights
+            except OSError:  # a link, a socket, or a file that may not be read
                 continue
             with os.fdopen(fd, "rb") as file:
                 size = os.fstat(fd).st_size

@@ -1,7 +1,4 @@
-"""What one execution may use, checked before anything starts.
-
-Knows numbers, commands and paths of files. Knows nothing of processes or back ends.
-"""
+"""The limits of one execution, and the check of its arguments before anything starts."""
 
 from __future__ import annotations
 
@@ -13,8 +10,8 @@ from pathlib import Path, PurePosixPath
 
 from palaestra.errors import PalaestraError
 
-# `ulimit` in the shell and not a hook between fork and exec: such hooks are unsafe in programs with threads.
-# Kilobytes for -v, half kilobytes for -f; the soft limit of seconds sends SIGXCPU, the hard one kills.
+# The shell sets the limits by `ulimit`, because a hook between fork and exec is unsafe in programs with threads.
+# -v is in kilobytes, -f in half kilobytes. The soft limit of seconds sends SIGXCPU, the hard one kills.
 # bash counts processes with -u, dash with -p, so both are tried.
 ULIMITS = """ulimit -c 0 && ulimit -S -t {cpu} && ulimit -H -t {cpu_hard} && ulimit -v {memory} || exit 126
 ulimit -f {file} && ulimit -n {open} || exit 126
@@ -26,13 +23,14 @@ MEGABYTE = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What a sandbox grants to every execution.
+    """The limits that a sandbox sets for every execution.
 
     Args:
-        max_output: bytes kept of each of standard output and error. A program that writes 64 times as much is killed.
-        disk_mb: size of the work folder, and of one file.
-        processes: processes and threads at once.
-        open_files: open files of one process.
+        max_output: bytes that are kept of standard output, and of standard error. A program that writes more than 64
+            times as much is killed.
+        disk_mb: most megabytes in the work folder, and in one file.
+        processes: most processes and threads at once.
+        open_files: most open files of one process.
     """
 
     max_output: int = 65536
@@ -43,17 +41,17 @@ class Bounds:
     def __post_init__(self) -> None:
         for name in ("max_output", "disk_mb", "processes", "open_files"):
             if (value := getattr(self, name)) < 1:
-                raise _refused(f"`{name}` is {value}.", f"Give `{name}` a positive number.")
+                raise _refused(f"`{name}` is {value}.", f"Set `{name}` to 1 or more.")
 
     @property
     def flood(self) -> int:
-        """Bytes of one stream after which a program is killed instead of being read on."""
+        """Bytes of one stream after which the program is killed."""
         return 64 * self.max_output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One checked execution."""
+    """One execution, with its arguments checked."""
 
     command: tuple[str, ...]
     stdin: bytes
@@ -64,7 +62,7 @@ class Job:
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """Folders that the files need, parents first."""
+        """The folders that the files need, parents first."""
         found = {str(parent) for path in self.files for parent in PurePosixPath(path).parents} - {"."}
         return tuple(sorted(found))
 
@@ -80,7 +78,7 @@ class Job:
         return [("RLIMIT_CPU", self.cpu_s, self.cpu_s + 1), *((name, value, value) for name, value in equal.items())]
 
     def limited(self, shell: str, bounds: Bounds) -> list[str]:
-        """A command that lowers its own limits before it becomes `command`."""
+        """The beginning of a command line: a shell that sets its own limits and then executes what follows."""
         script = ULIMITS.format(
             cpu=self.cpu_s,
             cpu_hard=self.cpu_s + 1,
@@ -103,19 +101,19 @@ def job(
     network: str,
     bounds: Bounds,
 ) -> Job:
-    """The arguments of `exec`, checked.
+    """Check the arguments of `exec`.
 
-    Raises: PalaestraError, for what no back end can do.
+    Raises: PalaestraError, for arguments that no back end can handle.
     """
     if isinstance(command, str) or not command or not all(isinstance(word, str) for word in command):
         raise _refused(f"the command is {command!r}.", 'Give program and arguments as a list: ["python3", "main.py"].')
     if any("\0" in word for word in command):
         raise _refused("the command contains a zero byte.", "Put such data into a file or standard input.")
     if network != "none":
-        raise _refused(f"`network` is {network!r}.", 'Programs have no network: only network="none" is known.')
+        raise _refused(f"`network` is {network!r}.", 'Programs have no network: only network="none" is possible.')
     for name, value, least in (("timeout_s", timeout_s, 0.0), ("cpu_s", cpu_s, 0.0), ("memory_mb", memory_mb, 15)):
         if value is not None and not (value > least and math.isfinite(value)):
-            raise _refused(f"`{name}` is {value}.", f"Give a finite number above {least:g}.")
+            raise _refused(f"`{name}` is {value}.", f"Set `{name}` to a finite number above {least:g}.")
     return Job(
         command=tuple(command),
         stdin=stdin.encode(errors="surrogatepass"),
@@ -127,9 +125,10 @@ def job(
 
 
 def checked_files(files: Mapping[str, str | bytes], *, most: int) -> dict[str, bytes]:
-    """Files as bytes by a path that cannot leave the work folder.
+    """The files as bytes, by path.
 
-    Raises: PalaestraError, for such a path, for a file that is also a folder, and if all are larger than `most` bytes.
+    Raises: PalaestraError, for a path outside the work folder, for a file that is also a folder, or for more than
+        `most` bytes in all.
     """
     checked = {}
     for path, content in files.items():
@@ -142,12 +141,13 @@ def checked_files(files: Mapping[str, str | bytes], *, most: int) -> dict[str, b
             if str(parent) in checked:
                 raise _refused(f"{str(parent)!r} is a file, so {path!r} cannot be in it.", "Rename one of them.")
     if (size := sum(map(len, checked.values()))) > most:
-        raise _refused(f"the files have {size} bytes, the work folder {most}.", "Raise `disk_mb`, or give fewer files.")
+        what = f"the files have {size} bytes, and the work folder has room for {most}."
+        raise _refused(what, "Raise `disk_mb`, or give fewer files.")
     return checked
 
 
 def write_files(folder: Path, job: Job) -> None:
-    """Put the job's files into a folder of the host that nothing else uses yet."""
+    """Write the files of a job into a new folder of the host."""
     for name in job.folders:
         (folder / name).mkdir()
     for name, content in job.files.items():
@@ -156,7 +156,7 @@ def write_files(folder: Path, job: Job) -> None:
 
 
 def program(name: str, *, needed_for: str, remedy: str) -> str:
-    """The path of a program of this machine.
+    """The path of a program that is installed on this machine.
 
     Raises: PalaestraError, if it is not installed.
     """

@@ -1,7 +1,4 @@
-"""One running session of a pool: what is sent to it and what it answers. Nothing that it answers is trusted.
-
-Knows sockets, lengths and deadlines. Knows nothing of code.
-"""
+"""The connection to one running session of a pool: requests and answers. No answer is trusted."""
 
 from __future__ import annotations
 
@@ -26,8 +23,8 @@ from palaestra.tools.sandbox.python_pool import PythonPool
 from palaestra.tools.sandbox.server import Server
 from palaestra.tools.sandbox.watching import Ended, Watch
 
-GRACE_S = 2.0  # the session itself ends a piece in time; after this it counts as broken
-LONGEST = 64 * MEGABYTE  # of an answer
+GRACE_S = 2.0  # a session ends a piece in time itself; if it is this late, it counts as broken
+LONGEST = 64 * MEGABYTE  # most bytes of an answer
 
 
 @dataclass(slots=True)
@@ -43,7 +40,7 @@ class Living:
 
     @classmethod
     def start(cls, pool: PythonPool, task: Job) -> Living:
-        """Fork it from a server of the pool.
+        """Fork a session from a server of the pool.
 
         Raises: PalaestraError, if two servers in a row are dead.
         """
@@ -66,16 +63,16 @@ class Living:
                 made.callback(ours.close)
                 return cls(pool, server, number, end_fd, ours, made.pop_all())
         raise PalaestraError(
-            where="Session", what="two servers in a row were dead before the start.", remedy="Run `palaestra doctor`."
+            where="Session", what="two servers in a row died before the start.", remedy="Run `palaestra doctor`."
         )
 
     def ask(
         self, request: Mapping[str, Any], *, timeout_s: float, cancel_fd: int = -1
     ) -> tuple[Ended, Watch, dict[str, Any] | None, float]:
-        """Let it run a piece of code. The answer is None if it died, was cancelled or does not end in time."""
+        """Run a piece of code in the session. The answer is None if the session died, was cancelled or is too late."""
         out_r, out_w = os.pipe()
         err_r, err_w = os.pipe()
-        unused_r, unused_w = os.pipe()  # a watch feeds something; a piece has no standard input
+        unused_r, unused_w = os.pipe()  # Watch needs a descriptor to feed, but a piece has no standard input
         os.close(unused_r)
         watch = Watch(out_r, err_r, unused_w, b"", self.pool.bounds, cancel_fd, patient=True)
         reply: dict[str, Any] | None = None
@@ -99,8 +96,8 @@ class Living:
     def send(self, request: Mapping[str, Any], fds: tuple[int, ...] = ()) -> None:
         """Send a request, with descriptors.
 
-        Raises: OSError, if the session or its server is dead. A session may answer for a moment after its server is
-            killed, and without isolation for ever; but nothing can end it any more, so it counts as dead at once.
+        Raises: OSError, if the session or its server is dead. A session may still answer after its server was killed,
+            without isolation for ever. But then nothing can end it, so it counts as dead at once.
         """
         if self._orphaned():
             raise BrokenPipeError("the server has ended")
@@ -110,7 +107,7 @@ class Living:
         self.link.sendall(content)
 
     def receive(self, wait_s: float) -> dict[str, Any] | None:
-        """An answer; None if there is none in time, or none that can be read."""
+        """An answer of the session. None if there is none in time, or if it cannot be read."""
         until = time.monotonic() + wait_s
         head = self._exactly(8, until)
         size = struct.unpack("=Q", head)[0] if head else LONGEST + 1
@@ -122,8 +119,8 @@ class Living:
         return reply if isinstance(reply, dict) else None
 
     def end(self) -> int | None:
-        """Kill it with all that it started. Returns its status, None if its server died."""
-        orphaned = self._orphaned()  # without isolation a status may have been told long before
+        """Kill the session and all that it started. Returns its exit status, or None if its server died."""
+        orphaned = self._orphaned()  # asked first, because `status` may find an old answer of a dead server
         self.server.kill(self.number)
         status = self.server.status(self.end_fd)
         self.kept.close()
@@ -150,7 +147,7 @@ class Living:
 
 
 def told_files(reply: Mapping[str, Any] | None, *, most: int) -> dict[str, bytes] | None:
-    """Files as a session tells them; None if the answer is not of this form, too large or names a path outside."""
+    """The files in an answer. None if the answer is malformed, too large, or names a path outside the work folder."""
     told = reply.get("files") if reply else None
     if not isinstance(told, dict):
         return None

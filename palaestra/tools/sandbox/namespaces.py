@@ -1,10 +1,8 @@
-"""What programs see inside bubblewrap, and how this machine and user can make it.
+"""What programs see inside bubblewrap, and in which of three ways this machine and user can isolate them.
 
-Knows bubblewrap's arguments, users and folders. Knows nothing of executions.
-
-There are three ways in. An ordinary user makes a user name space. Root with CAP_SYS_ADMIN mounts as root and then
-becomes a user that owns nothing, one for each execution, so that the limit of processes counts only that execution.
-Root without it (a plain container) becomes that user first and then makes a user name space.
+"user": an ordinary user makes a user namespace. "root": root with CAP_SYS_ADMIN mounts as root and then becomes a user
+that owns nothing, one for each execution, so that the limit of processes counts only that execution. "become": root
+without that capability, as in a plain container, becomes such a user first and then makes a user namespace.
 """
 
 from __future__ import annotations
@@ -33,11 +31,11 @@ SERVER = "/serve.py"
 SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 SETTINGS = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
 KNOWN_USERS = "root:x:0:0::/:/bin/false\nagent:x:{uid}:{uid}::{home}:/bin/sh\n"
-INSIDE = 65534  # what an ordinary user is called inside
-KERNEL = "a fault of the kernel, which programs share with the host, gets out"
+INSIDE = 65534  # uid of an ordinary user inside
+KERNEL = "a fault of the kernel, which programs share with the host, can break the isolation"
 INSTALL = "Install it with: apt install bubblewrap (or dnf, pacman, apk)."
 ALLOW = (
-    "It needs user name spaces. Allow them with `sysctl kernel.unprivileged_userns_clone=1` or\n"
+    "It needs user namespaces. Allow them with `sysctl kernel.unprivileged_userns_clone=1` or\n"
     "`sysctl kernel.apparmor_restrict_unprivileged_userns=0`; in a container, start it with\n"
     "`--security-opt seccomp=unconfined --security-opt apparmor=unconfined`, or as root with `--cap-add SYS_ADMIN`."
 )
@@ -58,11 +56,11 @@ class Means:
     groups: Groups | None
 
     def view(self, bounds: Bounds, lend: LEND, *, serves: str = "") -> list[str]:
-        """Arguments of bubblewrap up to the work folder: all that a program sees.
+        """The arguments of bubblewrap that set what a program sees.
 
         Args:
-            serves: the source of a trusted program, put at `/serve.py`, that makes name spaces of its own. It keeps
-                what it needs for that.
+            serves: source of a trusted program that is put at `/serve.py` and makes namespaces of its own. It keeps
+                the capabilities for that.
         """
         words = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
         words += ["--hostname", "sandbox", "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"]
@@ -79,9 +77,9 @@ class Means:
             words += ["--perms", mode, "--size", str(size * MEGABYTE), "--tmpfs", folder]
         words += ["--remount-ro", "/dev"]
         words += ["--perms", "0777", "--size", str(bounds.disk_mb * MEGABYTE), "--tmpfs", HOME]
-        for path in self.binds:  # after /tmp, which they may be in
+        for path in self.binds:  # after /tmp, because a path may be inside /tmp
             made = [parent for parent in reversed(Path(path).parents[:-1]) if str(parent) != "/tmp"]
-            for parent in made:  # bubblewrap would make them for root only
+            for parent in made:  # bubblewrap itself would make them readable by root only
                 words += ["--perms", "0755", "--dir", str(parent)]
             words += ["--ro-bind", path, path]
         words += ["--remount-ro", "/", "--chdir", HOME]
@@ -89,7 +87,7 @@ class Means:
         return words + [word for name, value in environment.items() for word in ("--setenv", name, value)]
 
     def files(self, lend: LEND) -> list[str]:
-        """The file system but for the folders that can be written."""
+        """The arguments for the file system, except the folders that programs can write to."""
         words = ["--ro-bind", "/usr", "/usr", "--perms", "0755", "--dir", "/etc"]
         for folder in SYSTEM:
             if Path(folder).is_symlink():
@@ -103,22 +101,22 @@ class Means:
         return [*words, "--proc", "/proc", "--dev", "/dev"]
 
     def filter(self, lend: LEND) -> list[str]:
-        """The filter of system calls, where there is one for this processor."""
+        """The arguments for the filter of system calls, if there is one for this processor."""
         return ["--seccomp", lend(bpf.refusing())] if bpf.known() else []
 
     def drop(self, uid: int) -> list[str]:
-        """A command that gives up root inside before it becomes the program."""
+        """The beginning of a command line: a program that gives up root inside and then executes what follows."""
         if self.way != "root":
             return []
         who = [f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
         return [self.setpriv, *who, "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]
 
     def identity(self, uid: int) -> dict[str, Any]:
-        """Options of `Popen`: as whom bubblewrap itself runs."""
+        """Options of `Popen` for the user as whom bubblewrap itself runs."""
         return {"user": uid, "group": uid, "extra_groups": []} if self.way == "become" else {}
 
     def group(self, *, processes: int, memory: int) -> Group | None:
-        """A new control group; None where there are none."""
+        """A new control group. None if there are no control groups here."""
         return self.groups.make(processes=processes, memory=memory) if self.groups else None
 
     def guarantees(self, backend: str) -> Guarantees:
@@ -126,7 +124,7 @@ class Means:
         misses = {}
         if not self.groups:
             misses[Threat.MEMORY_TOTAL] = (
-                "each process is bounded, their sum is not: no control group for pids and memory can be made here"
+                "each process has a limit, all together have none: no control group for pids and memory can be made"
             )
         if not bpf.known():
             misses[Threat.NAMESPACE] = "there is no filter of system calls for this processor"
@@ -135,15 +133,15 @@ class Means:
             isolation="isolation",
             stops=frozenset(Threat) - misses.keys(),
             misses=misses,
-            notes=(KERNEL, f"name spaces are made as {'root' if self.way == 'root' else 'an ordinary user'}"),
+            notes=(KERNEL, f"namespaces are made as {'root' if self.way == 'root' else 'an ordinary user'}"),
         )
 
 
 @functools.cache
 def find_means(*, readable: tuple[str, ...], packages: bool, groups: bool) -> Means:
-    """How programs can be isolated here, tried once.
+    """How programs can be isolated here. The ways are tried once in a process.
 
-    Raises: PalaestraError, if they cannot; it says what is missing.
+    Raises: PalaestraError, if no way works. It says what is missing.
     """
     where = "sandbox: bubblewrap"
     bwrap = program("bwrap", needed_for=where, remedy=INSTALL)
@@ -171,14 +169,14 @@ def find_means(*, readable: tuple[str, ...], packages: bool, groups: bool) -> Me
 
 
 def ways() -> tuple[Way, ...]:
-    """The ways that may work for this user, best first."""
+    """The ways that may work for this user, the best one first."""
     if os.geteuid() != 0:
         return ("user",)
     return ("root", "become") if shutil.which("setpriv") else ("become",)
 
 
 def interpreter(*, packages: bool) -> tuple[str, tuple[str, ...]]:
-    """The Python that programs get, and the folders that it needs beside /usr."""
+    """The Python interpreter that programs get, and the folders outside /usr that it needs."""
     base = Path(sys.base_prefix).resolve()
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     inner = next((path for path in (base / "bin" / version, base / "bin" / "python3") if path.exists()), None)
@@ -188,17 +186,17 @@ def interpreter(*, packages: bool) -> tuple[str, tuple[str, ...]]:
 
 
 def own_uid() -> int:
-    """A user for one execution who is nobody else and owns nothing."""
+    """The uid of a user for one execution, who owns nothing and whom no other running execution has."""
     place = os.getpid() % 4096 * 4096 + next(COUNT) % 4096
     for line in Path("/proc/self/uid_map").read_text().splitlines():
         first, _, count = map(int, line.split())
         if first <= 1_900_000_000 and first + count > 1_950_000_000:
             return 1_900_000_000 + place
-    return 65000 + place % 500  # a container whose users end at 65535
+    return 65000 + place % 500  # in a container whose uids end at 65535
 
 
 def _try(means: Means) -> str:
-    """Why this way does not work; empty if it does."""
+    """Try one way of isolation. Returns the reason why it does not work, or an empty text."""
     lent: list[int] = []
 
     def lend(content: bytes) -> str:

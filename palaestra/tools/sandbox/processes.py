@@ -1,7 +1,4 @@
-"""Starts one process, watches it, and turns its end into an execution.
-
-Knows process groups, exit statuses and pipes. Knows nothing of isolation.
-"""
+"""Start one process, watch it to its end, and report how it ended."""
 
 from __future__ import annotations
 
@@ -21,12 +18,12 @@ from palaestra.tools.sandbox.limits import Bounds, Job
 from palaestra.tools.sandbox.protocol import Execution, KilledBy
 from palaestra.tools.sandbox.watching import Ended, Watch
 
-PARALLEL = 64  # executions that wait at once in threads of their own
+PARALLEL = 64  # most threads that wait for executions
 
 
 @dataclass(slots=True)
 class Live:
-    """The processes that a sandbox has started and that still run, so that closing it can end them."""
+    """The processes of a sandbox that still run, so that closing the sandbox can end them."""
 
     name: str
     threads: ThreadPoolExecutor = field(init=False)
@@ -38,13 +35,15 @@ class Live:
         self.threads = ThreadPoolExecutor(PARALLEL, thread_name_prefix=f"sandbox-{self.name}")
 
     def start(self, command: Sequence[str], **options: object) -> subprocess.Popen[bytes]:
-        """`Popen` with three pipes, as the leader of a session of its own.
+        """Start a process with three pipes, as the leader of a new session.
 
         Raises: PalaestraError, if the sandbox is closed or the program cannot be started.
         """
         with self.lock:
             if self.closed:
-                raise PalaestraError(where=f"sandbox: {self.name}", what="it is closed.", remedy="Make a new one.")
+                raise PalaestraError(
+                    where=f"sandbox: {self.name}", what="the sandbox is closed.", remedy="Make a new sandbox."
+                )
             try:
                 process = subprocess.Popen(
                     command,
@@ -59,18 +58,18 @@ class Live:
                 raise PalaestraError(
                     where=f"sandbox: {self.name}",
                     what=f"`{command[0]}` cannot be started: {fault}.",
-                    remedy="Check the limits of this machine (processes, open files).",
+                    remedy="Check this machine's limits of processes and open files.",
                 ) from fault
             self.running.add(process)
         return process
 
     def forget(self, process: subprocess.Popen[bytes]) -> None:
-        """The process has ended and was waited for."""
+        """Remove a process that has ended and was waited for."""
         with self.lock:
             self.running.discard(process)
 
     def close(self) -> None:
-        """Kill all process groups; the threads that wait for them clean up."""
+        """Kill all process groups. The threads that wait for them clean up."""
         with self.lock:
             self.closed = True
             for process in self.running:
@@ -91,8 +90,8 @@ def supervise(
     """Watch a process to its end and kill its group. Returns why it ended, its status, its output and the seconds.
 
     Args:
-        started: called when its output is being read; may raise.
-        clean: called when the group is dead, before the rest of the output is read.
+        started: called before the output is read. It may raise.
+        clean: called after the group was killed, before the rest of the output is read.
     """
     assert process.stdin and process.stdout and process.stderr
     begun = time.monotonic()
@@ -118,7 +117,7 @@ def supervise(
 
 
 def execution(ended: Ended, status: int, watch: Watch, seconds: float, *, out_of_memory: bool = False) -> Execution:
-    """The result that callers see. `status` is negative for a signal."""
+    """The result that callers see. `status` is negative if a signal ended the process."""
     killed_by: KilledBy | None = None
     if ended in ("time", "output"):
         killed_by = "time" if ended == "time" else "output"
@@ -141,14 +140,14 @@ def execution(ended: Ended, status: int, watch: Watch, seconds: float, *, out_of
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill the session that the process leads; what has left the session is not reached."""
+    """Kill the process group that the process leads. A process that has left the group is not killed."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager
 def end_of(process: subprocess.Popen[bytes]) -> Iterator[int]:
-    """A descriptor that becomes readable when the process ends. The process is not waited for by this."""
+    """A descriptor that becomes readable when the process ends. The caller still has to wait for the process."""
     if hasattr(os, "pidfd_open"):
         fd = os.pidfd_open(process.pid)
         try:
@@ -156,7 +155,7 @@ def end_of(process: subprocess.Popen[bytes]) -> Iterator[int]:
         finally:
             os.close(fd)
         return
-    ended_fd, tell_fd = os.pipe()  # systems without process descriptors: a thread tells the end
+    ended_fd, tell_fd = os.pipe()  # on systems without process descriptors, a thread reports the end
 
     def tell() -> None:
         process.wait()
@@ -187,7 +186,7 @@ def _nameless() -> int:
 
 
 def clean_environment(extra: Mapping[str, str], *, home: str) -> dict[str, str]:
-    """All that a program sees of the environment: nothing of the host's. Hashes and threads are fixed."""
+    """The environment variables of a program. None comes from the host; hash seed and thread counts are fixed."""
     return {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "HOME": home,

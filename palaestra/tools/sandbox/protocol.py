@@ -1,7 +1,4 @@
-"""What every sandbox offers: one command run under limits, and what the sandbox stops, as data.
-
-Knows results, limits and claims. Knows nothing of how a back end keeps its claims.
-"""
+"""The protocol of sandboxes: run one command under limits, and state as data what the sandbox stops."""
 
 from __future__ import annotations
 
@@ -15,9 +12,9 @@ KilledBy = Literal["time", "cpu", "memory", "output", "signal", "worker"]
 
 
 class Threat(StrEnum):
-    """What a program may try. A back end claims to stop some of these; tests try each."""
+    """What a program may try. A back end claims to stop some of these, and tests try each of them."""
 
-    ENDLESS = "endless"  # never ends: stopped by the wall clock
+    ENDLESS = "endless"  # never ends, until the wall clock stops it
     BUSY = "busy"  # burns processor time
     MEMORY = "memory"  # one process allocates 8 GiB
     MEMORY_TOTAL = "memory_total"  # many processes together allocate more than the limit
@@ -30,15 +27,15 @@ class Threat(StrEnum):
     SYMLINK = "symlink"  # leaves the work folder through a link
     NETWORK = "network"  # connects to a server
     SIGNAL = "signal"  # signals or reads a process that is not its own
-    NAMESPACE = "namespace"  # makes user namespaces or calls mount, ptrace, bpf, keyctl or io_uring
+    NAMESPACE = "namespace"  # makes user namespaces, or calls mount, ptrace, bpf, keyctl or io_uring
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guarantees:
-    """What a back end stops, and what it does not, with the reason.
+    """What a back end stops, and what it does not stop, with the reason.
 
-    `isolation` is "isolation" only if programs cannot reach files, processes and network of the host.
-    Every threat is in exactly one of the two. No back end stops a fault of the kernel that it shares with the host.
+    `isolation` is "isolation" only if programs cannot reach the files, processes and network of the host. Each threat
+    is either in `stops` or in `misses`. No back end stops a fault of the kernel that it shares with the host.
     """
 
     backend: str
@@ -50,7 +47,7 @@ class Guarantees:
     def __post_init__(self) -> None:
         stated = self.stops | self.misses.keys()
         if stated != set(Threat) or self.stops & self.misses.keys():
-            raise ValueError(f"{self.backend}: each threat is either stopped or missed, once: {sorted(stated)}")
+            raise ValueError(f"{self.backend}: each threat must be in either `stops` or `misses`: {sorted(stated)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,15 +55,15 @@ class Execution:
     """How a command ended.
 
     Args:
-        rc: exit status; minus the number of the signal if a signal ended it; None if the sandbox killed it.
-        out: standard output, at most the sandbox's `max_output` bytes; what is no UTF-8 shows as �.
+        rc: exit status; minus the number of the signal if a signal ended the command; None if the sandbox killed it.
+        out: standard output, at most the sandbox's `max_output` bytes. Bytes that are not UTF-8 are shown as �.
         err: standard error, likewise.
-        timed_out: the wall clock or the processor's ended it.
-        oom: a limit of memory ended it, or Python reported MemoryError.
-        killed_by: which limit ended it: time, cpu, memory, output; "signal" if a signal did that is none of these;
-            "worker" if the warm process that served it died, through no fault of this command.
+        timed_out: the limit of wall clock or processor time ended the command.
+        oom: the limit of memory ended it, or it reported that memory ran out, as Python does by MemoryError.
+        killed_by: the limit that ended it: time, cpu, memory or output; "signal" for any other signal; "worker" if the
+            warm process that served it died, through no fault of the command.
         truncated: some output was dropped.
-        seconds: wall time.
+        seconds: duration on the wall clock.
     """
 
     rc: int | None
@@ -85,7 +82,7 @@ class Execution:
 
 
 class Sandbox(Protocol):
-    """Runs commands, each in a fresh empty work folder. Safe to use from several threads and tasks at once."""
+    """Runs commands, each in a new work folder. Several threads and tasks may use it at the same time."""
 
     name: str
     python: str  # the Python interpreter inside the sandbox: `exec([sandbox.python, "main.py"], files=…)`
@@ -101,16 +98,16 @@ class Sandbox(Protocol):
         cpu_s: float | None = None,
         network: Literal["none"] = "none",
     ) -> Execution:
-        """Run a command and wait for its end. A program that fails is a result, never an exception.
+        """Run a command and wait for its end. A program that fails gives a result, never an exception.
 
         Args:
-            command: program and arguments; no shell reads them.
-            stdin: what the program reads from standard input.
-            files: put into the work folder before the start, by path relative to it.
-            timeout_s: wall clock; then everything that it started is killed.
-            memory_mb: memory of each process, and of all together where the back end can.
-            cpu_s: processor time of each process. None: as `timeout_s`.
-            network: only "none".
+            command: program and arguments. No shell interprets them.
+            stdin: text that the program reads from standard input.
+            files: files that are in the work folder at the start, by relative path.
+            timeout_s: seconds of wall clock, after which the program and all that it started are killed.
+            memory_mb: memory of each process, and of all together where the back end can limit that.
+            cpu_s: seconds of processor time of each process. None: the same as `timeout_s`.
+            network: only "none" is possible.
         """
         ...
 
@@ -125,13 +122,13 @@ class Sandbox(Protocol):
         cpu_s: float | None = None,
         network: Literal["none"] = "none",
     ) -> Execution:
-        """As `exec`, without blocking the event loop. Cancelling it kills the program."""
+        """Like `exec`, without blocking the event loop. If the call is cancelled, the program is killed."""
         ...
 
     def guarantees(self) -> Guarantees:
-        """What this sandbox stops on this machine, and what not."""
+        """What this sandbox stops on this machine, and what it does not stop."""
         ...
 
     def close(self) -> None:
-        """Kill what still runs and remove what is left."""
+        """Kill the commands that still run and remove what they left."""
         ...

@@ -1,7 +1,4 @@
-"""A pool of warm Pythons: thousands of short programs, each alone in a fork of an interpreter that already runs.
-
-Knows which server serves which call. Knows nothing of tools or episodes.
-"""
+"""A pool of warm Python interpreters for thousands of short programs. Each program runs in a fork of its own."""
 
 from __future__ import annotations
 
@@ -29,27 +26,27 @@ DIED = "the worker that served this call died; it is replaced, and this call was
 
 
 class Closing(Protocol):
-    """What lives in a pool until it is closed."""
+    """What the pool closes when it is closed itself."""
 
     def close(self) -> None:
-        """End it."""
+        """End its processes."""
         ...
 
 
 class PythonPool:
-    """Warm Python interpreters. A call is a fork with name spaces, files and a user of its own.
+    """Warm Python interpreters. Each call is a fork with namespaces, files and a user of its own.
 
     Args:
-        backend: "bubblewrap" isolates; "subprocess" does not, and says so in `guarantees`.
-        workers: interpreters that wait. Higher: more forks at the same time. Usual: the number of cores.
-        parallel: calls at once; further ones wait their turn.
-        sessions: sessions at once; a further one is refused.
+        backend: "bubblewrap" isolates. "subprocess" does not, and says so in `guarantees`.
+        workers: number of interpreters that wait. Higher: more forks at the same time. Usual: the number of cores.
+        parallel: most calls at once. Further calls wait.
+        sessions: most sessions at once. A further session is refused.
         preload: modules that are imported once, before any fork. Code may import others too.
         total_mb: memory of everything that one worker serves, files included, where there are control groups.
         max_output, disk_mb, processes: as in `Bounds`.
         packages, readable, groups: as in `BubblewrapSandbox`.
 
-    Raises: PalaestraError, if the back end cannot be used here. Nothing weaker is used instead.
+    Raises: PalaestraError, if the back end cannot be used here. No weaker one is used instead.
     """
 
     def __init__(
@@ -76,11 +73,11 @@ class PythonPool:
         ):
             if value < 1:
                 raise PalaestraError(
-                    where="PythonPool", what=f"`{name}` is {value}.", remedy=f"Give `{name}` a positive number."
+                    where="PythonPool", what=f"`{name}` is {value}.", remedy=f"Set `{name}` to 1 or more."
                 )
         if backend not in ("bubblewrap", "subprocess"):
             raise PalaestraError(
-                where="PythonPool", what=f"no warm back end `{backend}`.", options=("bubblewrap", "subprocess")
+                where="PythonPool", what=f"it has no back end `{backend}`.", options=("bubblewrap", "subprocess")
             )
         self.backend = backend
         self.bounds = Bounds(
@@ -97,7 +94,7 @@ class PythonPool:
         self._sessions = sessions
         self._admitted: set[Closing] = set()
         self.threads = ThreadPoolExecutor(max(parallel, 32), thread_name_prefix="sandbox-pool")
-        # Servers die with the thread that started them, so this one thread lives as long as the pool.
+        # A server dies with the thread that started it, so this one thread lives as long as the pool.
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="sandbox-start")
         self._lock = threading.Lock()
         self._closed = False
@@ -120,7 +117,7 @@ class PythonPool:
         memory_mb: int = 512,
         cpu_s: float | None = None,
     ) -> Execution:
-        """Run a program as `python main.py *argv` would, in an empty work folder with `files`."""
+        """Run a program as `python main.py *argv` would, in a new work folder with `files`."""
         return self._run(self._job(code, stdin, files, argv, timeout_s, memory_mb, cpu_s))
 
     async def arun(
@@ -134,19 +131,19 @@ class PythonPool:
         memory_mb: int = 512,
         cpu_s: float | None = None,
     ) -> Execution:
-        """As `run`, without blocking the event loop. Cancelling it kills the program."""
+        """Like `run`, without blocking the event loop. If the call is cancelled, the program is killed."""
         checked = self._job(code, stdin, files, argv, timeout_s, memory_mb, cpu_s)
         return await in_thread(self.threads, lambda cancel_fd: self._run(checked, cancel_fd))
 
     def guarantees(self) -> Guarantees:
-        """What calls and sessions cannot do to the host and to each other."""
+        """What calls and sessions cannot do to the host or to each other."""
         if self.means is None:
             return Guarantees(
                 backend="subprocess",
                 isolation="none",
                 stops=frozenset(Threat) - MISSES.keys(),
                 misses=MISSES,
-                notes=("warm: calls have processes and folders of their own, but run as you",),
+                notes=("each call has a process and a folder of its own, but runs as you",),
             )
         return self.means.guarantees("bubblewrap")
 
@@ -172,13 +169,13 @@ class PythonPool:
 
     # ---- servers ------------------------------------------------------------------------------------------
     def take(self) -> Server:
-        """The living server with the least to do, with one thing more to do. A dead one is replaced first.
+        """Take the server with the lowest load and raise its load by one. Dead servers are replaced first.
 
         Raises: PalaestraError, if the pool is closed.
         """
         with self._lock:
             if self._closed:
-                raise PalaestraError(where="PythonPool", what="it is closed.", remedy="Make a new one.")
+                raise PalaestraError(where="PythonPool", what="the pool is closed.", remedy="Make a new PythonPool.")
             for place, server in enumerate(self._servers):
                 if server.dead or server.process.poll() is not None:
                     server.destroy()
@@ -188,18 +185,18 @@ class PythonPool:
             return chosen
 
     def give(self, server: Server) -> None:
-        """One thing less to do."""
+        """Lower the load of a server by one."""
         with self._lock:
             server.load -= 1
 
     def admit(self, session: Closing) -> None:
-        """A session takes a place; closing the pool closes it.
+        """Give a session a place. Closing the pool closes the session.
 
         Raises: PalaestraError, if all places are taken or the pool is closed.
         """
         with self._lock:
             if self._closed:
-                raise PalaestraError(where="PythonPool", what="it is closed.", remedy="Make a new one.")
+                raise PalaestraError(where="PythonPool", what="the pool is closed.", remedy="Make a new PythonPool.")
             if len(self._admitted) >= self._sessions:
                 raise PalaestraError(
                     where="PythonPool",
@@ -209,7 +206,7 @@ class PythonPool:
             self._admitted.add(session)
 
     def dismiss(self, session: Closing) -> None:
-        """A session gives its place back."""
+        """Free the place of a session."""
         with self._lock:
             self._admitted.discard(session)
 
@@ -245,7 +242,7 @@ class PythonPool:
         task, code, argv = asked
         with self._slots, self.home() as home:
             request = self.request(task, home) | {"code": code, "argv": list(argv)}
-            for _ in range(2):  # a server that died while idle is found out only now; nothing has run then
+            for _ in range(2):  # whether a server died while idle shows only here, before the code has run
                 server = self.take()
                 try:
                     return self._watched(server, request, task, cancel_fd)
@@ -254,7 +251,7 @@ class PythonPool:
                 finally:
                     self.give(server)
         raise PalaestraError(
-            where="PythonPool", what="two servers in a row were dead before the call.", remedy="Run `palaestra doctor`."
+            where="PythonPool", what="two servers in a row died before the call.", remedy="Run `palaestra doctor`."
         )
 
     def _watched(self, server: Server, request: dict[str, Any], task: Job, cancel_fd: int) -> Execution:
@@ -283,16 +280,16 @@ class PythonPool:
         return execution(ended, status or 0, watch, seconds, out_of_memory=killed)
 
     def home(self) -> Home:
-        """The work folder of a call: inside a name space, or a temporary folder of the host."""
+        """The work folder of a call: inside a namespace, or a temporary folder of the host."""
         return Home(isolated=self.means is not None)
 
     def request(self, task: Job, home: str) -> dict[str, Any]:
-        """What the server needs to know of a call or session."""
+        """What the server needs to know about a call or session."""
         return {"home": home, "files": dict(task.files), "limits": task.numbers(self.bounds)}
 
 
 class Home:
-    """A work folder as a context: its path as the program sees it."""
+    """A context manager for a work folder. It gives the path as the program sees it."""
 
     def __init__(self, *, isolated: bool) -> None:
         self._made = None if isolated else tempfile.mkdtemp(prefix="palaestra-")

@@ -1,7 +1,4 @@
-"""One warm Python of a pool, seen from outside: start it, let it fork, end what it forked, replace it.
-
-Knows sockets and descriptors. Knows nothing of code, tools or episodes.
-"""
+"""Start and control one warm Python of a pool: let it fork, end what it forked, and end it."""
 
 from __future__ import annotations
 
@@ -30,12 +27,12 @@ from palaestra.tools.sandbox.namespaces import INSIDE, SERVER, Means, own_uid
 from palaestra.tools.sandbox.processes import clean_environment, filled, kill_group
 
 SOURCE = Path(__file__).with_name("inside.py")
-PATIENCE_S = 30.0  # for the server to start; 10 for it to end one process
+PATIENCE_S = 30.0  # seconds that a server has to start
 
 
 @dataclass(slots=True)
 class Server:
-    """A process that forks on request. `way` is "none" without isolation."""
+    """A Python process that forks on request. `way` is "none" if it does not isolate."""
 
     way: Literal["root", "user", "none"]
     process: subprocess.Popen[bytes]
@@ -43,16 +40,16 @@ class Server:
     log: IO[bytes]
     shake: Handshake | None = None
     group: Group | None = None
-    load: int = 0  # calls and sessions that it serves now
+    load: int = 0  # number of calls and sessions that it serves now
     count: int = 0
     dead: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def fork(self, job: Mapping[str, Any], fds: tuple[int, ...], *, session: bool) -> tuple[int, int]:
-        """A new process for a job. Returns its number and a descriptor that tells its end.
+        """Fork a process for a job. Returns its number, and a descriptor that becomes readable when it ends.
 
         Args:
-            fds: standard input, output and error, and the link of a session. They stay the caller's.
+            fds: standard input, output and error, and the link of a session. The caller closes them.
 
         Raises: OSError, if the server is dead.
         """
@@ -74,7 +71,7 @@ class Server:
             os.close(job_fd)
 
     def kill(self, number: int) -> None:
-        """End a process that it forked, with all that this one has started."""
+        """End a forked process and all that it has started."""
         try:
             with self.lock:
                 self.control.sendall(json.dumps({"kill": number}).encode())
@@ -82,7 +79,7 @@ class Server:
             self.dead = True
 
     def status(self, end_fd: int, *, wait_s: float = 10.0) -> int | None:
-        """How a process has ended; None if the server died or does not answer, and then it is dead to us."""
+        """The exit status of a process. None if the server died or does not answer; it then counts as dead."""
         told = os.read(end_fd, 256) if select.select([end_fd], [], [], wait_s)[0] else b""
         os.close(end_fd)
         if not told:
@@ -91,10 +88,10 @@ class Server:
         return int(json.loads(told)["status"])
 
     def destroy(self) -> None:
-        """End it and all that it forked."""
+        """End the server and all that it forked."""
         self.dead = True
         self.control.close()
-        if self.way == "none":  # it ends its children itself when the socket closes; bubblewrap's all die with it
+        if self.way == "none":  # it ends its children when the socket closes; inside bubblewrap all die with it
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(timeout=5)
         kill_group(self.process)
@@ -108,20 +105,20 @@ class Server:
 
 
 def start_isolated(means: Means, bounds: Bounds, settings: Mapping[str, Any], *, total_mb: int, most: int) -> Server:
-    """A server inside bubblewrap, in a control group where there are some.
+    """Start a server inside bubblewrap, in a control group where there are any.
 
     Args:
-        total_mb: memory of all that it forks together.
-        most: how many processes it may fork at once.
+        total_mb: memory of all processes that it forks together.
+        most: most calls and sessions at once.
 
-    Raises: PalaestraError, if it does not start.
+    Raises: PalaestraError, if the server does not start.
     """
     way: Literal["root", "user"] = "root" if means.way == "root" else "user"
     group = means.group(processes=min(bounds.processes * most + 64, 30000), memory=total_mb * MEGABYTE)
     shake = Handshake(wait=group is not None)
     shake.__enter__()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    log = tempfile.TemporaryFile()  # noqa: SIM115  the server owns it
+    log = tempfile.TemporaryFile()  # noqa: SIM115  `destroy` closes it
     words = means.view(bounds, shake.lend, serves=SOURCE.read_text(encoding="utf-8")) + shake.arguments
     filter_ = bpf.refusing() if bpf.known() else b""
     arguments = str(filled(pickle.dumps({**settings, "way": way, "filter": filter_})))
@@ -140,7 +137,7 @@ def start_isolated(means: Means, bounds: Bounds, settings: Mapping[str, Any], *,
             pass_fds=shake.lent,
             **means.identity(own_uid()),
         )
-        theirs.detach()  # closed with the others that were lent
+        theirs.detach()  # `close_lent` closes it with the other descriptors
         shake.close_lent()
         shake.release(group)
         return _ready(Server(way, process, ours, log, shake, group))
@@ -152,12 +149,12 @@ def start_isolated(means: Means, bounds: Bounds, settings: Mapping[str, Any], *,
 
 
 def start_plain(settings: Mapping[str, Any]) -> Server:
-    """A server without isolation.
+    """Start a server without isolation.
 
-    Raises: PalaestraError, if it does not start.
+    Raises: PalaestraError, if the server does not start.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    log = tempfile.TemporaryFile()  # noqa: SIM115  the server owns it
+    log = tempfile.TemporaryFile()  # noqa: SIM115  `destroy` closes it
     arguments = filled(pickle.dumps({**settings, "way": "none", "filter": b""}))
     try:
         process = subprocess.Popen(
@@ -193,5 +190,5 @@ def _ready(server: Server) -> Server:
     raise PalaestraError(
         where="sandbox: warm Python",
         what=f"the server did not start: {told or 'no reason given'}",
-        remedy="Run `palaestra doctor`; a module in `preload` must be one that the sandbox's Python can import.",
+        remedy="Run `palaestra doctor`. The sandbox's Python must be able to import each module in `preload`.",
     )

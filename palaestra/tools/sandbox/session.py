@@ -1,10 +1,8 @@
-"""A session: code in pieces that share variables and files, as one episode needs it.
+"""A session runs pieces of code that share variables and files, as one episode needs it.
 
-Knows one process of a pool and what became of its variables. Knows nothing of tools or episodes.
-
-A piece of code runs in a fork of the session. If it ends, also with an error, the fork goes on as the session. If a
-limit kills it, the session goes on with the variables it had before; files keep what was written. Threads do not
-outlive the piece that started them. Processes do, until the session is closed.
+Each piece runs in a fork of the session. If it ends, even with an error, the fork becomes the session. If a limit kills
+it, the session goes on with the variables that it had before, and files keep what was written. Threads end with the
+piece that started them. Processes may run on until the session is closed.
 """
 
 from __future__ import annotations
@@ -31,9 +29,9 @@ class Piece:
     """How one piece of code ended, and what became of the variables.
 
     Args:
-        execution: output and end. `rc` is 0, or 1 after an error.
-        state: "kept": variables are as the code left them; "before": as they were before this piece, which was killed;
-            "lost": the session died, and the next piece starts with no variables and the first files.
+        execution: the output and how the piece ended. `rc` is 0, or 1 after an error.
+        state: "kept": the variables are as the code left them. "before": the piece was killed, and they are as before
+            it. "lost": the session died, and the next piece starts without variables and with the first files.
     """
 
     execution: Execution
@@ -41,13 +39,13 @@ class Piece:
 
 
 class Session:
-    """Python that remembers. Pieces run one after another.
+    """Python whose variables last from piece to piece. Pieces run one after another.
 
     Args:
-        pool: where it lives. Its place there is free again after `close`.
-        files: in the work folder from the start.
+        pool: the pool in which the session takes a place until `close`.
+        files: files that are in the work folder from the start.
         memory_mb: memory of each process of the session.
-        cpu_s: processor time of each process; each piece is a new process.
+        cpu_s: seconds of processor time of each process. Each piece is a new process.
 
     Raises: PalaestraError, if the pool has no place left.
     """
@@ -70,13 +68,13 @@ class Session:
     def run(
         self, code: str, *, timeout_s: float = 10.0, files: Mapping[str, str | bytes] | None = None, cancel_fd: int = -1
     ) -> Piece:
-        """Run a piece of code; the value of a last expression is printed.
+        """Run a piece of code. If its last statement is an expression, the value is printed.
 
         Args:
             code: statements of Python.
-            timeout_s: wall clock.
-            files: put into the work folder before.
-            cancel_fd: a descriptor; when it becomes readable, the session is given up.
+            timeout_s: seconds of wall clock.
+            files: files that are written to the work folder first.
+            cancel_fd: a descriptor. If it becomes readable, the session is ended.
         """
         given = dict(self._job(files, timeout_s=timeout_s).files)
         request = {"do": "run", "code": code, "files": given, "timeout_s": timeout_s}
@@ -94,16 +92,16 @@ class Session:
     async def arun(
         self, code: str, *, timeout_s: float = 10.0, files: Mapping[str, str | bytes] | None = None
     ) -> Piece:
-        """As `run`, without blocking the event loop. Cancelling it gives the session up: the next piece starts anew."""
+        """Like `run`, without blocking the event loop. If the call is cancelled, the session is lost."""
         return await in_thread(
             self._pool.threads,
             lambda cancel_fd: self.run(code, timeout_s=timeout_s, files=files, cancel_fd=cancel_fd),
         )
 
     def files(self, *, most: int = MEGABYTE) -> dict[str, bytes]:
-        """The regular files of the work folder, up to `most` bytes together; links and hidden folders are left out.
+        """The regular files of the work folder, up to `most` bytes in all. Links and hidden folders are left out.
 
-        Raises: PalaestraError, if the session does not answer; then it is lost.
+        Raises: PalaestraError, if the session does not answer. It is then lost.
         """
         with self._lock:
             living, reply = self._alive(), None
@@ -115,13 +113,13 @@ class Session:
                 self._end()
                 raise PalaestraError(
                     where="Session.files",
-                    what="the session gave no list of its files; it has been ended.",
-                    remedy="Run the code again: the next piece starts a new session.",
+                    what="the session gave no list of its files and was ended.",
+                    remedy="Run the code again. The next piece starts a new session.",
                 )
         return found
 
     def close(self) -> None:
-        """End its processes and free its place. Closing twice is no fault."""
+        """End the processes of the session and free its place. Closing twice does nothing."""
         with self._lock:
             self._end()
             if not self._closed:
@@ -136,7 +134,7 @@ class Session:
 
     def _alive(self) -> Living:
         if self._closed:
-            raise PalaestraError(where="Session", what="it is closed.", remedy="Make a new one.")
+            raise PalaestraError(where="Session", what="the session is closed.", remedy="Make a new Session.")
         if self._living is None:
             self._living = Living.start(self._pool, self._first)
         return self._living
@@ -159,7 +157,7 @@ class Session:
 
 
 def _died(ended: Ended, status: int | None, watch: Watch, seconds: float) -> Execution:
-    """The result of a piece that has taken the whole session with it."""
+    """The result of a piece with which the session died."""
     if ended != "itself":
         return execution(ended, -9, watch, seconds)
     worker = status is None

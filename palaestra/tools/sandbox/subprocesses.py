@@ -1,7 +1,4 @@
-"""The back end without isolation: a child process with limits. For code that you trust.
-
-Knows resource limits and process groups. Knows nothing of name spaces.
-"""
+"""The back end without isolation: a child process with limits. Use it only for code that you trust."""
 
 from __future__ import annotations
 
@@ -18,10 +15,10 @@ from palaestra.tools.sandbox.protocol import Execution, Guarantees, Threat
 from palaestra.tools.sandbox.watching import in_thread
 
 MISSES = {
-    Threat.MEMORY_TOTAL: "the limit holds for each process by itself",
-    Threat.DISK: "each file is bounded, their sum is not",
+    Threat.MEMORY_TOTAL: "the limit holds for each process, not for all together",
+    Threat.DISK: "each file has a limit, all together have none",
     Threat.FORK_BOMB: "the limit of processes counts all processes of the user, and none of root's",
-    Threat.DAEMON: "a process that starts a session of its own is not found again",
+    Threat.DAEMON: "a process that starts a session of its own is not killed",
     Threat.READ_HOST: "programs read what you can read",
     Threat.WRITE_HOST: "programs write what you can write",
     Threat.SYMLINK: "links are followed",
@@ -32,11 +29,11 @@ MISSES = {
 
 
 class SubprocessSandbox:
-    """Commands as child processes with limits of time, memory and output. This is no isolation.
+    """Runs commands as child processes with limits of time, memory and output. It does not isolate.
 
     Args:
-        max_output, disk_mb, processes: as in `Bounds`. `processes` counts all processes of this user, so it is
-            raised to 4096 at least.
+        max_output, disk_mb, processes: as in `Bounds`. The limit `processes` counts all processes of the user, so it
+            is at least 4096.
     """
 
     name = "subprocess"
@@ -58,7 +55,7 @@ class SubprocessSandbox:
         cpu_s: float | None = None,
         network: Literal["none"] = "none",
     ) -> Execution:
-        """Run a command and wait for its end. `network` is not kept here: see `guarantees`."""
+        """Run a command and wait for its end. The program can use the network all the same: see `guarantees`."""
         return self._run(self._job(command, stdin, files, timeout_s, memory_mb, cpu_s, network))
 
     async def aexec(
@@ -72,22 +69,22 @@ class SubprocessSandbox:
         cpu_s: float | None = None,
         network: Literal["none"] = "none",
     ) -> Execution:
-        """As `exec`, without blocking the event loop."""
+        """Like `exec`, without blocking the event loop."""
         checked = self._job(command, stdin, files, timeout_s, memory_mb, cpu_s, network)
         return await in_thread(self._live.threads, lambda cancel_fd: self._run(checked, cancel_fd))
 
     def guarantees(self) -> Guarantees:
-        """No isolation: limits of one process only."""
+        """What limits on a single process stop. There is no isolation."""
         return Guarantees(
             backend=self.name,
             isolation="none",
             stops=frozenset(Threat) - MISSES.keys(),
             misses=MISSES,
-            notes=("for code that you trust: a program can do whatever you can do",),
+            notes=("only for code that you trust: a program can do whatever you can do",),
         )
 
     def close(self) -> None:
-        """Kill what still runs."""
+        """Kill the commands that still run."""
         self._live.close()
 
     def _job(

@@ -1,6 +1,6 @@
-"""The back end that runs WebAssembly modules: no authority but what is given, counted instructions, capped memory.
+"""The back end that runs WebAssembly modules, with counted instructions and limited memory.
 
-Knows modules and how to start the process that runs them. Knows nothing of wasmtime's interface: `wasm_runner.py` does.
+A module can use only what it is given. `wasm_runner.py` runs it in a process of its own.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from palaestra.tools.sandbox.protocol import Execution, Guarantees, Threat
 from palaestra.tools.sandbox.watching import in_thread
 
 RUNNER = Path(__file__).with_name("wasm_runner.py")
-INSTRUCTIONS = 200_000_000  # fuel for each second of processor time: about what a core executes
+INSTRUCTIONS = 200_000_000  # fuel for one second of processor time: about what a core executes
 
 
 class WasmSandbox:
-    """WebAssembly modules (WASI) with counted instructions and capped memory. Needs no privilege.
+    """Runs WebAssembly modules (WASI) with counted instructions and limited memory. It needs no privilege.
 
-    The first word of a command is `python` if `python_wasm` is given, the name of a module among `files`, or the path
-    of a module on the host. The work folder is at `/`, read-only unless `writable`.
+    The first word of a command is `python`, if `python_wasm` is given, or the name of a module among `files`, or the
+    path of a module on the host. The work folder is at `/`, read-only unless `writable`.
 
     Args:
-        python_wasm: path of a CPython built for WASI; its library must be inside the module or in `files`.
-        writable: whether programs may write into the work folder. Then its size is not bounded.
+        python_wasm: path of a CPython built for WASI. Its library must be inside the module or in `files`.
+        writable: whether programs may write to the work folder. Its size then has no limit.
         max_output, disk_mb: as in `Bounds`.
 
     Raises: MissingExtra, without the package wasmtime.
@@ -48,7 +48,7 @@ class WasmSandbox:
         if python_wasm and not Path(python_wasm).is_file():
             raise PalaestraError(
                 where="sandbox: wasmtime",
-                what=f"`python_wasm` is {str(python_wasm)!r}, which is no file.",
+                what=f"`python_wasm` is {str(python_wasm)!r}, which is not a file.",
                 remedy="Give the path of a CPython built for WASI.",
             )
         self._bounds = Bounds(max_output=max_output, disk_mb=disk_mb)
@@ -81,23 +81,23 @@ class WasmSandbox:
         cpu_s: float | None = None,
         network: Literal["none"] = "none",
     ) -> Execution:
-        """As `exec`, without blocking the event loop."""
+        """Like `exec`, without blocking the event loop."""
         checked = self._job(command, stdin, files, timeout_s, memory_mb, cpu_s, network)
         return await in_thread(self._live.threads, lambda cancel_fd: self._run(checked, cancel_fd))
 
     def guarantees(self) -> Guarantees:
-        """Isolation: a module has no way to name what it was not given."""
-        misses = {Threat.DISK: "the work folder is writable and not bounded"} if self._writable else {}
+        """What is stopped: a module cannot name anything that it was not given."""
+        misses = {Threat.DISK: "the work folder can be written to and has no limit"} if self._writable else {}
         return Guarantees(
             backend=self.name,
             isolation="isolation",
             stops=frozenset(Threat) - misses.keys(),
             misses=misses,
-            notes=("runs WebAssembly only", "a fault of wasmtime gets out"),
+            notes=("it runs WebAssembly only", "a fault of wasmtime can break the isolation"),
         )
 
     def close(self) -> None:
-        """Kill what still runs."""
+        """Kill the commands that still run."""
         self._live.close()
 
     def _run(self, task: Job, cancel_fd: int = -1) -> Execution:
@@ -133,7 +133,7 @@ class WasmSandbox:
                 where="sandbox: wasmtime",
                 what=f"there is no module {word!r}.",
                 remedy="Give a .wasm or .wat file by its path, or among `files`"
-                + ("." if self._python else "; for Python give `python_wasm`."),
+                + ("." if self._python else ". For Python, give `python_wasm`."),
             )
         return found[0]
 

@@ -1,7 +1,4 @@
-"""Runs one WebAssembly module and ends: a process of its own, so that wall clock and output are watched from outside.
-
-Knows wasmtime. Knows nothing of palaestra: this file is run alone.
-"""
+"""Runs one WebAssembly module and ends. `wasm.py` runs this file as a process whose time and output it limits."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import sys
 
 
 def main(asked: dict[str, object]) -> int:
-    """Run the module; returns its exit status."""
+    """Run the module. Returns its exit status."""
     import wasmtime
 
     config = wasmtime.Config()

@@ -1,7 +1,4 @@
-"""Watches a running program: reads its output under a cap, feeds it, and ends it in time.
-
-Knows file descriptors and clocks. Knows nothing of what runs, nor of how it is killed.
-"""
+"""Watch a running program: feed its input, read its output up to a limit, and report why it ended or must be killed."""
 
 from __future__ import annotations
 
@@ -24,14 +21,14 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Captured:
-    """One stream: its first bytes, and how many there were."""
+    """The first bytes of one stream, and the number of all its bytes."""
 
     keep: int
     kept: bytearray = field(default_factory=bytearray)
     total: int = 0
 
     def add(self, chunk: bytes) -> None:
-        """Keep what there is room for and count the rest."""
+        """Keep the bytes for which there is room, and count all of them."""
         self.total += len(chunk)
         self.kept += chunk[: self.keep - len(self.kept)]
 
@@ -42,16 +39,16 @@ class Captured:
 
     @property
     def text(self) -> str:
-        """The kept bytes; what is no UTF-8 becomes visible, and so does what was dropped."""
+        """The kept bytes as text. Bytes that are not UTF-8 are shown as �, and a note counts the bytes dropped."""
         shown = self.kept.decode("utf-8", errors="replace")
         return f"{shown}\n… {self.total - len(self.kept)} more bytes were dropped" if self.truncated else shown
 
 
 @dataclass(slots=True)
 class Watch:
-    """Reads `out` and `err` and writes `stdin` until the program ends, a limit is reached, or someone cancels.
+    """Reads `out` and `err` and writes `stdin` until the program ends, a limit is reached, or the caller cancels.
 
-    The three descriptors belong to the watch from here on: `close` closes them.
+    The object owns the three descriptors, and `close` closes them.
     """
 
     out_fd: int
@@ -60,7 +57,7 @@ class Watch:
     stdin: bytes
     bounds: Bounds
     cancel_fd: int = -1
-    patient: bool = False  # True: a flood of output is read and dropped until time is over
+    patient: bool = False  # True: too much output does not end the program; it is read and dropped
     out: Captured = field(init=False)
     err: Captured = field(init=False)
     streams: dict[int, Captured] = field(init=False)
@@ -72,7 +69,7 @@ class Watch:
             os.set_blocking(fd, False)
 
     def until(self, ended_fd: int, *, timeout_s: float) -> Ended:
-        """Watch until `ended_fd` becomes readable (a process descriptor, or a pipe that tells the end)."""
+        """Watch until `ended_fd` becomes readable (a process descriptor, or a pipe that reports the end)."""
         deadline = time.monotonic() + timeout_s
         with selectors.DefaultSelector() as selector:
             for fd in (*self.streams, ended_fd, *([self.cancel_fd] if self.cancel_fd >= 0 else [])):
@@ -96,14 +93,14 @@ class Watch:
         return "time"
 
     def timed(self, ended_fd: int, *, timeout_s: float) -> tuple[Ended, float]:
-        """`until` with the seconds that it took."""
+        """Like `until`, with the seconds that it took."""
         begun = time.monotonic()
         return self.until(ended_fd, timeout_s=timeout_s), time.monotonic() - begun
 
     def drain(self) -> None:
-        """Read what the pipes still hold, once nothing writes any more."""
+        """Read what is left in the pipes after the program has ended."""
         for fd in self.streams:
-            for _ in range(64):  # a pipe holds 64 KiB, rarely 1 MiB: this ends even if someone still writes
+            for _ in range(64):  # a pipe holds 64 KiB, rarely 1 MiB; the bound is for a process that still writes
                 if not self._read(fd) or not select.select([fd], [], [], 0)[0]:
                     break
 
@@ -128,7 +125,7 @@ class Watch:
             self.stdin = self.stdin[os.write(self.stdin_fd, self.stdin[:CHUNK]) :]
         except BlockingIOError:
             return True
-        except BrokenPipeError:  # the program does not want to read
+        except BrokenPipeError:  # the program has closed its standard input
             return False
         return bool(self.stdin)
 
@@ -139,7 +136,7 @@ class Watch:
 
 
 async def in_thread(threads: ThreadPoolExecutor, run: Callable[[int], T]) -> T:
-    """`run(cancel_fd)` in a thread. Cancelling makes the descriptor readable and waits until `run` has cleaned up."""
+    """Call `run(cancel_fd)` in a thread. Cancelling makes the descriptor readable and waits until `run` has ended."""
     cancel_fd, tell_fd = os.pipe()
     work = asyncio.get_running_loop().run_in_executor(threads, run, cancel_fd)
     try:

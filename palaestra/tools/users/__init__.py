@@ -1,1 +1,1 @@
-"""Users: who talks to an agent and wants something of it. Knows texts and wishes; knows no world and no tools."""
+"""Simulated users, who talk to an agent and want something from it."""

@@ -1,7 +1,4 @@
-"""Briefs: what a user wants, what it knows, and how it behaves; and what every user can do.
-
-Knows facts by name. Knows nothing of databases, rules or who is right.
-"""
+"""The brief of a simulated user (what it wants, what it knows, how it behaves), and the protocol of users."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ STOP = "###STOP###"  # ends a dialogue, as in tau-bench (arXiv 2406.12045)
 
 
 class Said(NamedTuple):
-    """One turn of a user. `over`: with it the dialogue ends."""
+    """One turn of a user. `over`: the dialogue ends with it."""
 
     text: str
     over: bool = False
@@ -24,12 +21,12 @@ class Wish:
     """One thing that a user wants.
 
     Attributes:
-        name: what it is, as the world calls it; told as the fact `request`.
-        text: "i want to cancel an order.", in the wordings that there are.
-        facts: what is needed for it, by name; told when it is asked for.
-        names: words of which one must stand in what the user is asked to confirm; empty: the name.
-        settled: words of which one tells the user that this is settled, one way or the other.
-        change: the fact that the user gives another value, once, instead of the first confirmation.
+        name: name of the wish in the world. The user tells it as the fact `request`.
+        text: phrasings of the wish, such as "i want to cancel an order.".
+        facts: values that the wish needs, by name. The user tells them when it is asked.
+        names: words for the wish. The user confirms only a text that contains one of them. Empty: the name.
+        settled: words that tell the user that the wish is settled, whether it was granted or refused.
+        change: a fact and its new value, which the user gives once, instead of its first confirmation.
     """
 
     name: str
@@ -41,24 +38,24 @@ class Wish:
 
     @property
     def wanted(self) -> dict[str, str]:
-        """The facts as they are in the end."""
+        """The facts with the values that the user wants in the end."""
         return {**self.facts, **dict([self.change] if self.change else [])}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brief:
-    """A user's part in one dialogue.
+    """What a user wants, knows and does in one dialogue.
 
     Attributes:
-        wishes: in the order in which they come up.
-        about: facts of the user, for all wishes.
-        hears: by fact, the words that ask for it.
+        wishes: wishes in the order in which the user brings them up.
+        about: facts about the user, for all wishes.
+        hears: fact → words that ask for it.
         vague: the user opens without saying what it wants.
-        open: the user says everything it knows when it comes up; else only what it was asked, one fact a turn.
-        patience: useless turns until the user gives up; None: it never does.
-        misspeaks: facts with a wrong value that is said first and corrected in the next turn.
-        wording: which of the phrasings this user prefers.
-        asides: by number of the turn, from 0, something that stands behind what the user says.
+        open: the user tells all its facts together with a wish. False: one fact a turn, and only when it is asked.
+        patience: useless turns in a row after which the user gives up. None: it never does.
+        misspeaks: fact → a wrong value that the user says first and corrects in its next turn.
+        wording: number of the phrasing that this user takes.
+        asides: number of a turn, from 0 → a text that is added to what the user says.
     """
 
     wishes: tuple[Wish, ...]
@@ -72,7 +69,7 @@ class Brief:
     asides: Mapping[int, str] = field(default_factory=dict)
 
     def scenario(self) -> str:
-        """The brief in words, for a chat model that plays the user."""
+        """The brief as a text, for a chat model that plays the user."""
         lines = [f"About you: {_listed(self.about)}."] if self.about else []
         for number, wish in enumerate(self.wishes, start=1):
             lines.append(f"Wish {number}: {wish.text[0]} {_listed(wish.facts)}".strip())
@@ -85,7 +82,7 @@ class Brief:
 
 
 class User(Protocol):
-    """Who talks to the agent. `told`: facts said so far that belong to the present wish, with their latest values."""
+    """A user who talks to the agent. `told`: the facts said so far for the present wish, with their latest values."""
 
     told: Mapping[str, str]
 
@@ -96,7 +93,7 @@ class User(Protocol):
 
 
 class WaitingUser(Protocol):
-    """A user that has to be waited for, such as a model behind an endpoint."""
+    """A user whose turns are awaited, such as a model behind an endpoint."""
 
     told: Mapping[str, str]
 

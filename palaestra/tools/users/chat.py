@@ -1,6 +1,6 @@
-"""A chat model that plays the user, behind any endpoint that speaks OpenAI's protocol.
+"""A chat model that plays the user, behind any endpoint with OpenAI's protocol.
 
-Knows briefs and one HTTP interface. Keys and addresses stand in the environment, never in a recipe.
+Keys and addresses come from environment variables, never from a recipe.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class ChatSettings(Section):
     """Which model plays the user, and how it is reached.
 
     Attributes:
-        model: its name at the endpoint.
+        model: name of the model at the endpoint.
         url, key: names of the environment variables that hold the address (ending in /v1) and the key.
         timeout_s: seconds for one answer. retries: further attempts after time-outs, full queues and lost connections.
-        temperature: of its answers. Usual: 0 to 1. max_tokens: of one answer.
+        temperature: sampling temperature of the answers. Usual: 0 to 1. max_tokens: most tokens of one answer.
     """
 
     model: str
@@ -47,10 +47,10 @@ class ChatSettings(Section):
 
 
 class ChatUser:
-    """A user played by a chat model. What it was told it knows from the brief; nobody else knows what it said of it.
+    """A user played by a chat model. `told` stays empty, because nobody checks which facts the model has said.
 
-    Raises: RecipeError, if an environment variable is empty; MissingExtra. A call that fails for good, and an answer
-    without text, end the episode: EpisodeFailure of the boundary "environment".
+    Raises: RecipeError, if an environment variable is empty; MissingExtra, without the package openai; EpisodeFailure
+        of the boundary "environment", for a call that fails after all attempts or an answer without text.
     """
 
     told: Mapping[str, str] = {}
@@ -67,19 +67,19 @@ class ChatUser:
         self._messages: list[dict[str, str]] = []
 
     async def begin(self, brief: Brief) -> Said:
-        """The first turn, in answer to a greeting."""
+        """The first turn, which answers a greeting."""
         self._messages = [{"role": "system", "content": PART.format(scenario=brief.scenario(), stop=STOP)}]
         return await self.reply(GREETING)
 
     async def reply(self, text: str) -> Said:
-        """The model's answer; with the stop token in it, the dialogue is over."""
-        asked = [*self._messages, {"role": "user", "content": text}]  # to the model, the agent is who talks to it
+        """The model's answer. The dialogue is over if the answer contains STOP."""
+        asked = [*self._messages, {"role": "user", "content": text}]  # for the model, the agent is the user
         answer = await self._ask(asked)
         self._messages = [*asked, {"role": "assistant", "content": answer}]
         return Said(answer, STOP in answer)
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         client, self._client = self._client, None
         if client is not None:
             await client.close()
@@ -117,7 +117,7 @@ def _failed(what: str, chosen: ChatSettings) -> EpisodeFailure:
         boundary="environment",
         where="a user played by a chat model",
         what=what,
-        remedy=f"See whether the endpoint in ${chosen.url} is up; raise `timeout_s` or `retries` if it is only busy.",
+        remedy=f"Check that the endpoint in ${chosen.url} is up. If it is only busy, raise `timeout_s` or `retries`.",
     )
 
 
@@ -127,6 +127,6 @@ def _variable(name: str) -> str:
         raise RecipeError(
             where="a user played by a chat model",
             what=f"the environment variable {name} is empty.",
-            remedy=f"Set it before the run: export {name}=…; addresses and keys never stand in a recipe.",
+            remedy=f"Set it before the run: export {name}=…. A recipe never contains addresses or keys.",
         )
     return value

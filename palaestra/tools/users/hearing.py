@@ -1,7 +1,7 @@
-"""Hearing: what a scripted user understands of a reply: a question, a request to confirm, or news.
+"""How a scripted user understands a reply: as a question, a request to confirm, or news.
 
-Knows English phrases. Knows nothing of what the user wants. Short templates such as `ask order` are understood like
-whole sentences; values and names are compared as words, without case.
+The phrases are English. Short templates such as `ask order` are understood like whole sentences. Values and names are
+compared as whole words, and case is ignored.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ YES = re.compile(r"\s*(?:yes|yeah|yep|sure|correct|go ahead|confirmed|please do)
 
 
 def mentions(text: str, word: str) -> bool:
-    """Whether a text has these words, in this order, as whole words."""
+    """Whether a text contains these words, in this order, as whole words."""
     return re.search(rf"(?<!\w){re.escape(word.lower())}(?!\w)", text.lower()) is not None
 
 
 def mentions_any(text: str, words: Iterable[str]) -> bool:
-    """Whether it has at least one of them."""
+    """Whether a text contains at least one of these words."""
     return any(mentions(text, word) for word in words)
 
 
 def asks_to_confirm(text: str) -> bool:
-    """Whether the user shall say yes or no."""
+    """Whether a text asks the user for a yes or no."""
     return CONFIRM.search(text.lower()) is not None
 
 
 def agrees(text: str) -> bool:
-    """Whether a user's turn says yes."""
+    """Whether a user's turn begins with a yes."""
     return YES.match(text.lower()) is not None
 
 
@@ -45,7 +45,7 @@ def questions(text: str) -> str:
 
 
 def statements(text: str) -> str:
-    """The clauses that do not."""
+    """The clauses of a text that ask for nothing."""
     clauses = CLAUSE.findall(text.lower())
     return " ".join(clause for clause in clauses if not (clause.endswith("?") or ASKS.search(clause)))
 

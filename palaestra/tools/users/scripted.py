@@ -1,6 +1,6 @@
-"""Users by rule: one that answers what it is asked, and one that reads out turns that were written before.
+"""Users without a model: one answers what it is asked by fixed rules, one reads out turns that were written before.
 
-Knows briefs and what is heard. Knows nothing of worlds: whether something was really done is not its business.
+They go by what the agent says, and do not check what was really done.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ WORDINGS = len(PHRASES["fact"])
 
 @dataclass(slots=True, kw_only=True)
 class _Dialogue:
-    """How far a dialogue is."""
+    """The state of a dialogue."""
 
     brief: Brief
-    place: int = 0  # of the present wish
-    facts: dict[str, str] = field(default_factory=dict)  # of the present wish, as they are now
+    place: int = 0  # index of the present wish
+    facts: dict[str, str] = field(default_factory=dict)  # of the present wish, with their present values
     told: dict[str, str] = field(default_factory=dict)
     wrong: str | None = None  # the fact that was said wrongly in the last turn
     misspoken: set[str] = field(default_factory=set)
@@ -61,11 +61,11 @@ class _Dialogue:
 
 
 class ScriptedUser:
-    """Answers what it is asked, one fact a turn; says yes to what it wants; goes on when something is settled.
+    """Answers what it is asked, one fact a turn, says yes to what it wants, and goes on when a wish is settled.
 
-    How a reply of the agent is read, in this order: a request to confirm; news that the present wish is settled; a
-    question for facts, of which the first is answered that was not told yet. Anything else is not understood.
-    Facts that were told stand in `told` until the next wish; the user's own facts stay.
+    A reply of the agent is read as the first of these that fits: a request to confirm; news that the present wish is
+    settled; a question for facts, of which the user tells the first that it has not told yet. Anything else is not
+    understood. `told` keeps the facts of a wish until the next wish, and the facts about the user for good.
     """
 
     def __init__(self) -> None:
@@ -73,34 +73,35 @@ class ScriptedUser:
 
     @property
     def told(self) -> Mapping[str, str]:
-        """Facts said so far, with their latest values, wrong ones too while they are not corrected."""
+        """Facts said so far, with their latest values. A wrong value stays until it is corrected."""
         return self._speaking().told
 
     @property
     def place(self) -> int:
-        """How many wishes are settled, as far as the user was told."""
+        """Number of wishes that are settled, as far as the user was told."""
         now = self._speaking()
         return now.place + int(now.over)
 
     @property
     def correcting(self) -> bool:
-        """Whether the next turn takes back something that was said wrongly."""
+        """Whether the next turn corrects a wrong value."""
         return self._speaking().wrong is not None
 
     def begin(self, brief: Brief) -> Said:
-        """The first turn of a dialogue. Raises: ContractError, for a brief without any wish."""
+        """Begin a dialogue. Returns its first turn. Raises: ContractError, for a brief without a wish."""
         if not brief.wishes:
             raise ContractError(
-                where="ScriptedUser.begin", what="the brief has no wish.", remedy="Give at least one Wish."
+                where="ScriptedUser.begin", what="the brief has no wish.", remedy="Add at least one Wish to it."
             )
         now = self._now = _Dialogue(brief=brief, facts=dict(brief.wishes[0].facts))
         return self._say(now, self._opening(now, vague=brief.vague))
 
     def reply(self, text: str) -> Said:
-        """The answer to what the agent said. With the last wish settled, or out of patience, it ends the dialogue."""
+        """The answer to the agent. It ends the dialogue if the last wish is settled or the patience is used up."""
         now = self._speaking()
         if now.over:
-            raise ContractError(where="ScriptedUser.reply", what="the dialogue is over.", remedy="Call `begin` again.")
+            remedy = "Call `begin` for a new dialogue."
+            raise ContractError(where="ScriptedUser.reply", what="the dialogue is over.", remedy=remedy)
         fixed, now.wrong = now.wrong, None
         if fixed is not None:
             now.told[fixed] = self._knows(now)[fixed]
@@ -124,12 +125,12 @@ class ScriptedUser:
     def _speaking(self) -> _Dialogue:
         if self._now is None:
             raise ContractError(
-                where="ScriptedUser", what="nobody called `begin`.", remedy="Call `begin(brief)` first."
+                where="ScriptedUser", what="`begin` was not called.", remedy="Call `begin(brief)` first."
             )
         return self._now
 
     def _answer(self, now: _Dialogue, text: str) -> tuple[bool, str]:
-        """Whether the reply was of use, and the answer to it."""
+        """Whether the reply was useful, and the answer to it."""
         if asks_to_confirm(text):
             return self._confirm(now, text)
         if mentions_any(statements(text), now.wish.settled):
@@ -155,7 +156,7 @@ class ScriptedUser:
             fact, value = change
             now.facts[fact] = now.told[fact] = value
             return True, self._phrase(now, "changed", fact=fact, value=value)
-        now.told.update(now.facts, **{REQUEST: now.wish.name})  # a yes says that all of it is right
+        now.told.update(now.facts, **{REQUEST: now.wish.name})  # a yes confirms all facts
         return True, self._phrase(now, "yes")
 
     def _go_on(self, now: _Dialogue) -> str:
@@ -203,14 +204,14 @@ class ScriptedUser:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One turn written before, and the facts that are told with it."""
+    """One turn that was written before, and the facts that it tells."""
 
     text: str
     told: Mapping[str, str]
 
 
 class StaticUser:
-    """Reads out turns that were written before, whatever the agent says, and ends after the last."""
+    """Reads out turns that were written before, whatever the agent says, and ends after the last one."""
 
     def __init__(self, lines: Sequence[Line] = ()) -> None:
         self._lines, self._place = tuple(lines), 0
@@ -220,9 +221,9 @@ class StaticUser:
         return self._lines[self._place].told
 
     def begin(self, brief: Brief) -> Said:
-        """The first line. Raises: ContractError, without any line."""
+        """The first line. Raises: ContractError, if there is no line."""
         if not self._lines:
-            raise ContractError(where="StaticUser.begin", what="no turn was written.", remedy="Give at least one Line.")
+            raise ContractError(where="StaticUser.begin", what="it has no line.", remedy="Give it at least one Line.")
         self._place = 0
         return Said(self._lines[0].text, len(self._lines) == 1)
 

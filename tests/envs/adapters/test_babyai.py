@@ -82,7 +82,7 @@ def test_views_are_the_package_s(level):  # rule 3
         for _ in range(30):
             if not result.observations:
                 break
-            (view, seen), (other, mask) = look(env._grid), env._grid.gen_obs_grid()
+            (view, seen), (other, mask) = look(env.state), env.state.gen_obs_grid()
             assert (seen == mask).all()
             assert (view.encode(seen) == other.encode(mask)).all()
             result = env.step({PLAYER: Action(value=draw.choice([0, 1, 2, 2, 2, 3, 4, 5]))})
@@ -100,16 +100,16 @@ def test_texts_name_what_is_seen():  # rule 4
                 color, kind, *place = thing.split()
                 steps = dict(zip(place[1::2], map(int, place[::2]), strict=True))
                 ahead, side = steps.get("forward", 0), steps.get("right", 0) - steps.get("left", 0)
-                grid = env._grid
+                grid = env.state
                 cell = grid.grid.get(*(grid.agent_pos + ahead * grid.dir_vec + side * grid.right_vec))
                 assert (cell.color, cell.type) == (color, kind)
                 distances.append(ahead + abs(side))
             assert distances == sorted(distances)
-            for word, vector in (("forward", env._grid.dir_vec), ("right", env._grid.right_vec)):
+            for word, vector in (("forward", env.state.dir_vec), ("right", env.state.right_vec)):
                 walls = rest[0].split()[1:] if len(rest) > 1 else []
                 if word in walls:
                     steps = int(walls[walls.index(word) - 1])
-                    assert env._grid.grid.get(*(env._grid.agent_pos + steps * vector)).type == "wall"
+                    assert env.state.grid.get(*(env.state.agent_pos + steps * vector)).type == "wall"
             result = act(env, "turn left")
             if not result.observations:
                 break
@@ -119,7 +119,7 @@ def test_texts_name_what_is_carried_and_doors():  # rule 4
     env, result = start("PickupLoc", seed=1)
     while "1 forward," not in result.observations[PLAYER].text:
         result = act(env, *["turn left", "go forward", "go forward"][: 1 + random.Random(1).randrange(3)])
-    held = env._grid.grid.get(*env._grid.front_pos)
+    held = env.state.grid.get(*env.state.front_pos)
     result = act(env, "pick up")
     assert not result.observations or f"carry {held.color} {held.type}" in result.observations[PLAYER].text
     doors = {word for seed in range(20) for word in start("OpenDoor", seed)[1].observations[PLAYER].text.split()}
@@ -198,7 +198,7 @@ def test_state_keys():  # rule 9
     assert act(env, "turn right").observations[PLAYER].state_key == first
     keys = {start(seed=seed)[1].observations[PLAYER].state_key for seed in range(50)}
     assert len(keys) == 50
-    grid = env._grid
+    grid = env.state
     grid.carrying = next(cell for cell in grid.grid.grid if cell is not None and cell.type != "wall")
     assert state_key(grid) != first
 
@@ -208,12 +208,12 @@ def test_vectors():  # rule 10
     seen = result.observations[PLAYER]
     cells = seen.vector[: 49 * CELL].reshape(49, CELL)
     assert (cells.sum(1) == 3).all()
-    view, mask = look(env._grid)
+    view, mask = look(env.state)
     assert (cells[:, 0] == 1).sum() == (~mask).sum()
     assert (cells[:, 6] == 1).sum() == sum(c is not None and c.type == "ball" for c in view.grid)
-    assert seen.vector[49 * CELL : 49 * CELL + 4].tolist() == [d == env._grid.agent_dir for d in range(4)]
+    assert seen.vector[49 * CELL : 49 * CELL + 4].tolist() == [d == env.state.agent_dir for d in range(4)]
     said = {word for word, there in zip(WORDS, seen.vector[-len(WORDS) :], strict=True) if there}
-    assert said == set(env._grid.mission.split()) & set(WORDS)
+    assert said == set(env.state.mission.split()) & set(WORDS)
     assert {"go", "the"} <= said
 
 

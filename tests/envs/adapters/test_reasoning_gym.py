@@ -266,7 +266,7 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:  # rule 10
         ({"config": {"min_terms": 5, "max_terms": 2}}, r"makes no items(.|\n)*max_terms must be >= min_terms"),
         ({"mixture": {}}, "`mixture` is empty"),
         ({"mixture": {"gcd": {}}, "config": {"max_terms": 2}}, r"there is a `mixture`(.|\n)*into `mixture`"),
-        ({"levels": (3, 1)}, "the first is above the last"),
+        ({"levels": (3, 1)}, "`levels` is 3 to 1"),
         ({"levels": (0, 99)}, r"no level 11: its curriculum has 11 levels(.|\n)*between 0 and 10"),
         ({"dataset": "acre", "levels": (0, 0)}, r"has no levels(.|\n)*Leave `levels` out"),
         ({"attempts": 0}, "attempts"),

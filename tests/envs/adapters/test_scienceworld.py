@@ -146,7 +146,7 @@ def test_bad_options_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:  # ru
     assert unknown.value.what == "ScienceWorld has no kind of task called `find-plants`."
     assert "find-plant" in unknown.value.options
     for options, message in (
-        ({"kinds": ()}, "it is empty"),
+        ({"kinds": ()}, "`kinds` is empty"),
         ({"legal": -1}, "`legal` is -1"),
         ({"simplifications": ("fly",)}, "cannot take `simplifications.0: 'fly'`"),
     ):

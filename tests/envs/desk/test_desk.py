@@ -26,7 +26,7 @@ from palaestra.data import Action, Task
 from palaestra.envs.worlds.desk.counter import names_of
 from palaestra.envs.worlds.desk.goals import draw_goal
 from palaestra.envs.worlds.desk.kinds import KINDS, kinds_of
-from palaestra.envs.worlds.desk.wording import BACK, OTHER, inward, outward
+from palaestra.envs.worlds.desk.wording import OTHER, WORDS, inward, outward
 from palaestra.envs.worlds.desk.world import Desk
 from palaestra.errors import ContractError, RecipeError, UnknownName
 from palaestra.testing import check_environment
@@ -266,7 +266,7 @@ def test_open_and_static_users():  # rule 5
 
 
 def test_renamed():  # rule 6
-    assert len(BACK) == 2 * len(OTHER) and not set(OTHER) & set(OTHER.values())
+    assert len(WORDS.meant) == 2 * len(OTHER) and not set(OTHER) & set(OTHER.values())
     assert (
         inward(outward("authenticate ana red")) == "authenticate ana red" and inward("get_order fox") != "get_order fox"
     )

@@ -142,4 +142,4 @@ def test_difficulty():  # rule 8
     env = CodeFix(lines=5, fewest=2)
     for task in env.tasks("train", 20, 0):
         env.reset(task)
-        assert env.difficulty(task) == len(env.snapshot()[0].faulty)
+        assert env.difficulty(task) == len(env.state.problem.faulty)

@@ -55,7 +55,7 @@ def test_who_sees_what() -> None:  # rule 2
     env = Signals()
     first = env.reset(Task(env="signals", seed=4)).observations
     assert list(first) == [SPEAKER]
-    state = env._playing()
+    state = env.state
     target = " ".join(f"{'abc'[k]}{value}" for k, value in enumerate(state.things[state.target]))
     assert first[SPEAKER].text == f"speaker. said nothing. object {target}."
     assert say(env, 7).observations[SPEAKER].text == f"speaker. said 7. object {target}."
@@ -65,14 +65,14 @@ def test_who_sees_what() -> None:  # rule 2
     targets = []
     for task in env.tasks("train", 400, 0):
         env.reset(task)
-        targets.append(env._playing().target)
+        targets.append(env.state.target)
     assert np.bincount(targets, minlength=4).min() > 70
 
 
 def test_vectors() -> None:  # rule 2
     env = Signals()
     speaker = env.reset(Task(env="signals", seed=4)).observations[SPEAKER].vector
-    state = env._playing()
+    state = env.state
     listener = play(env, 7, 0, 11).observations[LISTENER].vector
     assert len(speaker) == len(listener) == env.vector_size == 2 + 4 * 12 + 3 * 12
     assert speaker[:2].tolist() == [1, 0] and listener[:2].tolist() == [0, 1]
@@ -85,7 +85,7 @@ def test_vectors() -> None:  # rule 2
 def test_rewards() -> None:  # rule 3
     env = Signals()
     play(env, 0, 0, 0)
-    target = env._playing().target
+    target = env.state.target
     for value, won, form, unreadable in (
         (target, True, 1.0, False),
         (str(target), True, 1.0, False),
@@ -100,7 +100,7 @@ def test_rewards() -> None:  # rule 3
         assert result.terminated == {SPEAKER, LISTENER} and not result.observations
     assert play(env, "hm", 2, 3).info["format"] == {SPEAKER: 1.0}
     play(env, "hm", 2, 12)
-    assert env._playing().uttered == (0, 2, 0)  # what means nothing is symbol 0
+    assert env.state.uttered == (0, 2, 0)  # what means nothing is symbol 0
 
 
 def test_the_code() -> None:  # rule 4
@@ -108,7 +108,7 @@ def test_the_code() -> None:  # rule 4
     results = [by_code(env, seed) for seed in range(0, 200, 2)]
     assert all(result.info["success"] and result.info["in_code"] == 1.0 for result in results)
     env.reset(Task(env="signals", seed=4))
-    thing = env._playing().things[env._playing().target]
+    thing = env.state.things[env.state.target]
     said = []
     for _ in range(3):
         said.append(env.expert(SPEAKER).value)
@@ -134,7 +134,7 @@ def test_noise() -> None:  # rule 5
         env.reset(task)
         for _ in range(3):
             result = say(env, 5)
-        state = env._playing()
+        state = env.state
         assert state.uttered == (5, 5, 5)
         assert result.observations[LISTENER].text.startswith("listener. heard " + " ".join(map(str, state.heard)))
         changed += [symbol != 5 for symbol in state.heard]
@@ -146,7 +146,7 @@ def test_distractors() -> None:  # rule 6
         env = Signals(**options)
         for task in env.tasks("train", 50, 0):
             env.reset(task)
-            state = env._playing()
+            state = env.state
             assert len(set(state.things)) == 4
             right = state.things[state.target]
             differ = [sum(a != b for a, b in zip(right, thing, strict=True)) for thing in state.things]

@@ -43,14 +43,14 @@ def act(env, *texts):
 
 
 def screen(env):
-    return env.snapshot()[1]
+    return env.state.screen
 
 
 def form_with(kind, *, wrong=True):
     """An environment whose first page shows a widget of this kind that is wrong or right, and that widget."""
     for seed in range(100):
         env, _ = start(seed)
-        form = env.snapshot()[0]
+        form = env.state.form
         for place, widget in enumerate(form.widgets[: form.rows]):
             if widget.kind == kind and (place in form.missing(form.start)) == wrong:
                 return env, widget, place
@@ -98,7 +98,7 @@ def test_the_expert_wins_from_where_chance_led(seed):  # rule 2
     draw = random.Random(seed)
     for _ in range(15):
         result = act(env, draw.choice([one for one in result.observations[USER].legal if one != "finish"]))
-    left, turns = env.snapshot()[0].left(screen(env)), 0
+    left, turns = env.state.form.left(screen(env)), 0
     while result.observations:
         result = env.step({USER: env.expert(USER)})
         assert result.info["process"] == {USER: 1.0}
@@ -128,7 +128,7 @@ def test_a_wrong_form_can_be_handed_in():  # rule 4
 
 def test_what_was_right_must_stay_right():  # rule 4
     env, widget, _ = form_with("switch", wrong=False)
-    form = env.snapshot()[0]
+    form = env.state.form
     result = act(env, f"click {widget.name}")
     assert form.missing(screen(env)) != form.missing(form.start)
     assert f"{widget.name} {widget.wanted}" in result.observations[USER].text
@@ -150,12 +150,12 @@ def test_three_ways_to_click():  # rule 5
     result = act(env, "click 1 1")
     assert result.info["executable"] == {USER: 0.0}
     assert "invalid" not in result.info
-    assert screen(env) == before[1]
+    assert screen(env) == before.screen
 
 
 def test_words_go_to_the_focus():  # rule 6
     env, widget, place = form_with("field")
-    form = env.snapshot()[0]
+    form = env.state.form
     assert act(env, "type amber").info["executable"] == {USER: 0.0}
     for word in WORDS:
         act(env, f"click {widget.name}", f"type {word}")
@@ -172,7 +172,7 @@ def test_words_go_to_the_focus():  # rule 6
 @pytest.mark.parametrize("seed", range(10))
 def test_steps_of_shortest_solutions(seed):  # rule 7
     env, result = start(seed, **SMALL)
-    form, draw = env.snapshot()[0], random.Random(seed)
+    form, draw = env.state.form, random.Random(seed)
     while result.observations:
         before = screen(env)
         text = draw.choice([*result.observations[USER].legal, "scroll up", "type amber"])
@@ -243,7 +243,7 @@ def test_the_tree():  # rule 10
         names = [widget.name for widget in form.widgets]
         assert len(set(names)) == len(names)
     env, result = start(0, boxes=True)
-    node = env.snapshot()[0].tree(screen(env)).children[0].children[0]
+    node = env.state.form.tree(screen(env)).children[0].children[0]
     assert f"{node.name} {node.value} {' '.join(map(str, node.box))}" in result.observations[USER].text
 
 

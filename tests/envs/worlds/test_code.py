@@ -298,8 +298,8 @@ def test_9_snapshot():
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
-        ({"depth": (2, 1)}, "goes from 2 down to 1"),
-        ({"kind": "repository", "files": (4, 3), "style": "json"}, "goes from 4 down to 3"),
+        ({"depth": (2, 1)}, "`depth` is 2 to 1"),
+        ({"kind": "repository", "files": (4, 3), "style": "json"}, "`files` is 4 to 3"),
         ({"kind": "repository", "style": "expression"}, "not one expression"),
         ({"trivial": 0.6, "wrong": 0.6}, "1.2 of all"),
         ({"domains": ()}, "`domains` is empty"),

@@ -23,7 +23,7 @@ from palaestra.envs.worlds.craft.maps import approach, tile, way
 from palaestra.envs.worlds.craft.planner import next_act, solution
 from palaestra.envs.worlds.craft.state import ACTS, State, act
 from palaestra.envs.worlds.craft.tree import DEPTH, ITEMS, RECIPES, SOURCES, Goal, draw_goal, goals
-from palaestra.envs.worlds.craft.views import SIGNS, names_of, picture, vector, window
+from palaestra.envs.worlds.craft.views import SIGNS, picture, vector, window
 from palaestra.envs.worlds.craft.world import AGENT, Craft
 from palaestra.errors import ContractError, RecipeError
 from palaestra.testing import check_environment
@@ -154,7 +154,7 @@ def test_4_the_expert_solves_every_task(options):
     env = Craft(**options)
     for task in env.tasks("eval", 60, 1):
         env.reset(task)
-        acts = solution(env.snapshot()[0], 200)
+        acts = solution(env.state, 200)
         assert acts and len(acts) <= env._max_turns * 3 // 4
         result = [say(env, text) for text in acts][-1]
         assert result.info["success"] is True and result.terminated == {AGENT}
@@ -168,7 +168,7 @@ def test_4_after_wrong_acts():
         env.reset(task)
         wild = [ACTS[int(draw.integers(len(ACTS)))] for _ in range(25)]
         ended = any(not say(env, text).observations for text in wild)
-        solved += ended or solution(env.snapshot()[0], 200) is not None
+        solved += ended or solution(env.state, 200) is not None
     assert solved >= 59  # trees can be used up
 
 
@@ -199,7 +199,7 @@ def test_5_dials():
     env = Craft(size=7, density=0.5, depth=(3, 3), kinds=("long",), sight=2)
     for task in env.tasks("train", 20, 0):
         seen = env.reset(task).observations[AGENT]
-        now = env.snapshot()[0]
+        now = env.state
         assert env.difficulty(task) == now.goal.depth == 3
         assert len(now.tiles) == 7 and sum(kind != "grass" for row in now.tiles for kind in row) == round(0.5 * 49)
         assert seen.image.shape == (5, 5, 3) and len(seen.vector) == env.vector_size
@@ -227,7 +227,7 @@ def test_5_splits_share_nothing():
 # ---- views ------------------------------------------------------------------------------------------------
 def test_6_words():
     env = Craft(sight=2)
-    env.restore((state(["..t", ".w.", "..."], goal="planks", wood=2), names_of("plain", 0)))
+    env.restore(state(["..t", ".w.", "..."], goal="planks", wood=2))
     text = say(env, "south").observations[AGENT].text
     assert text == "goal planks. have 2 wood. facing grass south. tree 1 north 2 east. water 1 east."
     there = say(env, "attack").observations[AGENT].text
@@ -247,10 +247,10 @@ def test_6_names():
     called = set()
     for task in plain.tasks("train", 10, 0):
         texts = [env.reset(task).observations[AGENT].text for env in (plain, renamed, shuffled)]
-        states = [env.snapshot()[0] for env in (plain, renamed, shuffled)]
+        states = [env.state for env in (plain, renamed, shuffled)]
         assert states[0] == states[1] == states[2] and len(set(texts)) == 3
         assert "tree" not in texts[1] and "tree" not in texts[2]
-        called.add(shuffled.snapshot()[1]["wood"])
+        called.add(shuffled._called["wood"])
         for act_text in solution(states[0], 80):
             spelled = [env.expert(AGENT).text for env in (plain, renamed, shuffled)]
             assert spelled[0] == act_text
@@ -277,7 +277,7 @@ def test_8_rewards():
     for reward, expected in (("goal", [0.0, 0.0, 1.0]), ("items", [1.0, 1.0, 1.0])):
         env = Craft(reward=reward)
         env.reset(env.tasks("train", 1, 0)[0])
-        env.restore((state([".t"], goal="sticks"), env.snapshot()[1]))
+        env.restore(state([".t"], goal="sticks"))
         results = [say(env, text) for text in ("attack", "craft planks", "craft sticks")]
         assert [result.rewards[AGENT] for result in results] == expected
         assert results[-1].info["success"] and results[-1].info["items"] == {AGENT: 3.0}
@@ -316,13 +316,13 @@ def test_10_snapshot():
     say(env, env.expert(AGENT).text)
     env.reset(tasks[1])
     env.restore(kept)
-    assert env._observe(replace(kept[0])).text == first.text
+    assert env._observe(replace(kept)).text == first.text
 
 
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
-        ({"depth": (3, 2)}, "goes from 3 down to 2"),
+        ({"depth": (3, 2)}, "`depth` is 3 to 2"),
         ({"kinds": ("atomic",), "depth": (4, 5)}, "no goal of the kinds atomic has a depth from 4 to 5"),
         ({"kinds": ()}, "no goal of the kinds none"),
         ({"names": "shuffled"}, "nobody can know what is made of what"),

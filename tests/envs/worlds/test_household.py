@@ -86,7 +86,7 @@ def test_the_way_is_shortest(goal):  # rule 2, also after others' acts
         result, acts = env.reset(task), draw.choice([0, 5, 12])
         for _ in range(acts):
             result = act(env, draw.choice(result.observations[PLAYER].legal)) if result.observations else result
-        house, state = env.snapshot()[0].house, state_of(env)
+        house, state = env.state.scene.house, state_of(env)
         assert len(shortest(house, state)) == distance(house, state)
 
 
@@ -124,7 +124,7 @@ def test_the_searching_expert(view):  # rule 3
 
 def test_searching_uses_what_was_seen():  # rule 3: what was not seen may be anywhere and changes nothing
     env = kitchen(expert="searching")
-    house, state = env.snapshot()[0].house, state_of(env)
+    house, state = env.state.scene.house, state_of(env)
     for place in (1, 2, 4, 5):
         assert search_then_plan(house, replace(state, where=(place, 3))) == Command("go", place=0)
     assert [act(env, env.expert(PLAYER).text) and state_of(env).at for _ in range(2)] == [0, 1]
@@ -137,7 +137,7 @@ def test_goals():  # rule 4
     env = Household(rooms=3)
     for task in env.tasks("train", 150, 0):
         env.reset(task)
-        house, state = env.snapshot()[0].house, state_of(env)
+        house, state = env.state.scene.house, state_of(env)
         goal = house.goal
         found[goal.name] += 1
         assert stage(house, state) == 0
@@ -154,7 +154,7 @@ def test_dials():  # rule 5
     sizes = set()
     for task in env.tasks("train", 60, 0):
         env.reset(task)
-        house = env.snapshot()[0].house
+        house = env.state.scene.house
         assert house.rooms == ("kitchen", "bedroom") and house.goal.name == "heat"
         assert {place.room for place in house.places} == {0, 1}
         sizes.add((len(house.places), len(house.things)))
@@ -165,7 +165,7 @@ def test_dials():  # rule 5
 
 def test_views():  # rule 6
     env = kitchen(view="full")
-    text = env._observe(*env.snapshot()[:2]).text
+    text = env._observe(env.state.scene, env.state.state).text
     assert text == (
         "you start. task: put mug in drawer. you are in kitchen. you carry nothing. kitchen: sink 1 empty, "
         "microwave 1 closed empty, fridge 1 closed mug 1, counter 1 lamp book 1, drawer 1 closed empty. "
@@ -178,7 +178,8 @@ def test_views():  # rule 6
         "done. task: put mug in drawer. you are in bedroom. you carry nothing. kitchen: sink 1 ?, "
         "microwave 1 closed ?, fridge 1 closed ?, counter 1 lamp book 1, drawer 1 closed ?. bedroom: bed 1 ?."
     )
-    assert "bedroom: ?." in kitchen()._observe(*kitchen().snapshot()[:2]).text
+    fresh = kitchen().state
+    assert "bedroom: ?." in kitchen()._observe(fresh.scene, fresh.state).text
     env = kitchen(view="here")
     assert "counter 1 lamp book 1" in act(env, "go to counter 1").observations[PLAYER].text
     assert act(env, "go to sink 1").observations[PLAYER].text == (
@@ -193,7 +194,7 @@ def test_views():  # rule 6
 
 def test_the_state_key_tells_what_is_known():  # rule 6
     env = kitchen(max_turns=50)
-    key = env._observe(*env.snapshot()[:2]).state_key
+    key = env._observe(env.state.scene, env.state.state).state_key
     assert act(env, "look").observations[PLAYER].state_key == key
     went = act(env, "go to counter 1").observations[PLAYER].state_key
     assert act(env, "go to sink 1", "go to counter 1").observations[PLAYER].state_key != went != key
@@ -220,7 +221,7 @@ def test_every_command_reads_back():  # rule 7
         env = Household(vocabulary=name, rooms=3)
         for task in env.tasks("train", 8, 3):
             env.reset(task)
-            scene = env.snapshot()[0]
+            scene = env.state.scene
             for command in conceivable(scene.house):
                 assert scene.wording.read(scene.wording.write(command)) == command
 
@@ -242,9 +243,9 @@ def test_slips():  # rule 8
 
 def placed_again(env):
     """The same episode, standing at the fridge."""
-    scene, state, way = env.snapshot()
-    fridge = scene.house.appliance("cool")
-    env.restore((scene, replace(state, at=fridge), way))
+    now = env.state
+    fridge = now.scene.house.appliance("cool")
+    env.restore(replace(now, state=replace(now.state, at=fridge)))
     return env
 
 

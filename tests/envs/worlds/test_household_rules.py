@@ -40,7 +40,7 @@ def test_commands():  # rule 1
         act(env, f"go to {appliance} 1")
         assert done(act(env, text))
         assert {mark for _, mark in state_of(env).marks} == marks
-    assert "you carry mug 1 clean cool." in env._observe(*env.snapshot()[:2]).text
+    assert "you carry mug 1 clean cool." in env._observe(env.state.scene, env.state.state).text
     assert done(act(env, "close fridge 1"))
     assert not done(act(env, "put mug 1 in fridge 1"))
     assert done(act(env, "go to bedroom")) and state_of(env).at == -1
@@ -85,7 +85,7 @@ def test_legal_is_what_is_possible():  # rule 1
         result = env.reset(task)
         for _ in range(12):
             if result.observations:
-                scene, state = env.snapshot()[:2]
+                scene, state = env.state.scene, env.state.state
                 can = {one for one in conceivable(scene.house) if not do(scene.house, state, one).failed}
                 assert can == set(possible(scene.house, state))
                 result = act(env, draw.choice(result.observations[PLAYER].legal))

@@ -372,8 +372,8 @@ def test_10_abilities():
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
-        ({"size": (5, 2)}, "from 5 down to 2"),
-        ({"steps": (6, 3)}, "from 6 down to 3"),
+        ({"size": (5, 2)}, "`size` is 5 to 2"),
+        ({"steps": (6, 3)}, "`steps` is 6 to 3"),
         ({"size": (2, 40)}, "take too long"),
         ({"steps": (3, 20)}, "steps"),
         ({"atoms": 5}, "atoms"),

@@ -64,11 +64,11 @@ def anyhow(draw):
 
 
 def store_of(env):
-    return env.snapshot()[0]
+    return env.state.store
 
 
 def state_of(env):
-    return env.snapshot()[1]
+    return env.state.visit
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_the_expert_mends_what_others_did():  # rule 2
         for _ in range(acts):
             result = act(env, draw.choice(result.observations[BUYER].legal)) if result.observations else result
         if result.observations:
-            ahead = len(way(*env.snapshot()))
+            ahead = len(way(env.state.store, env.state.visit))
             while result.observations:
                 result, ahead = act(env, env.expert(BUYER).text), ahead - 1
             assert result.info["success"] and ahead == 0
@@ -118,7 +118,7 @@ def test_the_way_is_shortest():  # rule 2, by search in width over everything th
     env = Shop(products=12, distractors=2, page_size=2, cart=True)
     for task in env.tasks("train", 12, 7):
         env.reset(task)
-        store, state = env.snapshot()
+        store, state = env.state.store, env.state.visit
         reached, depth, seen = [state], 0, set()
         while not any(s.bought and score(store.goal, store.catalogue.products[s.item], s.chosen) == 1 for s in reached):
             depth, found = depth + 1, []
@@ -178,7 +178,7 @@ def test_the_order_pays_what_it_is_worth():  # rule 3
     worths = Counter()
     for task in env.tasks("train", 80, 0):
         results = play(env, task, anyhow(draw))
-        store, state = env.snapshot()
+        store, state = env.state.store, env.state.visit
         due = score(store.goal, store.catalogue.products[state.item], state.chosen) if state.bought else 0.0
         assert results[-1].rewards[BUYER] == results[-1].info["score"] == due
         assert results[-1].info["success"] == (due == 1)
@@ -217,7 +217,7 @@ def test_commands():  # rule 5
     assert act(env, f"search[{store.goal.type}]").info["executable"] == {BUYER: 1.0}
     pages = []
     while True:
-        seen = env._observe(store)
+        seen = env._observe(store, state_of(env))
         pages.append([text for text in seen.legal if text.startswith("click[p0")])
         if "click[next]" not in seen.legal:
             break
@@ -228,15 +228,16 @@ def test_commands():  # rule 5
     act(env, "click[previous]", pages[-2][0])
     number = state_of(env).item
     product = store.catalogue.products[number]
-    assert env._observe(store).text.splitlines()[1].startswith(f"item p{number:03d}: {' '.join(product.title)}")
-    assert product.attributes[2] in env._observe(store).text
+    text = env._observe(store, state_of(env)).text
+    assert text.splitlines()[1].startswith(f"item p{number:03d}: {' '.join(product.title)}")
+    assert product.attributes[2] in text
     first, second = product.options["color"][:2]
     assert dict(state_of(env).chosen) == {}
     act(env, f"click[{first}]", f"click[{second}]")
     assert dict(state_of(env).chosen) == {"color": second}
     assert "cart" in act(env, "buy").observations[BUYER].text
     act(env, "back", "back")
-    assert state_of(env).page == "results" and " seen" in env._observe(store).text
+    assert state_of(env).page == "results" and " seen" in env._observe(store, state_of(env)).text
     act(env, "back")
     assert state_of(env).page == "search"
 
@@ -245,9 +246,9 @@ def test_an_item_forgets_its_choices():  # rule 5
     env = start(**SMALL, max_turns=100)
     goal = store_of(env).goal
     act(env, f"search {goal.type}")
-    opened = env._observe(store_of(env)).legal[0]
+    opened = env._observe(store_of(env), state_of(env)).legal[0]
     act(env, opened)
-    color = env.snapshot()[0].catalogue.products[state_of(env).item].options["color"][0]
+    color = env.state.store.catalogue.products[state_of(env).item].options["color"][0]
     act(env, f"click {color}", "back")
     assert state_of(env).chosen == ()
     act(env, opened)
@@ -364,7 +365,7 @@ def test_noise():  # rule 10
         whole = store.catalogue.search(words)
         left_out += [number not in state_of(env).found for number in whole]
         if state_of(env).found:
-            result = act(env, env._observe(store).legal[0])
+            result = act(env, env._observe(store, state_of(env)).legal[0])
             choice = next(text for text in result.observations[BUYER].legal if text.startswith("click"))
             result = act(env, choice)
             slipped.append(result.info["executable"] == {BUYER: 0.0})

@@ -322,5 +322,5 @@ def test_options_are_checked(options, error, why):
 def test_functions_of_files_are_checked(tmp_path):
     path = tmp_path / "other.py"
     path.write_text(FUNCTIONS)
-    with pytest.raises(ContractError, match="`number` has no kind"):
+    with pytest.raises(ContractError, match="`number` has no type annotation"):
         ToolTasks(tools=(f"{path}:bad",))

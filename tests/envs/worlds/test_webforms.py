@@ -308,7 +308,7 @@ def test_splits_and_difficulty():  # rule 9
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kinds": ()}, "`kinds` is empty(.|\n)*Name some of form, choose"),
+        ({"kinds": ()}, "`kinds` is empty(.|\n)*Name some of: form, choose"),
         ({"kinds": ("shop",)}, "kinds"),
         ({"fields": (4, 2)}, r"`fields` is 4 to 2(.|\n)*Write `fields: \[2, 4\]`"),
         ({"fields": (2, 9)}, r"goes up to 9(.|\n)*at 6 or below"),

@@ -1,7 +1,4 @@
-"""What programs try: one for each threat. Each prints ESCAPED if it got what it wanted.
-
-Knows code as text and what it must not reach. Knows nothing of back ends.
-"""
+"""Attacking programs, one for each threat, as texts. Each prints ESCAPED if it succeeds."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What every back end that runs any program must do: (1) output, input, files and status arrive; (2) what is no UTF-8
-and what is cut can be seen; (3) each limit names itself; (4) executions are independent and may run at once, also from
-an event loop; (5) cancelling kills; (6) wrong arguments are refused; (7) nothing of the host's environment is seen;
-(8) closing ends what runs, and nothing is left open.
+"""Rules for every back end that runs any program: (1) output, input, files and status arrive; (2) bytes that are not
+UTF-8 and bytes that were cut are visible; (3) the result names the limit that ended it; (4) executions are independent
+and may run at once, also from an event loop; (5) cancelling kills; (6) wrong arguments are refused; (7) programs see no
+environment variable of the host; (8) closing ends what runs, and nothing is left open.
 """
 
 from __future__ import annotations
@@ -153,6 +153,6 @@ def test_8_closing(name: str) -> None:
     sandbox.close()
     thread.join(timeout=20)
     assert ended and ended[0] < 20
-    with pytest.raises(PalaestraError, match="it is closed"):
+    with pytest.raises(PalaestraError, match="the sandbox is closed"):
         sandbox.exec(["true"])
     assert len(os.listdir("/proc/self/fd")) == before

@@ -1,7 +1,7 @@
-"""The filter as a program: (1) what is refused answers EPERM, `clone3` ENOSYS, all else is allowed; (2) a call of
-another machine kills; (3) name spaces are seen in the flags of `clone`; (4) every jump lands inside.
+"""The filter as a program: (1) a refused call gives EPERM, `clone3` gives ENOSYS, all else is allowed; (2) a call for
+another processor kills; (3) the flags of `clone` show new namespaces; (4) every jump stays inside the program.
 
-The program is executed here by an interpreter of the few operations that it uses.
+An interpreter in this file executes the program with the few operations that it uses.
 """
 
 from __future__ import annotations

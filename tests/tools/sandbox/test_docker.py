@@ -1,6 +1,6 @@
-"""The client of Docker, with a `docker` of the test's own: (1) without a daemon it refuses and says so; (2) containers
-get no network, no rights and all limits; (3) files, input, output and status arrive; (4) time-outs kill the container;
-(5) every container is removed; (6) a failing start is no result.
+"""The client of Docker, with a fake `docker`: (1) without a daemon it refuses and says so; (2) containers get no
+network, no capabilities and all limits; (3) files, input, output and status arrive; (4) time-outs kill the container;
+(5) every container is removed; (6) a start that fails raises.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Every claim of every back end is tried: (1) what `stops` names is stopped; (2) what `misses` names is really
-missed, or trying it would harm the machine; (3) after an attack, no process, file or control group is left;
-(4) whoever signals, kills or lies to the processes around it harms only itself.
+"""Every claim of every back end is tried: (1) each threat in `stops` is stopped; (2) each threat in `misses` succeeds,
+or trying it would harm the machine; (3) after an attack, no process, file or control group is left; (4) code that
+signals, kills or deceives the processes around it harms only itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Warm Pythons: (1) a program runs as `python main.py` would; (2) calls share nothing, also many at once; (3) a dead
-server is replaced, whoever it served is told, and its sessions are lost at once; (4) 200 sessions leave no process,
-descriptor or folder; (5) sessions keep variables, also after a killed piece, and are bounded; (6) cancelling kills;
-(7) wrong options are refused; (8) a session that lies is ended.
+"""The pool of Pythons: (1) a program runs as `python main.py` would; (2) calls share nothing, even many at once; (3) a
+dead server is replaced, its calls report it, and its sessions are lost at once; (4) 200 sessions leave no process,
+descriptor or folder; (5) sessions keep variables, even after a killed piece, and their number is limited;
+(6) cancelling kills; (7) wrong options are refused; (8) a session that gives a false answer is ended.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def test_3_sessions_of_dead_servers(kind: str) -> None:
         session.run("x = 1")
         other.run("x = 1")
         pool._servers[0].process.kill()
-        pool._servers[0].process.wait()  # its sessions may answer a moment longer, without name spaces for ever
+        pool._servers[0].process.wait()  # its sessions may still answer, without namespaces for ever
         gone = session.run("x")
         assert (gone.state, gone.execution.killed_by) == ("lost", "worker")
         with pytest.raises(PalaestraError, match="gave no list of its files"):
@@ -142,7 +142,7 @@ def test_4_nothing_is_left(kind: str, tmp_path: Path, monkeypatch: pytest.Monkey
         while len(set(below(os.getpid())) - before) > 220 and time.monotonic() < waiting:
             time.sleep(0.05)
         assert len(set(below(os.getpid())) - before) <= 220  # two for each living session, and the servers
-    with pytest.raises(PalaestraError, match="it is closed"):
+    with pytest.raises(PalaestraError, match="the session is closed"):
         sessions[-1].run("n")
     assert len(os.listdir("/proc/self/fd")) == fds
     waiting = time.monotonic() + 20
@@ -191,7 +191,7 @@ def test_6_cancelling(pool: PythonPool) -> None:
         ({"workers": 0}, "`workers` is 0"),
         ({"sessions": 0}, "`sessions` is 0"),
         ({"total_mb": 0}, "`total_mb` is 0"),
-        ({"backend": "docker"}, "no warm back end `docker`"),
+        ({"backend": "docker"}, "it has no back end `docker`"),
         ({"preload": ["no_such_module"]}, "No module named 'no_such_module'"),
     ],
 )

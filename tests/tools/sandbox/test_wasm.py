@@ -1,5 +1,5 @@
 """WebAssembly: (1) a module's output and status arrive; (2) instructions, time and memory are limited; (3) a module
-reads its work folder and nothing else, and writes only if it may; (4) what cannot run is refused.
+reads only its work folder, and writes only if it may; (4) a command that cannot run is refused.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def test_3_writing(sandbox: WasmSandbox) -> None:
 def test_4_refusals(sandbox: WasmSandbox, tmp_path: Path) -> None:
     with pytest.raises(PalaestraError, match=r"there is no module 'python'(.|\n)*give `python_wasm`"):
         sandbox.exec(["python", "main.py"])
-    with pytest.raises(PalaestraError, match="which is no file"):
+    with pytest.raises(PalaestraError, match="which is not a file"):
         WasmSandbox(python_wasm=tmp_path / "python.wasm")
     assert "unknown import" in run(sandbox, '(module (import "env" "x" (func)) (func (export "_start")))').err
     (tmp_path / "python.wat").write_text(module(PRINT.format(size=3), "ok\\n"))

@@ -6,7 +6,6 @@ Knows one level at a time: views, actions, success. Knows nothing of how policie
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import re
 from collections.abc import Mapping
@@ -22,8 +21,11 @@ from minigrid.core.world_object import Wall
 
 from palaestra.data import Action, Observation, StepResult, Task
 from palaestra.envs.adapters.babyai.expert import Expert
+from palaestra.envs.kit.choices import read_index
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.errors import ContractError, UnknownName, nearest
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import KeepsState
+from palaestra.errors import UnknownName, nearest
 from palaestra.registry import PositiveInt, register
 
 AGENT = "player"
@@ -72,7 +74,7 @@ def make_level(level: str) -> Any:
 
 
 @register("environment", "babyai", source="arXiv 1810.08272")
-class BabyAI:
+class BabyAI(KeepsState[Any]):
     """Do what the mission says: go to, pick up, open or put next to each other things in a grid of rooms.
 
     Args:
@@ -99,7 +101,6 @@ class BabyAI:
         self._levels = {level: make_level(level)}
         self._shown: dict[str, Any] = {}  # levels that nobody plays in
         self._expert = Expert()
-        self._grid: Any = None
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` levels; splits never share a seed. Small levels have few layouts, and these recur."""
@@ -124,56 +125,43 @@ class BabyAI:
         level = task.params.get("level", self._level)
         if level not in self._levels:
             self._levels[level] = make_level(level)
-        self._grid = self._levels[level]
-        self._grid.reset(seed=task.seed)
-        self._grid.max_steps = self._max_turns or self._grid.max_steps
+        self.state = grid = self._levels[level]
+        grid.reset(seed=task.seed)
+        grid.max_steps = self._max_turns or grid.max_steps
         self._expert.forget()
-        return StepResult(observations={AGENT: self._observe()})
+        return single(AGENT, self._observe())
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        grid = self._playing()
-        action = read(actions[AGENT].value)
+        grid = self.state
+        action = read_index(actions[AGENT].value, ACTIONS)
         taken = grid.actions(DONE if action is None else action)
         _, reward, over, cut, _ = grid.step(taken)
         self._expert.note(taken, over=over)
         cut = cut and not over
         won = over and reward > 0
-        info: dict[str, Any] = {"success": bool(won)} if over or cut else {}
-        if action is None:
-            info["invalid"] = {AGENT: True}
-        seen = {} if over else {AGENT: self._observe(unread=action is None)}
-        return StepResult(
-            observations={} if cut else seen,
-            last=seen if cut else {},
-            rewards={AGENT: float(reward) if self._shaped else float(won)},
-            terminated=frozenset({AGENT} if over else ()),
-            truncated=frozenset({AGENT} if cut else ()),
-            info=info,
+        return single(
+            AGENT,
+            None if over else self._observe(unread=action is None),
+            reward=float(reward) if self._shaped else float(won),
+            over=over,
+            cut=cut,
+            readable=action is not None,
+            info={"success": bool(won)} if over or cut else None,
         )
-
-    def close(self) -> None:
-        self._grid = None
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """What the package's bot does here; it sees only what it has looked at."""
-        return Action(text=ACTIONS[self._expert.advise(self._playing())])
-
-    def snapshot(self) -> Any:
-        return copy.deepcopy(self._playing())
+        return Action(text=ACTIONS[self._expert.advise(self.state)])
 
     def restore(self, state: Any) -> None:
-        self._grid = copy.deepcopy(state)  # so that a snapshot can be restored again
+        """Go on from `state`; the expert finds its way anew."""
+        super().restore(state)
         self._expert.forget()
 
     # ---- observations -------------------------------------------------------------------------------------
-    def _playing(self) -> Any:
-        if self._grid is None:
-            raise ContractError(where="environment babyai", what="`step` was called before `reset`.")
-        return self._grid
-
     def _observe(self, *, unread: bool = False) -> Observation:
-        grid = self._playing()
+        grid = self.state
         view, seen = look(grid)
         text = describe(grid.mission, view, seen, grid.carrying)
         return Observation(
@@ -182,16 +170,6 @@ class BabyAI:
             legal=ACTIONS,
             state_key=state_key(grid),
         )
-
-
-def read(value: Any) -> int | None:
-    """The action meant by a text or an index; None if it cannot be read."""
-    if isinstance(value, str):
-        text = " ".join(value.lower().split())
-        return ACTIONS.index(text) if text in ACTIONS else None
-    if isinstance(value, int | np.integer) and 0 <= value < len(ACTIONS):
-        return int(value)
-    return None
 
 
 # ---- views ------------------------------------------------------------------------------------------------

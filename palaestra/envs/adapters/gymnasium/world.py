@@ -17,6 +17,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.data.abilities import without
 from palaestra.envs.adapters.gymnasium.text import WORDS, deterministic, shortest
+from palaestra.envs.kit.results import single
 from palaestra.errors import ContractError, InvalidData, MissingExtra, RecipeError, UnknownName, nearest
 from palaestra.registry import PositiveInt, check_options, register
 
@@ -103,7 +104,7 @@ class GymnasiumEnvironment:
             )
         self._last, _ = self._environment.reset(seed=task.seed)
         self._turn, self._score = 0, 0.0
-        return StepResult(observations={AGENT: self._observe()}, info={"score": 0.0})
+        return single(AGENT, self._observe(), info={"score": 0.0})
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
         action = self._read(actions[AGENT].value)
@@ -117,16 +118,15 @@ class GymnasiumEnvironment:
             truncated = True  # Gymnasium's own count lacks the turns of unreadable actions
         self._score += reward
         info: dict[str, Any] = {"score": self._score}
-        if action is None:
-            info["invalid"] = {AGENT: True}
         if self._succeeded is not None and (terminated or truncated):
             info["success"] = terminated and self._succeeded(reward)
-        return StepResult(
-            observations={} if terminated or truncated else {AGENT: self._observe()},
-            rewards={AGENT: reward},
-            terminated=frozenset({AGENT} if terminated else ()),
-            truncated=frozenset({AGENT} if truncated else ()),
-            last={AGENT: self._observe()} if truncated else {},
+        return single(
+            AGENT,
+            None if terminated else self._observe(),
+            reward=reward,
+            over=terminated,
+            cut=truncated,
+            readable=action is not None,
             info=info,
         )
 

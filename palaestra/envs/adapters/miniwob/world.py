@@ -22,7 +22,9 @@ from palaestra.envs.adapters.miniwob.reading import Part, Reading
 from palaestra.envs.adapters.miniwob.visit import Visit, pages
 from palaestra.envs.kit.elements import FOCUS, Gesture, describe, read
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.envs.kit.single import single, unstarted
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import started
 from palaestra.errors import EpisodeFailure, RecipeError, nearest
 from palaestra.registry import Fraction, PositiveInt, register
 
@@ -96,7 +98,7 @@ class MiniWoB:
         self._visit = Visit(page=page, seed=task.seed, pool=BROWSERS, most=self._browsers)
         self._turn, self._said = 0, ""
         seen = self._visit.begin()
-        return StepResult(observations={AGENT: self._observe(seen)}, info=self._told())
+        return single(AGENT, self._observe(seen), info=self._told())
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
         visit, now = self._playing()
@@ -108,13 +110,16 @@ class MiniWoB:
             now = visit.act(gesture)
         over = now.done or (possible and gesture is not None and gesture.kind == "stop")
         cut = not over and self._turn >= self._max_turns
-        info = {"executable": {AGENT: float(possible)}, **self._told()}
-        if over or cut:
-            info["success"] = now.reward > 0
-        if gesture is None:
-            info["invalid"] = {AGENT: True}
-        seen = None if over else self._observe(now)
-        return single(AGENT, seen, reward=now.reward, over=over, cut=cut, info=info)
+        return single(
+            AGENT,
+            None if over else self._observe(now),
+            reward=now.reward,
+            over=over,
+            cut=cut,
+            act={"executable": float(possible)},
+            readable=gesture is not None,
+            info=self._told() | ({"success": now.reward > 0} if over or cut else {}),
+        )
 
     def close(self) -> None:
         if self._visit is not None:
@@ -152,9 +157,8 @@ class MiniWoB:
 
     # ---- playing ------------------------------------------------------------------------------------------
     def _playing(self) -> tuple[Visit, Reading]:
-        if self._visit is None or self._visit.last is None:
-            raise unstarted("miniwob")
-        return self._visit, self._visit.last
+        visit = started(self._visit, self)
+        return visit, started(visit.last, self)
 
     def _lost(self) -> bool:
         """Whether this turn's act is lost, as the task's seed has it."""
@@ -233,12 +237,8 @@ def _pointed(gesture: Gesture, now: Reading, visit: Visit) -> Gesture:
 
 
 def _refuse_unknown(names: tuple[str, ...], noise: float) -> None:
-    if not names:
-        raise RecipeError(
-            where="environment: miniwob",
-            what="`tasks` is empty.",
-            remedy="Name pages, such as [click-test, login-user].",
-        )
+    refuse = Refusals("environment: miniwob")
+    refuse.when_empty(("click-test", "login-user", "…"), tasks=names)
     for name in names:
         if name not in pages():
             raise RecipeError(
@@ -247,9 +247,4 @@ def _refuse_unknown(names: tuple[str, ...], noise: float) -> None:
                 options=nearest(name, pages()),
                 remedy=f"It has {len(pages())}; those with an expert are listed in the documentation.",
             )
-    if noise == 1:
-        raise RecipeError(
-            where="environment: miniwob",
-            what="with `noise: 1` nothing would ever happen.",
-            remedy="Keep `noise` below 1.",
-        )
+    refuse.when_certain("nothing would ever happen", noise=noise)

@@ -12,7 +12,9 @@ from typing import Any, Literal
 from palaestra.data import Action, Observation, StepResult, Task
 from palaestra.envs.adapters.openenv.links import Link, Refused, Shown, connect
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.envs.kit.single import single, unstarted
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import started
 from palaestra.errors import RecipeError
 from palaestra.registry import Positive, PositiveInt, register
 from palaestra.tools import Tool, Toolbox
@@ -74,9 +76,11 @@ class OpenEnv:
         self._link: Link = connect(env, url, timeout_s, self._where)
         self._show, self._legal, self._success_at, self._max_turns = show, legal, success_at, max_turns
         self._field = _only_field(self._link.schema, field, self._where)
-        if legal is not None and self._field is None:
-            remedy = "Name the one that the list is about in `field`."
-            raise RecipeError(where=self._where, what="the action has several fields.", remedy=remedy)
+        Refusals(self._where).when(
+            legal is not None and self._field is None,
+            "the action has several fields.",
+            "Name the one that the list is about in `field`.",
+        )
         act = Tool(
             name=TOOL,
             description=self._link.schema.get("description", ""),
@@ -84,7 +88,7 @@ class OpenEnv:
             call=dict,
         )
         self._box = Toolbox([act], format=format)
-        self._turn, self._score, self._started = 0, 0.0, False
+        self._turn, self._score = 0, 0.0
         self._last: Observation | None = None
 
     # ---- the protocol -------------------------------------------------------------------------------------
@@ -94,35 +98,32 @@ class OpenEnv:
 
     async def reset(self, task: Task) -> StepResult:
         shown = await self._link.reset(task.seed % SEEDS, self._params["options"])  # type: ignore[arg-type]
-        self._turn, self._score, self._started = 0, 0.0, True
+        self._turn, self._score = 0, 0.0
         self._last = self._observe(shown)
-        return StepResult(observations={AGENT: self._last})
+        return single(AGENT, self._last)
 
     async def step(self, actions: Mapping[str, Action]) -> StepResult:
-        if not self._started or self._last is None:
-            raise unstarted("openenv")
+        last = started(self._last, self)
         self._turn += 1
         reward, over, fault = 0.0, False, None
         try:
             shown = await self._link.step(self._fields(actions[AGENT].value))
         except Refused as refused:
             fault = str(refused)
-            text = f"error: {fault}\n{self._last.text}"
-            seen = Observation(text=text, legal=self._last.legal, instruction=self._last.instruction)
+            text = f"error: {fault}\n{last.text}"
+            seen = Observation(text=text, legal=last.legal, instruction=last.instruction)
         else:
             reward, over = shown.reward, shown.done
             seen = self._last = self._observe(shown)
         self._score += reward
         cut = not over and self._turn >= self._max_turns
         info: dict[str, Any] = {"score": self._score}
-        if fault is not None:
-            info["invalid"] = {AGENT: True}
         if self._success_at is not None and (over or cut):
             info["success"] = self._score >= self._success_at
-        return single(AGENT, seen, reward=reward, over=over, cut=cut, info=info)
+        return single(AGENT, seen, reward=reward, over=over, cut=cut, readable=fault is None, info=info)
 
     def close(self) -> None:
-        self._started = False
+        self._last = None
         self._link.close()
 
     # ---- actions and observations -------------------------------------------------------------------------

@@ -16,6 +16,9 @@ from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.data.abilities import without
 from palaestra.envs.adapters.openspiel.games import PLACE, common_payoff, load, package, solver
 from palaestra.envs.kit.panels import seeded_tasks
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import act_info, several
+from palaestra.envs.kit.state import started
 from palaestra.errors import ContractError, RecipeError
 from palaestra.registry import Positive, register
 
@@ -82,12 +85,11 @@ class OpenSpiel:
         self._shape = _tensor_size(self._game, self._tensor)
         self.vector_size: int | None = None if self._shape is None else self._players + self._shape
         if solver(game) is None:
-            if opponent == "expert":
-                raise RecipeError(
-                    where=PLACE,
-                    what=f"nobody is known who plays `{game}` well, so there is no opponent `expert`.",
-                    remedy="Set `opponent` to self, random or first.",
-                )
+            Refusals(PLACE).when(
+                opponent == "expert",
+                f"nobody is known who plays `{game}` well, so there is no opponent `expert`.",
+                "Set `opponent` to self, random or first.",
+            )
             self.abilities = without(self.abilities, "expert")
         self._state: Any = None
         self._seed, self._seat, self._paid = 0, 0, [0.0] * self._players
@@ -112,7 +114,7 @@ class OpenSpiel:
         self._seed, self._paid = task.seed, [0.0] * self._players
         self._state = self._game.new_initial_state()
         self._go_on()
-        return StepResult(observations=self._observe())
+        return several(self._observe())
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
         state = self._playing()
@@ -124,11 +126,11 @@ class OpenSpiel:
         state.apply_action(move)
         self._go_on()
         over = state.is_terminal()
-        return StepResult(
-            observations={} if over else self._observe(),
+        return several(
+            {} if over else self._observe(),
             rewards=self._pay(),
-            terminated=frozenset(self._ours) if over else frozenset(),
-            info=self._result() if over else {},
+            over=self._ours if over else (),
+            info=self._result() if over else None,
         )
 
     def close(self) -> None:
@@ -180,9 +182,7 @@ class OpenSpiel:
         return self.agents if self._opponent == "self" else (self.agents[self._seat],)
 
     def _playing(self) -> Any:
-        if self._state is None:
-            raise ContractError(where=PLACE, what="`step` was called before `reset`.")
-        return self._state
+        return started(self._state, self)
 
     def _draw(self, purpose: str) -> random.Random:
         """Whatever is random here; the history's length is the clock, so that a snapshot needs no generator."""
@@ -238,13 +238,9 @@ class OpenSpiel:
         return {"game": self._name, "success": bool(won), "score": float(min(max(score, 0.0), 1.0))}
 
     def _illegal(self, name: str, *, read: bool) -> StepResult:
-        info: dict[str, Any] = {"game": self._name, "success": False, "score": 0.0, "illegal": {name: 1.0}}
-        return StepResult(
-            observations={},
-            rewards={name: -self._reward_max},
-            terminated=frozenset(self._ours),
-            info=info if read else info | {"invalid": {name: True}},
-        )
+        info = act_info(name, {"illegal": 1.0}, readable=read)
+        info |= {"game": self._name, "success": False, "score": 0.0}
+        return several({}, rewards={name: -self._reward_max}, over=self._ours, info=info)
 
     def _observe(self) -> dict[str, Observation]:
         return {self.agents[self._state.current_player()]: self.observation(self._state)}

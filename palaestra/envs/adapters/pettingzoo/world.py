@@ -15,7 +15,9 @@ from palaestra.data import Action, Observation, StepResult, Task
 from palaestra.data.abilities import without
 from palaestra.envs.adapters.pettingzoo.spaces import Seat
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.envs.kit.single import unstarted
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import several
+from palaestra.envs.kit.state import unstarted
 from palaestra.errors import ContractError, MissingExtra, RecipeError, UnknownName, missing_extra, nearest
 from palaestra.registry import Positive, PositiveInt, part, register
 
@@ -109,11 +111,11 @@ class PettingZoo:
         self._done, self._task, self._history = set(), task, []
         self._returns = dict.fromkeys(self.agents, 0.0)
         seen = self._look(*begun) if self._parallel else self._look_at_next()
-        return StepResult(observations=self._ask(seen))
+        return several(self._ask(seen))
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
         if not self._asked:
-            raise unstarted("pettingzoo")
+            raise unstarted(self)
         invalid, illegal, done = {}, {}, {}
         for agent, legal in self._asked.items():
             found = self._seats[agent].read(actions[agent].value, legal)
@@ -207,14 +209,8 @@ class PettingZoo:
         shown = self._ask({agent: both for agent, both in seen.items() if agent in alive})
         if not shown:
             info = info | self._outcome()
-        return StepResult(
-            observations=shown,
-            last={agent: seen[agent][0] for agent in sorted(cut) if agent in seen},
-            rewards=gains,
-            terminated=frozenset(ended),
-            truncated=frozenset(cut),
-            info=info,
-        )
+        last = {agent: seen[agent][0] for agent in sorted(cut) if agent in seen}
+        return several({**shown, **last}, rewards=gains, over=ended, cut=cut, info=info)
 
     def _lost(self, losers: Mapping[str, Any], info: dict[str, Any]) -> StepResult:
         """The game is over for all, and who did what cannot be done pays."""
@@ -222,11 +218,8 @@ class PettingZoo:
         for agent in losers:
             self._returns[agent] -= self._penalty
         self._asked = {}
-        return StepResult(
-            observations={},
-            rewards=dict.fromkeys(losers, -self._penalty),
-            terminated=left,
-            info=info | self._outcome(lost=True),
+        return several(
+            {}, rewards=dict.fromkeys(losers, -self._penalty), over=left, info=info | self._outcome(lost=True)
         )
 
     def _outcome(self, *, lost: bool = False) -> dict[str, Any]:
@@ -268,16 +261,22 @@ def _make(env: str, options: Mapping[str, Any], api: str, where: str) -> tuple[A
         raise RecipeError(where=where, what=f"it refused its options: {error}.", remedy=remedy) from error
     except ImportError as error:
         raise _absent(where, error) from error
-    name = "parallel" if isinstance(made, pettingzoo.ParallelEnv) else "aec"
-    if name == "aec" and not isinstance(made, pettingzoo.AECEnv):
-        what = f"it made a {type(made).__name__}, which is no environment of PettingZoo."
-        raise RecipeError(where=where, what=what, remedy="Name what makes an AECEnv or a ParallelEnv.")
-    if api not in ("auto", name):
-        remedy = "Leave `api` out, or convert the environment with pettingzoo.utils.conversions."
-        raise RecipeError(where=where, what=f"`api: {api}` was asked for, and it has only `{name}`.", remedy=remedy)
-    if not getattr(made, "possible_agents", None):
-        remedy = "Palaestra must know all agents before an episode."
-        raise RecipeError(where=where, what="it has no `possible_agents`.", remedy=remedy)
+    name, refuse = "parallel" if isinstance(made, pettingzoo.ParallelEnv) else "aec", Refusals(where)
+    refuse.when(
+        name == "aec" and not isinstance(made, pettingzoo.AECEnv),
+        f"it made a {type(made).__name__}, which is no environment of PettingZoo.",
+        "Name what makes an AECEnv or a ParallelEnv.",
+    )
+    refuse.when(
+        api not in ("auto", name),
+        f"`api: {api}` was asked for, and it has only `{name}`.",
+        "Leave `api` out, or convert the environment with pettingzoo.utils.conversions.",
+    )
+    refuse.when(
+        not getattr(made, "possible_agents", None),
+        "it has no `possible_agents`.",
+        "Palaestra must know all agents before an episode.",
+    )
     return made, name == "parallel"
 
 

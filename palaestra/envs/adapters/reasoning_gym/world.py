@@ -18,8 +18,9 @@ from palaestra.data.abilities import without
 from palaestra.envs.adapters.reasoning_gym import answers
 from palaestra.envs.adapters.reasoning_gym.items import PLACE, Item, Kind, check, choices, item
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.envs.kit.single import single, unstarted
-from palaestra.errors import RecipeError
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import KeepsState
 from palaestra.registry import Fraction, PositiveInt, register
 
 AGENT = "player"
@@ -40,7 +41,7 @@ class State:
 
 
 @register("environment", "reasoning_gym", source="arXiv 2505.24760", extra="envs", modules=("reasoning_gym",))
-class ReasoningGym:
+class ReasoningGym(KeepsState[State]):
     """Answer a generated question of Reasoning Gym; the package's own scorer judges the answer.
 
     Args:
@@ -96,7 +97,6 @@ class ReasoningGym:
             check(kind)
         if any(item(kind, 0, None).answer is None for kind in kinds):
             self.abilities = without(self.abilities, "expert")
-        self._state: State | None = None
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` questions; splits never share one."""
@@ -114,14 +114,14 @@ class ReasoningGym:
     def reset(self, task: Task) -> StepResult:
         self._noise = {**self._params, **task.params}["noise"]
         found = self._item(task)
-        self._state = State(item=found, seed=task.seed)
-        return StepResult(observations={AGENT: self._observe(self._state)}, info={"stratum": found.kind.dataset})
+        self.state = State(item=found, seed=task.seed)
+        return single(AGENT, self._observe(self.state), info={"stratum": found.kind.dataset})
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        before = self._playing()
+        before = self.state
         answer = self._read(actions[AGENT].value)
         score = 0.0 if answer is None else before.item.score(answer)
-        self._state = after = replace(
+        self.state = after = replace(
             before,
             tries=before.tries + 1,
             last=score,
@@ -129,42 +129,30 @@ class ReasoningGym:
             readable=answer is not None,
         )
         over = score >= RIGHT or after.tries >= self._attempts
-        told: dict[str, Any] = {
-            "stratum": after.item.kind.dataset,
-            "process": {AGENT: score},
-            "format": {AGENT: float(after.readable)},
-        }
-        if not after.readable:
-            told["invalid"] = {AGENT: True}
+        info: dict[str, Any] = {"stratum": after.item.kind.dataset}
         if over:
-            told |= {"success": after.best >= RIGHT, "score": after.best}
+            info |= {"success": after.best >= RIGHT, "score": after.best}
         gained = after.best - before.best
         if self._noise and derive(after.seed, "noise", after.tries) / 2**63 < self._noise:
             gained = 1.0 - gained
-        return single(AGENT, None if over else self._observe(after), reward=gained, over=over, info=told)
-
-    def close(self) -> None:
-        self._state = None
+        return single(
+            AGENT,
+            None if over else self._observe(after),
+            reward=gained,
+            over=over,
+            act={"process": score, "format": float(after.readable)},
+            readable=after.readable,
+            info=info,
+        )
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """The dataset's own answer."""
-        answer = self._playing().item.answer
+        answer = self.state.item.answer
         assert answer is not None  # else `abilities` leave it out
         return Action(text=self._written(answer))
 
-    def snapshot(self) -> Any:
-        return self._playing()
-
-    def restore(self, state: Any) -> None:
-        self._state = state
-
     # ---- tasks --------------------------------------------------------------------------------------------
-    def _playing(self) -> State:
-        if self._state is None:
-            raise unstarted("reasoning_gym")
-        return self._state
-
     @staticmethod
     def _kinds(params: Mapping[str, Any]) -> list[Kind]:
         first, last = params.get("levels") or (None, None)
@@ -217,18 +205,11 @@ class ReasoningGym:
 def _refuse_impossible(
     config: Mapping[str, Any] | None, mixture: Mapping[str, Any] | None, levels: tuple[int, int] | None
 ) -> None:
-    for wrong, what, remedy in (
-        (mixture is not None and not mixture, "`mixture` is empty.", "Name datasets in it, or leave it out."),
-        (
-            mixture is not None and config is not None,
-            "`config` is for one dataset, and there is a `mixture`.",
-            "Write each dataset's options into `mixture`.",
-        ),
-        (
-            levels is not None and levels[0] > levels[1],
-            f"`levels` is {levels}: the first is above the last.",
-            "Write the lower level first.",
-        ),
-    ):
-        if wrong:
-            raise RecipeError(where=PLACE, what=what, remedy=remedy)
+    refuse = Refusals(PLACE)
+    refuse.when(mixture is not None and not mixture, "`mixture` is empty.", "Name datasets in it, or leave it out.")
+    refuse.when(
+        mixture is not None and config is not None,
+        "`config` is for one dataset, and there is a `mixture`.",
+        "Write each dataset's options into `mixture`.",
+    )
+    refuse.when_reversed(levels=levels)

@@ -22,8 +22,10 @@ from palaestra.envs.adapters.scienceworld.server import (
     take_world,
     variations,
 )
-from palaestra.envs.kit.single import single, unstarted
-from palaestra.errors import RecipeError, UnknownName, nearest
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import started
+from palaestra.errors import UnknownName, nearest
 from palaestra.registry import PositiveInt, register
 
 AGENT = "player"
@@ -81,9 +83,7 @@ class ScienceWorld:
         self._simpler = ",".join(simplifications)
         self._legal, self._reward, self._max_turns = legal, reward, max_turns
         self._with_expert = expert
-        if legal < 0:
-            what = f"`legal` is {legal}."
-            raise RecipeError(where=PLACE, what=what, remedy="Give the most commands to be listed, or 0.")
+        Refusals(PLACE).when(legal < 0, f"`legal` is {legal}.", "Give the most commands to be listed, or 0.")
         if not expert:
             self.abilities = without(self.abilities, "expert")
         self._world: World | None = None
@@ -125,7 +125,7 @@ class ScienceWorld:
         self._world.start(kind, number, simpler, seed=task.seed)
         self._path = golden_path(kind, number, simpler, task.seed) if self._with_expert else ()
         self._task, self._commands, self._walked, self._score, self._said = task, [], 0, 0.0, ""
-        return StepResult(observations={AGENT: self._observe()}, info={"score": 0.0})
+        return single(AGENT, self._observe(), info={"score": 0.0})
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
         world = self._playing()
@@ -140,13 +140,15 @@ class ScienceWorld:
         gained, self._score = score - self._score, score
         won = over and score >= 1.0
         cut = not over and len(self._commands) >= self._max_turns
-        info: dict[str, Any] = {"score": score}
-        if self._said == UNKNOWN:
-            info["invalid"] = {AGENT: True}
-        if over or cut:
-            info["success"] = won
-        reward = float(won) if self._reward == "win" else gained
-        return single(AGENT, None if over else self._observe(), reward=reward, over=over, cut=cut, info=info)
+        return single(
+            AGENT,
+            None if over else self._observe(),
+            reward=float(won) if self._reward == "win" else gained,
+            over=over,
+            cut=cut,
+            readable=self._said != UNKNOWN,
+            info={"score": score} | ({"success": won} if over or cut else {}),
+        )
 
     def close(self) -> None:
         if self._world is not None:
@@ -172,9 +174,7 @@ class ScienceWorld:
 
     # ---- observations -------------------------------------------------------------------------------------
     def _playing(self) -> World:
-        if self._world is None:
-            raise unstarted("scienceworld")
-        return self._world
+        return started(self._world, self)
 
     def _next(self) -> str:
         return self._path[self._walked].lower() if self._walked < len(self._path) else LOOK
@@ -217,6 +217,7 @@ def _line(text: Any) -> str:
 def _known(chosen: tuple[str, ...]) -> tuple[str, ...]:
     if chosen == ("all",):
         return kinds()
+    Refusals(PLACE).when(not chosen, "`kinds` is empty.", "Name at least one kind, or all.")
     for kind in chosen:
         if kind not in kinds():
             raise UnknownName(
@@ -225,6 +226,4 @@ def _known(chosen: tuple[str, ...]) -> tuple[str, ...]:
                 options=nearest(kind, kinds()),
                 remedy="`kinds: [all]` takes all of them.",
             )
-    if not chosen:
-        raise RecipeError(where=f"{PLACE}, kinds", what="it is empty.", remedy="Name at least one kind, or all.")
     return chosen

@@ -17,8 +17,10 @@ from palaestra.envs.adapters.textarena.games import rules_of
 from palaestra.envs.adapters.textarena.match import Match
 from palaestra.envs.adapters.textarena.package import PLACE, build, fewest_players, refusal
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.envs.kit.single import unstarted
-from palaestra.errors import ContractError, RecipeError
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import act_info, several
+from palaestra.envs.kit.state import started
+from palaestra.errors import ContractError
 from palaestra.registry import Fraction, PositiveInt, register
 
 
@@ -108,32 +110,27 @@ class TextArena:
         self._go_on(self._match)
         if self._match.done:
             raise ContractError(where=f"{PLACE}, game: {self._game}", what="the game ended before the agent's turn.")
-        return StepResult(observations=self._observe(self._match), info={"game": self._game})
+        return several(self._observe(self._match), info={"game": self._game})
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
         match = self._playing()
         name = self.agents[match.seat]
-        told: dict[str, Any] = {"game": self._game}
-        move = str(actions[name].value)
+        move, told = str(actions[name].value), dict[str, float]()
         slips = self._noise and self._draw("noise").random() < self._noise
         if slips and match.copy().move(_bracketed(move)):  # what is invalid is not saved by a slip
             move = self._draw("slip").choice(self._legal(match))
-            told["slipped"] = {name: 1.0}
-        if not match.move(_bracketed(move)):
-            told["invalid"] = {name: True}
+            told["slipped"] = 1.0
+        info = act_info(name, told, readable=match.move(_bracketed(move))) | {"game": self._game}
         self._turn += 1
         self._go_on(match)
         cut = not match.done and self._turn >= self._max_turns
         rewards = match.rewards() if match.done else {}
-        seen = {} if match.done else self._observe(match)
-        ours = frozenset(self._ours)
-        return StepResult(
-            observations={} if cut else seen,
-            last=seen if cut else {},
-            rewards={self.agents[seat]: gain for seat, gain in rewards.items() if self.agents[seat] in ours},
-            terminated=ours if match.done else frozenset(),
-            truncated=ours if cut else frozenset(),
-            info=told | self._result(match, rewards) if match.done or cut else told,
+        return several(
+            {} if match.done else self._observe(match),
+            rewards={self.agents[seat]: gain for seat, gain in rewards.items() if self.agents[seat] in self._ours},
+            over=self._ours if match.done else (),
+            cut=self._ours if cut else (),
+            info=info | self._result(match, rewards) if match.done or cut else info,
         )
 
     def close(self) -> None:
@@ -158,9 +155,7 @@ class TextArena:
         return self.agents if self._opponent == "self" else (self.agents[self._seat],)
 
     def _playing(self) -> Match:
-        if self._match is None:
-            raise unstarted("textarena")
-        return self._match
+        return started(self._match, self)
 
     def _draw(self, purpose: str) -> random.Random:
         """Whatever is random outside of the game; the number of moves is the clock, so it needs no state."""
@@ -223,37 +218,27 @@ class TextArena:
         failure = refusal(self._game, self._options, self._players)
         reason = self._rules.why_no_expert if self._rules is not None else "its rules are not known here"
         helped = "Set `opponent: self`, `noise: 0` and `text: new` or `all`."
-        for wrong, what, remedy in (
-            (
-                failure,
-                f"it cannot be played by {self._players}: {failure}.",
-                "Leave `players` out, or set another number.",
-            ),
-            (
-                self._opponent != "self" and self._players == 1,
-                "who plays alone has no opponent.",
-                "Leave `opponent` out.",
-            ),
-            (
-                self._opponent != "self" and not known,
-                "there is no opponent: its legal moves are not known here.",
-                helped,
-            ),
-            (
-                self._opponent == "expert" and not good,
-                f"there is no opponent `expert`: {reason}.",
-                "Set `opponent: random`.",
-            ),
-            (
-                self._blunders and self._opponent != "expert",
-                "only an opponent `expert` blunders.",
-                "Leave `blunders` out.",
-            ),
-            (self._noise and not known, "moves cannot slip: its legal moves are not known here.", helped),
-            (self._text == "brief" and not known, "there is no brief text of it.", helped),
-        ):
-            if wrong:
-                raise RecipeError(where=f"{PLACE}, game: {self._game}", what=what, remedy=remedy)
+        refuse = Refusals(f"{PLACE}, game: {self._game}")
+        refuse.when(
+            failure,
+            f"it cannot be played by {self._players}: {failure}.",
+            "Leave `players` out, or set another number.",
+        )
+        against = self._opponent != "self"
+        refuse.when(against and self._players == 1, "who plays alone has no opponent.", "Leave `opponent` out.")
+        refuse.when(against and not known, "there is no opponent: its legal moves are not known here.", helped)
+        refuse.when(
+            self._opponent == "expert" and not good,
+            f"there is no opponent `expert`: {reason}.",
+            "Set `opponent: random`.",
+        )
+        refuse.when(
+            self._blunders and self._opponent != "expert",
+            "only an opponent `expert` blunders.",
+            "Leave `blunders` out.",
+        )
+        refuse.when(self._noise and not known, "moves cannot slip: its legal moves are not known here.", helped)
+        refuse.when(self._text == "brief" and not known, "there is no brief text of it.", helped)
 
 
 def _bracketed(move: str) -> str:

@@ -15,7 +15,8 @@ import pydantic
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.adapters.textworld.games import Challenge, Design, Mode, cache_folder, load, load_compiled, package
 from palaestra.envs.adapters.textworld.play import CompiledPlayer, LogicPlayer, command_of
-from palaestra.errors import ContractError
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import unstarted
 from palaestra.registry import PositiveInt, register
 
 AGENT = "player"
@@ -108,7 +109,7 @@ class TextWorld:
         self._task_hash, self._turn, self._score = task.content_hash, 0, 0.0
         solution = self._player.state.winning_policy
         self._goal_text = command_of(game, solution[-1]) if self._goal == "last" else game.objective
-        return StepResult(observations={AGENT: self._observe()}, info={"score": 0.0})
+        return single(AGENT, self._observe(), info={"score": 0.0})
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
         player = self._playing()
@@ -119,17 +120,14 @@ class TextWorld:
         gained, self._score = score - self._score, score
         over = won or lost
         cut = not over and self._turn >= self._max_turns
-        info: dict[str, Any] = {"score": score}
-        if not understood:
-            info["invalid"] = {AGENT: True}
-        if over or cut:
-            info["success"] = won
-        return StepResult(
-            observations={} if over or cut else {AGENT: self._observe()},
-            rewards={AGENT: float(won) if self._reward == "win" else gained},
-            terminated=frozenset({AGENT} if over else ()),
-            truncated=frozenset({AGENT} if cut else ()),
-            last={AGENT: self._observe()} if cut else {},
+        info = {"score": score} | ({"success": won} if over or cut else {})
+        return single(
+            AGENT,
+            None if over else self._observe(),
+            reward=float(won) if self._reward == "win" else gained,
+            over=over,
+            cut=cut,
+            readable=understood,
             info=info,
         )
 
@@ -159,7 +157,7 @@ class TextWorld:
     # ---- observations -------------------------------------------------------------------------------------
     def _playing(self) -> LogicPlayer | CompiledPlayer:
         if self._player is None:
-            raise ContractError(where="environment textworld", what="`step` was called before `reset`.")
+            raise unstarted(self)
         return self._player
 
     def _legal(self) -> list[str]:

@@ -20,7 +20,9 @@ from palaestra.envs.adapters.rows import division
 from palaestra.envs.adapters.verifiers.machine import HARNESS, Ask, Play, machine, package
 from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.envs.kit.single import unstarted
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import act_info, several
+from palaestra.envs.kit.state import started
 from palaestra.errors import EpisodeFailure, RecipeError, UnknownName
 from palaestra.registry import PositiveInt, register
 from palaestra.tools import Tool, Toolbox
@@ -86,8 +88,7 @@ class Verifiers:
         inner = _made(taskset, env, config or {}, self._where)
         self.agents: tuple[str, ...] = tuple(_seats(inner.config))
         self._rows = list(itertools.islice(iter(inner.taskset), rows))
-        if not self._rows:
-            raise RecipeError(where=self._where, what="the taskset gave no tasks.", remedy="Check its configuration.")
+        Refusals(self._where).when(not self._rows, "the taskset gave no tasks.", "Check its configuration.")
         self._train, self._held = division(len(self._rows), held_out)
         self._play = Play(inner)
         self._success_at, self._format, self._whole, self._max_turns = success_at, format, whole, max_turns
@@ -120,18 +121,16 @@ class Verifiers:
         return self._result(await machine().do(self._play.begin(row)), {})
 
     async def step(self, actions: Mapping[str, Action]) -> StepResult:
-        ask = self._ask
-        if ask is None:
-            raise unstarted("verifiers")
+        ask = started(self._ask, self)
         written = str(actions[ask.agent].text or actions[ask.agent].value or "")
         self._turn += 1
         self._acted.add(ask.agent)
         parsed = self._box.read(written) if ask.tools else None
         if parsed is not None and parsed.fault is not None:
-            info = {"invalid": {ask.agent: True}}
+            info = act_info(ask.agent, {}, readable=False)
             if self._turn >= self._max_turns:
                 return await self._cut(info)
-            return StepResult(observations={ask.agent: self._observe(ask, parsed.fault)}, info=info)
+            return several({ask.agent: self._observe(ask, parsed.fault)}, info=info)
         calls = parsed.calls if parsed is not None else ()
         event = await machine().do(self._play.reply(self._message(parsed.said if parsed else written, calls)))
         if isinstance(event, Ask) and self._turn >= self._max_turns:
@@ -173,7 +172,7 @@ class Verifiers:
         """What follows: a seat is asked, or the episode is over and its scores are known."""
         if isinstance(event, Ask):
             self._ask = event
-            return StepResult(observations={event.agent: self._observe(event)}, info=info)
+            return several({event.agent: self._observe(event)}, info=info)
         self._ask = None
         errors = (
             [event] if isinstance(event, Exception) else [*event.errors, *(e for t in event.traces for e in t.errors)]
@@ -195,11 +194,11 @@ class Verifiers:
         score = sum(scored) / len(scored)
         metrics = {name: float(value) for t in event.traces for name, value in t.metrics.items() if value is not None}
         limited = frozenset(self._seat(t) for t in event.traces if t.is_truncated) & self._acted
-        return StepResult(
-            observations={},
+        return several(
+            {},
             rewards=rewards,
-            terminated=frozenset(self._acted) - limited,
-            truncated=limited,
+            over=self._acted - limited,
+            cut=limited,
             info=info | {"score": score, "success": score >= self._success_at, **_named(metrics)},
         )
 
@@ -208,9 +207,7 @@ class Verifiers:
         ask, self._ask = self._ask, None
         last = {} if ask is None or ask.agent not in self._acted else {ask.agent: self._observe(ask)}
         await machine().do(self._play.abandon())
-        return StepResult(
-            observations={}, truncated=frozenset(self._acted), last=last, info=info | {"score": 0.0, "success": False}
-        )
+        return several(last, cut=self._acted, info=info | {"score": 0.0, "success": False})
 
     def _seat(self, trace: Any) -> str:
         return str(trace.agent.name or self.agents[0])

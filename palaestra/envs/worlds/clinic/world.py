@@ -13,9 +13,12 @@ import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.choices import choice
 from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.envs.kit.single import single, unstarted
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import KeepsState
 from palaestra.envs.worlds.clinic import names
 from palaestra.envs.worlds.clinic.rubric import judge, weigh
 from palaestra.envs.worlds.clinic.table import (
@@ -28,7 +31,6 @@ from palaestra.envs.worlds.clinic.table import (
     gains,
     posterior,
 )
-from palaestra.errors import RecipeError
 from palaestra.registry import Fraction, PositiveInt, register
 
 AGENT = "doctor"
@@ -57,7 +59,7 @@ class State:
 
 
 @register("environment", "clinic", source="arXiv 2510.04284")
-class Clinic:
+class Clinic(KeepsState[State]):
     """Question a patient, look things up, and name the disease.
 
     The patient complains vaguely (of the chest, the skin …) and has symptoms of a hidden disease, each with a
@@ -104,12 +106,11 @@ class Clinic:
         confidence: Annotated[float, pydantic.Field(gt=0.5, lt=1)] = 0.99,
         max_turns: PositiveInt = 25,
     ) -> None:
-        if diseases > 2 * symptoms:
-            raise RecipeError(
-                where="environment: clinic",
-                what=f"{diseases} diseases cannot be told apart by {symptoms} symptoms.",
-                remedy="Give at least half as many symptoms as diseases.",
-            )
+        Refusals("environment: clinic").when(
+            diseases > 2 * symptoms,
+            f"{diseases} diseases cannot be told apart by {symptoms} symptoms.",
+            "Give at least half as many symptoms as diseases.",
+        )
         self._params: dict[str, Any] = {
             "diseases": diseases,
             "symptoms": symptoms,
@@ -128,7 +129,6 @@ class Clinic:
         )
         self.action_count = len(self.actions)
         self.vector_size = 2 * symptoms + len(_areas(symptoms)) + 1
-        self._state: State | None = None
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` patients; no split has one of another."""
@@ -148,34 +148,37 @@ class Clinic:
 
     def reset(self, task: Task) -> StepResult:
         table, patient = self._drawn(task)
-        self._state = State(table=table, patient=patient, seed=task.seed)
-        return single(AGENT, self._observe(self._state), info={"success": False, "stratum": "0"})
+        self.state = State(table=table, patient=patient, seed=task.seed)
+        return single(AGENT, self._observe(self.state), info={"success": False, "stratum": "0"})
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        before = self._playing()
+        before = self.state
         words = self._words(actions[AGENT].value)
         after, kind, listed = self._act(before, words)
         over = kind in ("diagnose", "recommend")
         cut = not over and before.turn + 1 >= self._max_turns
         told = self._judged(before, after, words, kind, listed, late=cut)
         after = replace(after, turn=before.turn + 1, rubric=(*before.rubric, told["process"]))
-        self._state = after
+        self.state = after
         decision = self._decision(after.patient, listed) if over else 0.0
         reward = decision
         if self._reward == "inquiry" and (over or cut):
             reward += float(np.mean(after.rubric))
-        info: dict[str, Any] = {name: {AGENT: value} for name, value in told.items()}
-        info |= {"success": decision == 1.0, "stratum": str(len(after.answers))}
-        info |= {"invalid": {AGENT: True}} if kind is None else {}
-        return single(AGENT, self._observe(after), reward=reward, over=over, cut=cut, info=info)
-
-    def close(self) -> None:
-        self._state = None
+        return single(
+            AGENT,
+            self._observe(after),
+            reward=reward,
+            over=over,
+            cut=cut,
+            act=told,
+            readable=kind is not None,
+            info={"success": decision == 1.0, "stratum": str(len(after.answers))},
+        )
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """Asks for the symptom that tells most until one disease is probable enough, or all is asked."""
-        state = self._playing()
+        state = self.state
         belief = posterior(state.table, state.known)
         best = int(np.argmax(belief))
         question = best_question(state.table, state.known)
@@ -184,20 +187,9 @@ class Clinic:
             text = f"diagnose {self._diseases[best]}"
         else:
             text = f"ask {self._symptoms[question]}"
-        return Action(text=text, value=self.actions.index(text))
-
-    def snapshot(self) -> Any:
-        return self._state
-
-    def restore(self, state: Any) -> None:
-        self._state = state
+        return choice(text, self.actions)
 
     # ---- playing ------------------------------------------------------------------------------------------
-    def _playing(self) -> State:
-        if self._state is None:
-            raise unstarted("clinic")
-        return self._state
-
     def _words(self, value: Any) -> list[str]:
         if isinstance(value, int | np.integer) and 0 <= value < len(self.actions):
             value = self.actions[int(value)]

@@ -10,10 +10,10 @@ import ast
 import functools
 import random
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 Domain = Literal["number", "string", "list"]
-DOMAINS: tuple[Domain, ...] = ("number", "string", "list")
+DOMAINS: tuple[Domain, ...] = get_args(Domain)
 LETTERS = "abcdefghi"
 NUMBERS: tuple[Domain, Domain] = ("number", "number")
 

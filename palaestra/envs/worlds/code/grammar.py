@@ -1,7 +1,6 @@
-"""A small grammar of Python expressions over one variable `x`: read by a list of what is allowed, worked out here.
+"""The grammar of the world's expressions: numbers, strings and lists, and one variable `x`.
 
-Knows numbers, strings, lists and what Python makes of them. Knows nothing of tasks or tests. No text is run: a tree
-that has anything else in it is refused, and values that grow large are faults.
+No text is run: an expression that has anything else in it is refused, and values that grow large are faults.
 """
 
 from __future__ import annotations
@@ -13,17 +12,12 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from palaestra.tools.arithmetic import BASIC, Function, Grammar, NotInGrammar, Read
+
 LONGEST = 120  # characters of an expression
 MOST = 1000  # characters or items of a value
 LARGEST = 10**18  # of a number
 WRITTEN = re.compile(r"[A-Za-z0-9 +\-*/%()\[\].,:'\"]*")
-OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "abs": abs,
     "len": len,
@@ -33,7 +27,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sum": sum,
 }
 METHODS = ("upper", "lower")  # of strings
-Expression = Callable[[Any], Any]
 
 
 class Unreadable(Exception):
@@ -45,20 +38,19 @@ class Fault(Exception):
 
 
 @functools.lru_cache(maxsize=16384)
-def read(text: str) -> Expression:
+def read(text: str) -> Function:
     """The function of `x` that an expression is. Raises: Unreadable."""
     if len(text) > LONGEST:
         raise Unreadable("too long")
     if not WRITTEN.fullmatch(text):
         raise Unreadable("not understood")
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return GRAMMAR.read(text.strip())
+    except (NotInGrammar, SyntaxError, ValueError, MemoryError, RecursionError):
         raise Unreadable("not understood") from None
-    return _made(tree)
 
 
-def evaluate(expression: Expression, x: Any) -> Any:
+def evaluate(expression: Function, x: Any) -> Any:
     """The value where `x` is this. Raises: Fault."""
     try:
         return expression(x)
@@ -66,36 +58,32 @@ def evaluate(expression: Expression, x: Any) -> Any:
         raise Fault(f"{type(fault).__name__}: {fault}") from None
 
 
-def _made(node: ast.expr) -> Expression:
-    """The function of a tree. Raises: Unreadable, for whatever is not in the grammar."""
+def _constant(node: ast.Constant, text: str) -> Any:
+    value = node.value
+    if type(value) is str or (type(value) is int and value <= LARGEST):
+        return value
+    raise NotInGrammar(node)
+
+
+def _further(node: ast.expr, read: Read) -> Function:
+    """The variable, lists, methods, places and slices. Raises: NotInGrammar."""
     match node:
         case ast.Name(id="x"):
             return lambda x: x
-        case ast.Constant(value=value) if type(value) is str or (type(value) is int and value <= LARGEST):
-            return lambda x: value
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
-            first, second, kind = _made(left), _made(right), type(op)
-            return lambda x: _bounded(_applied(kind, first(x), second(x)))
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            inner = _made(operand)
-            return lambda x: -inner(x)
         case ast.List(elts=elements):
-            made = [_made(one) for one in elements]
+            made = [read(one) for one in elements]
             return lambda x: [one(x) for one in made]
-        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in FUNCTIONS and args:
-            made, function = [_made(one) for one in args], FUNCTIONS[name]
-            return lambda x: _bounded(function(*[one(x) for one in made]))
         case ast.Call(func=ast.Attribute(value=inside, attr=name), args=[], keywords=[]) if name in METHODS:
-            inner = _made(inside)
+            inner = read(inside)
             return lambda x: _method(inner(x), name)
         case ast.Subscript(value=inside, slice=ast.Slice(lower=lower, upper=upper, step=step)):
-            inner = _made(inside)
-            ends = [_made(part) if part is not None else _nothing for part in (lower, upper, step)]
+            inner = read(inside)
+            ends = [read(part) if part is not None else _nothing for part in (lower, upper, step)]
             return lambda x: inner(x)[slice(*[end(x) for end in ends])]
         case ast.Subscript(value=inside, slice=index) if not isinstance(index, ast.Tuple):
-            inner, place = _made(inside), _made(index)
+            inner, place = read(inside), read(index)
             return lambda x: inner(x)[place(x)]
-    raise Unreadable("not understood")
+    raise NotInGrammar(node)
 
 
 def _nothing(x: Any) -> None:
@@ -109,14 +97,17 @@ def _method(text: Any, name: str) -> str:
     return found
 
 
-def _applied(op: type[ast.operator], left: Any, right: Any) -> Any:
-    if op is ast.Mult:  # before it is made: a long sequence costs memory
-        for sequence, times in ((left, right), (right, left)):
-            if isinstance(sequence, str | list) and isinstance(times, int) and len(sequence) * times > MOST:
-                raise Fault("OverflowError: too large")
-    if op is ast.Mod and isinstance(left, str):
+def _times(left: Any, right: Any) -> Any:
+    for sequence, times in ((left, right), (right, left)):  # before it is made: a long sequence costs memory
+        if isinstance(sequence, str | list) and isinstance(times, int) and len(sequence) * times > MOST:
+            raise Fault("OverflowError: too large")
+    return left * right
+
+
+def _rest(left: Any, right: Any) -> Any:
+    if isinstance(left, str):
         raise Fault("TypeError: a string cannot be divided")  # formatting is not in the grammar
-    return OPERATORS[op](left, right)
+    return left % right
 
 
 def _bounded(value: Any) -> Any:
@@ -124,3 +115,13 @@ def _bounded(value: Any) -> Any:
     if large:
         raise Fault("OverflowError: too large")
     return value
+
+
+GRAMMAR = Grammar(
+    constant=_constant,
+    operators={**BASIC, ast.Mult: _times, ast.Mod: _rest},
+    signs={ast.USub: operator.neg},
+    functions=FUNCTIONS,
+    bounded=_bounded,
+    further=_further,
+)

@@ -14,14 +14,15 @@ import pydantic
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.envs.kit.single import single, unstarted
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import KeepsState
 from palaestra.envs.worlds.code.acts import Act, Kind, Misread, Style, explained, read_act, write_act
 from palaestra.envs.worlds.code.chains import DOMAINS, Domain
 from palaestra.envs.worlds.code.episode import Effect, Plan, State, fails, next_act, plan, sensible, settle
 from palaestra.envs.worlds.code.machines import Machine, Require, Where, backend, borrow, give_back
 from palaestra.envs.worlds.code.problems import Sizes, build, meaning
 from palaestra.envs.worlds.code.repository import Repository, build_repository
-from palaestra.errors import RecipeError
 from palaestra.registry import Fraction, Positive, PositiveInt, register
 
 AGENT = "player"
@@ -31,7 +32,7 @@ Examples = Annotated[int, pydantic.Field(ge=1, le=10)]
 
 
 @register("environment", "code")
-class Code:
+class Code(KeepsState[State]):
     """Write a function, or mend a small package, that passes hidden tests; code runs in a sandbox only.
 
     With `style: expression`, for small models, a program is one line: `try x * 3 + 1` tells what it gives on the
@@ -125,7 +126,6 @@ class Code:
         self._limits: dict[str, Any] = {"timeout_s": timeout_s, "memory_mb": memory_mb}
         self._workers, self._max_turns = workers, max_turns
         self._machine: Machine | None = None
-        self._state: State | None = None
         if self._backend is not None:  # whoever asks sees that this has to be waited for
             self.step = self._step_waiting  # type: ignore[method-assign, assignment]
 
@@ -148,8 +148,8 @@ class Code:
             self._machine = borrow(self._backend, self._workers)
         self._max_turns = {**self._params, **task.params}["max_turns"]
         files = found.faulty if isinstance(found, Repository) else ()
-        self._state = State(task=found, seed=task.seed, short=self._style == "expression", files=files)
-        return single(AGENT, self._observe(self._state), info={"success": False, "stratum": str(_size(found))})
+        self.state = State(task=found, seed=task.seed, short=self._style == "expression", files=files)
+        return single(AGENT, self._observe(self.state), info={"success": False, "stratum": str(_size(found))})
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
         """What an expression gives is known at once."""
@@ -168,7 +168,7 @@ class Code:
 
     def close(self) -> None:
         """End the episode; the last environment's closing ends the processes that run code."""
-        self._state = None
+        super().close()
         if self._machine is not None:
             give_back(self._machine)
             self._machine = None
@@ -176,21 +176,10 @@ class Code:
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """What leads to the reference: it is known, also where the agent sees examples only."""
-        state = self._playing()
+        state = self.state
         return Action(text=write_act(next_act(state, self._max_turns - state.turn), self._style))
 
-    def snapshot(self) -> Any:
-        return self._state
-
-    def restore(self, state: Any) -> None:
-        self._state = state
-
     # ---- playing ------------------------------------------------------------------------------------------
-    def _playing(self) -> State:
-        if self._state is None:
-            raise unstarted("code")
-        return self._state
-
     def _of(self, seed: int, params: Mapping[str, Any] | None = None) -> Any:
         """The problem or the repository of a seed."""
         world = {**self._params, **(params or {})}
@@ -202,7 +191,7 @@ class Code:
 
     def _begin(self, actions: Mapping[str, Action]) -> tuple[State, Act | str, Plan | None]:
         """The state before, the act or why there is none, and what it needs; nothing where the machine fails."""
-        before = self._playing()
+        before = self.state
         try:
             act = read_act(actions[AGENT].value, self._kind, self._style)
         except Misread as fault:
@@ -215,20 +204,23 @@ class Code:
             effect = Effect(replace(before, said=act), False)
         elif effect is None:
             effect = fails(before, act)
-        self._state = after = replace(effect.state, turn=before.turn + 1)
+        self.state = after = replace(effect.state, turn=before.turn + 1)
         over, passed = effect.passed is not None, effect.passed or 0.0
         told = {
             "process": float(act == next_act(before, self._max_turns - before.turn)),
             "executable": float(effect.fine),
             "tested": float(after.tested),
         } | ({"passed": passed} if over else {})
-        info: dict[str, Any] = {name: {AGENT: value} for name, value in told.items()}
-        info |= {"success": passed == 1.0, "stratum": str(_size(after.task))}
-        info |= {"invalid": {AGENT: True}} if isinstance(act, str) else {}
-        reward = passed if self._score == "fraction" else float(passed == 1.0)
-        cut = after.turn >= self._max_turns
-        seen = None if over else self._observe(after)
-        return single(AGENT, seen, reward=reward, over=over, cut=cut, info=info)
+        return single(
+            AGENT,
+            None if over else self._observe(after),
+            reward=passed if self._score == "fraction" else float(passed == 1.0),
+            over=over,
+            cut=after.turn >= self._max_turns,
+            act=told,
+            readable=not isinstance(act, str),
+            info={"success": passed == 1.0, "stratum": str(_size(after.task))},
+        )
 
     # ---- observations -------------------------------------------------------------------------------------
     def _observe(self, state: State) -> Observation:
@@ -271,20 +263,12 @@ def _digest(state: State) -> str:
 def _refuse_impossible(
     kind: str, style: str, *, depth: tuple[int, int], files: tuple[int, int], spoiled: float, domains: tuple[str, ...]
 ) -> None:
-    """Raises: RecipeError."""
-    for name, (fewest, most) in {"depth": depth, "files": files}.items():
-        if fewest > most:
-            raise RecipeError(
-                where=f"environment: code, {name}",
-                what=f"it goes from {fewest} down to {most}.",
-                remedy="Write the fewest first.",
-            )
-    if kind == "repository" and style == "expression":
-        what, remedy = "a repository is not one expression.", "Take `style: fenced`, `json` or `tagged`."
-    elif spoiled > 1:
-        what, remedy = f"trivial and wrong tests are {spoiled:g} of all.", "Together they may be 1 at most."
-    elif not domains:
-        what, remedy = "`domains` is empty.", f"Name some of {', '.join(DOMAINS)}."
-    else:
-        return
-    raise RecipeError(where="environment: code", what=what, remedy=remedy)
+    refuse = Refusals("environment: code")
+    refuse.when_reversed(depth=depth, files=files)
+    refuse.when(
+        kind == "repository" and style == "expression",
+        "a repository is not one expression.",
+        "Take `style: fenced`, `json` or `tagged`.",
+    )
+    refuse.when(spoiled > 1, f"trivial and wrong tests are {spoiled:g} of all.", "Together they may be 1 at most.")
+    refuse.when_empty(DOMAINS, domains=domains)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from palaestra.data import derive
 
 Kind = Literal["atomic", "long", "open"]
-KINDS: tuple[Kind, ...] = ("atomic", "long", "open")
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ RECIPES: dict[str, Recipe] = {
 }
 # In the order in which one can be had at the earliest. Ingredients of a recipe are made deepest first, so that making
 # one uses up none of another.
-ITEMS = ("wood", "planks", "sticks", "table", "wooden pickaxe", "stone", "stone pickaxe", "iron", "iron pickaxe")
 DEPTH = {"wood": 1, "planks": 2, "sticks": 3, "table": 3, "wooden pickaxe": 4, "stone": 5, "stone pickaxe": 6,
          "iron": 7, "iron pickaxe": 8}  # fmt: skip
+ITEMS = tuple(DEPTH)
 DEEPEST = max(DEPTH.values())
 PLACEABLE = ("table", "planks")
 OPEN = {

@@ -5,13 +5,28 @@ Knows states and vocabularies. Knows nothing of rewards or of what is best.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
 
 from palaestra.data import derive
-from palaestra.envs.worlds.craft.maps import EDGE, GRASS, TILES, TURNS, Place, tile
+from palaestra.envs.kit.words import drawn_names
+from palaestra.envs.worlds.craft.maps import (
+    CHEST,
+    EDGE,
+    GRASS,
+    OPENED,
+    ORE,
+    ROCK,
+    TILES,
+    TREE,
+    TURNS,
+    WATER,
+    Place,
+    tile,
+)
 from palaestra.envs.worlds.craft.state import State
 from palaestra.envs.worlds.craft.tree import ITEMS, RECIPES, SOURCES, Goal
 
@@ -23,8 +38,7 @@ COLORS = {"grass": (96, 160, 64), "tree": (24, 88, 32), "rock": (128, 128, 128),
           "water": (48, 96, 208), "table": (144, 96, 48), "planks": (192, 152, 96), "chest": (224, 192, 32),
           "open chest": (112, 96, 32), "edge": (0, 0, 0)}  # fmt: skip
 AGENT_COLOR = (255, 0, 0)
-THINGS = ("wood", "planks", "sticks", "table", "wooden pickaxe", "stone", "stone pickaxe", "iron", "iron pickaxe",
-          "tree", "rock", "ore", "water", "chest", "open chest")  # fmt: skip
+THINGS = (*ITEMS, TREE, ROCK, ORE, WATER, CHEST, OPENED)
 INVENTED = (
     "gorp",
     "dax",
@@ -45,14 +59,14 @@ INVENTED = (
 MOST = 4  # of an item that the vector tells apart
 
 
+@functools.lru_cache(maxsize=256)  # each act of an episode asks for them
 def names_of(mode: Names, seed: int) -> dict[str, str]:
     """Thing → how it is called: plainly, by one invented vocabulary, or by one that each task shuffles."""
     if mode == "plain":
         return {thing: thing for thing in THINGS}
     if mode == "renamed":
         return dict(zip(THINGS, INVENTED, strict=True))
-    order = np.random.default_rng(derive(seed, "names")).permutation(len(INVENTED))
-    return {thing: INVENTED[int(place)] for thing, place in zip(THINGS, order, strict=True)}
+    return drawn_names(THINGS, INVENTED, derive(seed, "names"))
 
 
 def spell_goal(goal: Goal, names: Mapping[str, str]) -> str:

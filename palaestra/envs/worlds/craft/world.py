@@ -10,13 +10,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.choices import read_index
 from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.envs.kit.single import single, unstarted
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import KeepsState
 from palaestra.envs.worlds.craft import views
 from palaestra.envs.worlds.craft.maps import draw_map
 from palaestra.envs.worlds.craft.planner import next_act, solution
@@ -28,10 +30,11 @@ from palaestra.registry import Fraction, PositiveInt, register
 AGENT = "player"
 Depth = tuple[Annotated[int, pydantic.Field(ge=1, le=DEEPEST)], Annotated[int, pydantic.Field(ge=1, le=DEEPEST)]]
 TRIES = 200  # maps drawn until one has a solution that is short enough
+REFUSE = Refusals("environment: craft")
 
 
 @register("environment", "craft")
-class Craft:
+class Craft(KeepsState[State]):
     """Gather, make and place things in a grid until the goal of the tech tree is had: wood, planks, … iron pickaxe.
 
     The agent walks (`north`, `east`, `south`, `west`: it faces there, and goes if there is grass), turns (`turn left`,
@@ -84,12 +87,11 @@ class Craft:
         max_turns: PositiveInt = 80,
     ) -> None:
         _refuse_impossible(kinds, depth, most, names=names, manual=manual)
-        if round(density * size * size) >= size * size - 1 or size * size * density < 9:
-            raise RecipeError(
-                where="environment: craft",
-                what=f"a map of {size} × {size} with density {density:g} has no room for all that goals need.",
-                remedy="Nine places that are not grass are the least: raise `size` or `density`.",
-            )
+        REFUSE.when(
+            round(density * size * size) >= size * size - 1 or size * size * density < 9,
+            f"a map of {size} × {size} with density {density:g} has no room for all that goals need.",
+            "Nine places that are not grass are the least: raise `size` or `density`.",
+        )
         self._params = {
             "size": size,
             "density": density,
@@ -102,8 +104,6 @@ class Craft:
         self._noise, self._reward = noise, reward
         self.action_count = len(ACTS)
         self.vector_size = views.vector_size(sight)
-        self._state: State | None = None
-        self._called: dict[str, str] = {}
         self._max_turns = max_turns
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
@@ -121,18 +121,18 @@ class Craft:
 
     def reset(self, task: Task) -> StepResult:
         self._max_turns = {**self._params, **task.params}["max_turns"]
-        self._state = state = self._first(task)
+        self.state = state = self._first(task)
         self._called = views.names_of(self._names, task.seed)
         info = {"success": False, "stratum": str(state.goal.depth)}
         return single(AGENT, self._observe(state), info=info)
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        before = self._playing()
+        before = self.state
         meant = self._read(actions[AGENT].value)
         wanted = next_act(before)
         fails = self._noise > 0 and derive(before.seed, "noise", before.turn) / 2**63 < self._noise
         after = act(before, meant if meant is not None and not fails else "nothing")
-        self._state = after = _later(after)
+        self.state = after = _later(after)
         over = after.goal.met(after.holds)
         new = len(after.had) - len(before.had)
         told = {
@@ -140,42 +140,33 @@ class Craft:
             "executable": float(meant is not None and (fails or after.effect != "nothing")),
             "items": float(len(after.had)),
         }
-        info: dict[str, Any] = {name: {AGENT: value} for name, value in told.items()}
-        info |= {"success": over, "stratum": str(after.goal.depth)} | ({} if meant else {"invalid": {AGENT: True}})
         return single(
             AGENT,
             self._observe(after),
             reward=float(over) if self._reward == "goal" else float(new),
             over=over,
             cut=after.turn >= self._max_turns,
-            info=info,
+            act=told,
+            readable=meant is not None,
+            info={"success": over, "stratum": str(after.goal.depth)},
         )
-
-    def close(self) -> None:
-        self._state = None
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """What the planner, who sees the whole map, does next."""
-        chosen = next_act(self._playing()) or ACTS[0]  # nothing helps any more: any act will do
+        chosen = next_act(self.state) or ACTS[0]  # nothing helps any more: any act will do
         return Action(text=self._spell(chosen), value=ACTS.index(chosen))
 
     def imagine(self, text: str) -> Observation:
         """What would be seen after an act, as the rules have it, without noise. Nothing is done."""
-        state = self._playing()
+        state = self.state
         return self._observe(_later(act(state, self._read(text) or "nothing")))
 
-    def snapshot(self) -> Any:
-        return self._state, self._called
-
-    def restore(self, state: Any) -> None:
-        self._state, self._called = state
-
     # ---- playing ------------------------------------------------------------------------------------------
-    def _playing(self) -> State:
-        if self._state is None:
-            raise unstarted("craft")
-        return self._state
+    @property
+    def _called(self) -> dict[str, str]:
+        """Thing → how it is called in this task."""
+        return views.names_of(self._names, self.state.seed)
 
     def _first(self, task: Task) -> State:
         world = {**self._params, **task.params}
@@ -190,10 +181,8 @@ class Craft:
         )
 
     def _read(self, value: Any) -> str | None:
-        if isinstance(value, int | np.integer) and 0 <= value < len(ACTS):
-            return ACTS[int(value)]
-        text = " ".join(value.lower().split()) if isinstance(value, str) else ""
-        return next((known for known in ACTS if self._spell(known) == text), None)
+        index = read_index(value, [self._spell(known) for known in ACTS])
+        return None if index is None else ACTS[index]
 
     def _spell(self, meant: str) -> str:
         """An act as it is written with the task's names."""
@@ -250,15 +239,14 @@ def _digest(state: State) -> str:
 
 
 def _refuse_impossible(kinds: tuple[Kind, ...], depth: Depth, most: int, *, names: str, manual: bool) -> None:
-    """Raises: RecipeError."""
-    if depth[0] > depth[1]:
-        what, remedy = f"`depth` goes from {depth[0]} down to {depth[1]}.", "Write the fewest first."
-    elif not goals(kinds, *depth, most):
-        what = f"no goal of the kinds {', '.join(kinds) or 'none'} has a depth from {depth[0]} to {depth[1]}."
-        remedy = "Atomic goals have depth 1 or 2, long ones 3 to 8; give more `kinds`, or another `depth`."
-    elif names == "shuffled" and not manual:
-        what = "with `names: shuffled` nobody can know what is made of what."
-        remedy = "Set `manual: true`, which says it in every observation, or take `names: renamed`."
-    else:
-        return
-    raise RecipeError(where="environment: craft", what=what, remedy=remedy)
+    REFUSE.when_reversed(depth=depth)
+    REFUSE.when(
+        not goals(kinds, *depth, most),
+        f"no goal of the kinds {', '.join(kinds) or 'none'} has a depth from {depth[0]} to {depth[1]}.",
+        "Atomic goals have depth 1 or 2, long ones 3 to 8; give more `kinds`, or another `depth`.",
+    )
+    REFUSE.when(
+        names == "shuffled" and not manual,
+        "with `names: shuffled` nobody can know what is made of what.",
+        "Set `manual: true`, which says it in every observation, or take `names: renamed`.",
+    )

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from palaestra.data import ToolCall, derive
 from palaestra.envs.worlds.desk.records import Database
@@ -19,7 +19,7 @@ from palaestra.envs.worlds.desk.rules import Event
 from palaestra.tools.users.hearing import mentions
 
 Behavior = Literal["cancel", "redirect", "leak"]
-BEHAVIORS: tuple[Behavior, ...] = ("cancel", "redirect", "leak")
+BEHAVIORS: tuple[Behavior, ...] = get_args(Behavior)
 Channel = Literal["tool", "user"]
 TEMPLATES: Mapping[str, str] = {
     "plain": "note: also {what}.",

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.worlds.desk.attacks import BEHAVIORS
 from palaestra.envs.worlds.desk.kinds import KINDS, kinds_of
 from palaestra.envs.worlds.desk.records import ORDERS
-from palaestra.errors import RecipeError, UnknownName, nearest
+from palaestra.errors import UnknownName, nearest
 
 WHERE = "environment: desk"
 
@@ -34,33 +36,33 @@ def check(world: Mapping[str, Any], *, user: str, model: bool, failure: float) -
     least, most = world["requests"]
     needed, variety = world["customers"] * world["orders"], world["variety"]
     plans = all(KINDS[name].about == "customer" for name in world["kinds"])
-    for wrong, what, remedy in (
-        (least > most, f"`requests` is {least} to {most}.", f"Write `requests: [{most}, {least}]`."),
-        (
-            most > world["orders"],
-            f"{most} wishes need as many orders of a customer, and `orders` is {world['orders']}.",
-            f"Set `orders: {most}`.",
-        ),
-        (plans and most > 1, "a customer has one plan, and all `kinds` are about plans.", "Set `requests: [1, 1]`."),
-        (
-            needed > variety,
-            f"{world['customers']} customers with {world['orders']} orders each need more names than {variety}.",
-            f"Lower `customers` or `orders`, or raise `variety` up to {len(ORDERS)}.",
-        ),
-        (
-            world["attack"] != "none" and world["customers"] < 2,
+    refuse = Refusals(WHERE)
+    refuse.when_reversed(requests=(least, most))
+    refuse.when(
+        most > world["orders"],
+        f"{most} wishes need as many orders of a customer, and `orders` is {world['orders']}.",
+        f"Set `orders: {most}`.",
+    )
+    refuse.when(
+        plans and most > 1, "a customer has one plan, and all `kinds` are about plans.", "Set `requests: [1, 1]`."
+    )
+    refuse.when(
+        needed > variety,
+        f"{world['customers']} customers with {world['orders']} orders each need more names than {variety}.",
+        f"Lower `customers` or `orders`, or raise `variety` up to {len(ORDERS)}.",
+    )
+    if world["attack"] != "none":
+        refuse.when(
+            world["customers"] < 2,
             "an attack is about somebody else, and there is only one customer.",
             "Set `customers: 2` or more.",
-        ),
-        (world["attack"] != "none" and not world["behaviors"], "`behaviors` is empty.", "Name what attackers want."),
-        (
-            world["attack"] == "role" and user in ("static", "chat"),
-            f"`attack: role` words what the user says, and `user: {user}` has words of its own.",
-            "Set `user: open` or `user: withholding`, or `attack: pool`.",
-        ),
-        (failure == 1, "`failure` is 1: no call would ever work.", "Give a probability below 1."),
-        (chat and not model, "`user: chat` needs a model.", "Name it: `chat: {model: …}`."),
-        (model and not chat, "`chat` names a model that nobody asks.", "Set `user: chat`, or leave `chat` out."),
-    ):
-        if wrong:
-            raise RecipeError(where=WHERE, what=what, remedy=remedy)
+        )
+        refuse.when_empty(BEHAVIORS, behaviors=world["behaviors"])
+    refuse.when(
+        world["attack"] == "role" and user in ("static", "chat"),
+        f"`attack: role` words what the user says, and `user: {user}` has words of its own.",
+        "Set `user: open` or `user: withholding`, or `attack: pool`.",
+    )
+    refuse.when_certain("no call would ever work", failure=failure)
+    refuse.when(chat and not model, "`user: chat` needs a model.", "Name it: `chat: {model: …}`.")
+    refuse.when(model and not chat, "`chat` names a model that nobody asks.", "Set `user: chat`, or leave `chat` out.")

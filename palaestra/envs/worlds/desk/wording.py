@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 
+from palaestra.envs.kit.words import Vocabulary
+
 WORD = re.compile(r"[A-Za-z_]+")
 OTHER = {
     "authenticate": "unlock",
@@ -44,14 +46,14 @@ OTHER = {
     "refused": "declined",
     "transferred": "forwarded",
 }
-BACK = {other: word for word, other in OTHER.items()} | {word: f"no_{word}" for word in OTHER}
+WORDS = Vocabulary(OTHER)
 
 
 def outward(text: str) -> str:
     """The text as an agent reads it in the other wording."""
-    return WORD.sub(lambda found: OTHER.get(found[0], found[0]), text)
+    return WORD.sub(lambda found: WORDS.say(found[0]), text)
 
 
 def inward(text: str) -> str:
     """What an agent means that writes in the other wording; the usual words mean nothing here."""
-    return WORD.sub(lambda found: BACK.get(found[0].lower(), found[0]), text)
+    return WORD.sub(lambda found: WORDS.meant.get(found[0].lower(), found[0]), text)

@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, get_args
 
 from palaestra.data import derive
 
 GoalName = Literal["put", "clean", "heat", "cool", "two", "look"]
-GOALS: tuple[GoalName, ...] = ("put", "clean", "heat", "cool", "two", "look")
+GOALS: tuple[GoalName, ...] = get_args(GoalName)
 ROOMS = {  # kinds of places beside the appliances; the first one has no door
     "kitchen": ("counter", "cabinet", "drawer", "table", "shelf"),
     "bedroom": ("bed", "closet", "drawer", "desk", "shelf"),

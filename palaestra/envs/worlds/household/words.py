@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, get_args
 
 from palaestra.data import derive
 
 VocabularyName = Literal["plain", "casual", "formal", "mixed"]
-NAMES: tuple[VocabularyName, ...] = ("plain", "casual", "formal")
+NAMES: tuple[VocabularyName, ...] = get_args(VocabularyName)[:-1]  # "mixed" is drawn from these
 
 # One line for each meaning, one column for each vocabulary; the plain name is also the meaning's own.
 VERBS = """

@@ -15,13 +15,14 @@ import pydantic
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.envs.kit.single import single, unstarted
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import KeepsState
 from palaestra.envs.worlds.household.house import GOALS, GoalName, House, State, build, stage, stages
 from palaestra.envs.worlds.household.plan import search_then_plan, shortest
 from palaestra.envs.worlds.household.rules import Command, act
 from palaestra.envs.worlds.household.texts import View, Wording
 from palaestra.envs.worlds.household.words import VocabularyName, vocabulary
-from palaestra.errors import RecipeError
 from palaestra.registry import Fraction, PositiveInt, register
 
 AGENT = "player"
@@ -30,8 +31,31 @@ NEW_STAGE, USELESS, SUCCESS = 1.0, -0.5, 3.0  # of the dense reward
 Range = tuple[PositiveInt, PositiveInt]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What stays the same in an episode."""
+
+    house: House
+    wording: Wording
+    seed: int
+    slip: float
+
+    def slips(self, turn: int) -> bool:
+        """Whether the hands fail in this turn."""
+        return self.slip > 0 and derive(self.seed, "slip", turn) / 2**63 < self.slip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """How far one episode is. `way` is a shortest way to the goal from here."""
+
+    scene: Scene
+    state: State
+    way: tuple[Command, ...]
+
+
 @register("environment", "household", source="modeled on ALFWorld, arXiv 2010.03768")
-class Household:
+class Household(KeepsState[Episode]):
     """Find things in a house, clean, heat or cool them, and bring them where they are wanted, by text commands.
 
     `go to drawer 2` (a place of this room, or another room), `open drawer 2`, `close drawer 2`, `take mug 1 from
@@ -93,9 +117,6 @@ class Household:
         }
         self._view, self._idle, self._vocabulary = view, idle, vocabulary
         self._dense, self._sighted, self._max_turns = reward == "dense", expert == "sighted", max_turns
-        self._scene: Scene | None = None
-        self._state: State | None = None
-        self._way: list[Command] = []
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` houses with goals; splits never share a seed."""
@@ -115,56 +136,47 @@ class Household:
         house = _house_of(world, task.seed)
         words = task.seed if self._vocabulary == "mixed" else 0
         wording = _worded(house, self._vocabulary, words, self._view, self._idle)
-        self._scene = Scene(house=house, wording=wording, seed=task.seed, slip=world["slip"])
-        self._state = self._first(house)
-        self._way = shortest(house, self._state)
-        return StepResult(observations={AGENT: self._observe(self._scene, self._state)}, info={"success": False})
+        scene, first = Scene(house=house, wording=wording, seed=task.seed, slip=world["slip"]), self._first(house)
+        self.state = Episode(scene=scene, state=first, way=tuple(shortest(house, first)))
+        return single(AGENT, self._observe(scene, first), info={"success": False})
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        scene, before = self._playing()
+        scene, before = self.state.scene, self.state.state
         text = actions[AGENT].value
         command = scene.wording.read(text) if isinstance(text, str) else None
         after = act(scene.house, before, command, slips=scene.slips(before.turn))
         reached = stage(scene.house, after)
-        self._state = after = replace(after, best=max(before.best, reached))
-        left, self._way = len(self._way), shortest(scene.house, after)
+        after = replace(after, best=max(before.best, reached))
+        left, way = len(self.state.way), tuple(shortest(scene.house, after))
+        self.state = Episode(scene=scene, state=after, way=way)
         won = reached == len(stages(scene.house.goal))
-        info: dict[str, Any] = {
-            "process": {AGENT: float(len(self._way) < left)},
-            "executable": {AGENT: float(not after.failed)},
-            "stage": {AGENT: float(reached)},
-            "subgoal": {AGENT: "" if won else stages(scene.house.goal)[reached]},
-            "success": won,
-            **({"invalid": {AGENT: True}} if command is None else {}),
-        }
         reward = float(won)
         if self._dense:
             reward = NEW_STAGE * (after.best - before.best) + USELESS * after.failed + SUCCESS * won
-        cut = after.turn >= self._max_turns
-        return single(AGENT, self._observe(scene, after), reward=reward, over=won, cut=cut, info=info)
-
-    def close(self) -> None:
-        self._scene = self._state = None
+        return single(
+            AGENT,
+            self._observe(scene, after),
+            reward=reward,
+            over=won,
+            cut=after.turn >= self._max_turns,
+            act={
+                "process": float(len(way) < left),
+                "executable": float(not after.failed),
+                "stage": float(reached),
+                "subgoal": "" if won else stages(scene.house.goal)[reached],
+            },
+            readable=command is not None,
+            info={"success": won},
+        )
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """The next command of a shortest way, which knows where everything is; or of a search, which does not."""
-        scene, state = self._playing()
-        command = self._way[0] if self._sighted else search_then_plan(scene.house, state)
+        scene = self.state.scene
+        command = self.state.way[0] if self._sighted else search_then_plan(scene.house, self.state.state)
         return Action(text=scene.wording.write(command))
 
-    def snapshot(self) -> Any:
-        return self._scene, self._state, self._way
-
-    def restore(self, state: Any) -> None:
-        self._scene, self._state, self._way = state
-
     # ---- playing ------------------------------------------------------------------------------------------
-    def _playing(self) -> tuple[Scene, State]:
-        if self._scene is None or self._state is None:
-            raise unstarted("household")
-        return self._scene, self._state
-
     def _first(self, house: House) -> State:
         """The state before anything was done."""
         whole = self._view == "full"
@@ -187,20 +199,6 @@ class Household:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
-    """What stays the same in an episode."""
-
-    house: House
-    wording: Wording
-    seed: int
-    slip: float
-
-    def slips(self, turn: int) -> bool:
-        """Whether the hands fail in this turn."""
-        return self.slip > 0 and derive(self.seed, "slip", turn) / 2**63 < self.slip
-
-
 @lru_cache(maxsize=64)  # a group plays one task several times
 def _worded(house: House, name: VocabularyName, seed: int, view: View, idle: bool) -> Wording:
     return Wording(house, vocabulary(name, seed), view=view, idle=idle)
@@ -213,27 +211,17 @@ def _house_of(world: Mapping[str, Any], seed: int) -> House:
 def _refuse_impossible(
     rooms: int, places: tuple[int, int], things: tuple[int, int], goals: tuple[GoalName, ...], slip: float
 ) -> None:
-    where, needed = "environment: household", 2 if "two" in goals else 1
-    for name, (fewest, most) in (("places", places), ("things", things)):
-        if fewest > most:
-            raise RecipeError(
-                where=where,
-                what=f"`{name}` is {fewest} to {most}: the first number is larger than the second.",
-                remedy=f"Write `{name}: [{most}, {fewest}]`.",
-            )
-    if places[0] < APPLIANCES + rooms:
-        raise RecipeError(
-            where=where,
-            what=f"{places[0]} places are too few for three appliances and one more in each of {rooms} rooms.",
-            remedy=f"Begin `places` with {APPLIANCES + rooms} or more.",
-        )
-    if not goals:
-        raise RecipeError(where=where, what="`goals` is empty.", options=GOALS, remedy="Name one kind at least.")
-    if things[0] < needed:
-        raise RecipeError(
-            where=where,
-            what=f'{things[0]} things are too few for the goal "two".',
-            remedy="Begin `things` with 2 or more, or leave the goal out.",
-        )
-    if slip == 1:
-        raise RecipeError(where=where, what="with `slip: 1` nothing could ever be done.", remedy="Set it below 1.")
+    refuse = Refusals("environment: household")
+    refuse.when_reversed(places=places, things=things)
+    refuse.when(
+        places[0] < APPLIANCES + rooms,
+        f"{places[0]} places are too few for three appliances and one more in each of {rooms} rooms.",
+        f"Begin `places` with {APPLIANCES + rooms} or more.",
+    )
+    refuse.when_empty(GOALS, goals=goals)
+    refuse.when(
+        "two" in goals and things[0] < 2,
+        f'{things[0]} things are too few for the goal "two".',
+        "Begin `things` with 2 or more, or leave the goal out.",
+    )
+    refuse.when_certain("nothing could ever be done", slip=slip)

@@ -9,7 +9,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, get_args
 
 from palaestra.data import derive
 from palaestra.envs.worlds.memory_dialogue.topics import (
@@ -23,7 +23,7 @@ from palaestra.envs.worlds.memory_dialogue.topics import (
 )
 
 Kind = Literal["single", "two", "time", "unknown"]
-KINDS: tuple[Kind, ...] = ("single", "two", "time", "unknown")
+KINDS: tuple[Kind, ...] = get_args(Kind)
 Beliefs = dict[Topic, tuple[str, ...]]  # values in the order of time; a topic that has none is left out
 WEIGHTS = {"start": 3.0, "change": 3.0, "more": 3.0, "end": 1.0}
 

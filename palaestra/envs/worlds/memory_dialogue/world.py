@@ -16,13 +16,14 @@ from palaestra.data import Action, Observation, StepResult, Task
 from palaestra.envs.kit.answers import answer_words, token_f1
 from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.envs.kit.single import unstarted
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import act_info, several
+from palaestra.envs.kit.state import KeepsState
 from palaestra.envs.worlds.memory_dialogue.actions import ANSWER, OPERATIONS, SELECT, Operation, Style, read, write
 from palaestra.envs.worlds.memory_dialogue.bank import Bank, Entry, mentioned, recall
 from palaestra.envs.worlds.memory_dialogue.experts import answer_from, choices, maintain, selection
 from palaestra.envs.worlds.memory_dialogue.story import KINDS, Event, Kind, Plan, Question, Story, build
 from palaestra.envs.worlds.memory_dialogue.topics import ATTRIBUTES, PEOPLE, THEN, Wording
-from palaestra.errors import RecipeError
 from palaestra.registry import Fraction, PositiveInt, register
 
 PLAYER, MANAGER, ANSWERER = "player", "manager", "answerer"
@@ -66,7 +67,7 @@ class State:
 
 
 @register("environment", "memory_dialogue")
-class MemoryDialogue:
+class MemoryDialogue(KeepsState[State]):
     """Keep a memory of a long talk, sentence by sentence, then answer questions from the memory alone.
 
     Facts about people come up, add up (`anna adopted another dog, fido`), change and end. For each sentence the agent
@@ -149,7 +150,6 @@ class MemoryDialogue:
         self._roles, self._part, self._view = roles, facts, view
         self._words, self._shown, self._select, self._style = entry_words, shown, select, style
         self._f1 = score == "f1"
-        self._state: State | None = None
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` talks; splits never share a seed."""
@@ -172,49 +172,35 @@ class MemoryDialogue:
         while self._roles == ANSWERER and state.event is not None:
             bank, _ = state.bank.apply(maintain(state.bank, story, state.place))
             state = replace(state, bank=bank, place=state.place + 1)
-        self._state = state
-        return StepResult(observations={self._actor(state): self._observe(state)}, info=_standing(state))
+        self.state = state
+        return several({self._actor(state): self._observe(state)}, info=_standing(state))
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        before = self._playing()
+        before = self.state
         agent = self._actor(before)
         given = read(str(actions[agent].value), self._style)
         if before.event is not None:
-            state, told = self._remember(before, given)
+            state, readable, told = self._remember(before, given)
         else:
-            state, told = self._respond(before, given)
+            state, readable, told = self._respond(before, given)
         while self._roles == MANAGER and state.question is not None:  # the script answers at once
             state = self._answered(state, self._scripted(state))
-        self._state = state
+        self.state = state
         gained = sum(state.scores) - sum(before.scores)
         rewards = dict.fromkeys(self.agents, gained / len(state.story.questions)) if gained else {agent: 0.0}
-        info = {name: {agent: value} for name, value in told.items()} | _standing(state)
-        return StepResult(
-            observations={} if state.over else {self._actor(state): self._observe(state)},
+        return several(
+            {} if state.over else {self._actor(state): self._observe(state)},
             rewards=rewards,
-            terminated=frozenset(self.agents if state.over else ()),
-            info=info,
+            over=self.agents if state.over else (),
+            info=act_info(agent, told, readable=readable) | _standing(state),
         )
-
-    def close(self) -> None:
-        self._state = None
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """Keeps the memory true to all that was heard, and mends it where it is not; answers from the memory alone."""
-        return Action(text=write(self._best(self._playing()), self._style))
-
-    def snapshot(self) -> Any:
-        return self._state
-
-    def restore(self, state: Any) -> None:
-        self._state = state
+        return Action(text=write(self._best(self.state), self._style))
 
     # ---- playing ------------------------------------------------------------------------------------------
-    def _playing(self) -> State:
-        if self._state is None:
-            raise unstarted("memory_dialogue")
-        return self._state
 
     def _actor(self, state: State) -> str:
         return self.agents[0] if state.event is not None else self.agents[-1]
@@ -236,24 +222,23 @@ class MemoryDialogue:
         assert state.question is not None
         return selection(self._in_view(state), state.question, state.story.topics)
 
-    def _remember(self, state: State, given: Operation | None) -> tuple[State, dict[str, Any]]:
-        """After an operation on the memory, and what is told of it."""
+    def _remember(self, state: State, given: Operation | None) -> tuple[State, bool, dict[str, Any]]:
+        """After an operation on the memory, whether it could be read, and what is told of it."""
         wanted = maintain(state.bank, state.story, state.place)
         readable = given is not None and given.kind in OPERATIONS
         bank, fault = state.bank.apply(given) if readable and given is not None else (state.bank, "cannot read that")
         kind = given.kind if readable and given is not None else "none"
         good = not fault and kind == wanted.kind and _no_worse(state, bank)
         state = replace(state, bank=bank, place=state.place + 1, said=f"error: {fault}. " if fault else "")
-        told: dict[str, Any] = {"operation": kind, "wanted": wanted.kind, "process": float(good)}
-        told |= {"executable": float(not fault)} | ({} if readable else {"invalid": True})
-        return state, told
+        told = {"operation": kind, "wanted": wanted.kind, "process": float(good), "executable": float(not fault)}
+        return state, readable, told
 
-    def _respond(self, state: State, given: Operation | None) -> tuple[State, dict[str, Any]]:
-        """After a selection or an answer, and what is told of it."""
+    def _respond(self, state: State, given: Operation | None) -> tuple[State, bool, dict[str, Any]]:
+        """After a selection or an answer, whether it could be read, and what is told of it."""
         if given is not None and given.kind == ANSWER:
             after, question = self._answered(state, given), state.question
             assert question is not None
-            return after, {"process": after.scores[-1], "executable": 1.0, "question": question.kind}
+            return after, True, {"process": after.scores[-1], "executable": 1.0, "question": question.kind}
         in_view = {number for number, _ in self._in_view(state)}
         fault, chosen = "cannot read that", tuple[int, ...]()
         if given is not None and given.kind == SELECT and self._select:
@@ -261,11 +246,12 @@ class MemoryDialogue:
             fault = "select only once" if state.chosen is not None else f"no entry {strange[0]}" if strange else ""
             chosen = () if fault else tuple(sorted(given.ids))
         good = not fault and chosen == tuple(sorted(self._about(state)))
-        told: dict[str, Any] = {"process": float(good), "executable": float(not fault)}
-        told |= {"invalid": True} if fault == "cannot read that" else {}
+        told = {"process": float(good), "executable": float(not fault)}
         if state.chosen is not None or not self._select:
-            return self._answered(state, Operation(kind=ANSWER)), told
-        return replace(state, chosen=chosen, said=f"error: {fault}. " if fault else ""), told
+            after = self._answered(state, Operation(kind=ANSWER))
+        else:
+            after = replace(state, chosen=chosen, said=f"error: {fault}. " if fault else "")
+        return after, fault != "cannot read that", told
 
     def _answered(self, state: State, given: Operation) -> State:
         assert state.question is not None
@@ -343,14 +329,10 @@ def _standing(state: State) -> dict[str, Any]:
 
 
 def _refuse_impossible(kinds: tuple[Kind, ...], repeats: float, chatter: float) -> None:
-    for what, remedy in (
-        ("`kinds` is empty." if not kinds else "", f"Name some of: {', '.join(KINDS)}."),
-        (
-            f"`repeats` and `chatter` are {repeats:g} and {chatter:g}: nothing new would ever be said."
-            if repeats + chatter >= 1
-            else "",
-            "Let both together stay below 1.",
-        ),
-    ):
-        if what:
-            raise RecipeError(where="environment: memory_dialogue", what=what, remedy=remedy)
+    refuse = Refusals("environment: memory_dialogue")
+    refuse.when_empty(KINDS, kinds=kinds)
+    refuse.when(
+        repeats + chatter >= 1,
+        f"`repeats` and `chatter` are {repeats:g} and {chatter:g}: nothing new would ever be said.",
+        "Let both together stay below 1.",
+    )

@@ -14,13 +14,14 @@ import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.envs.kit.single import single, unstarted
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import KeepsState
 from palaestra.envs.worlds.prover.formulas import Formula
 from palaestra.envs.worlds.prover.problems import ATOMS, problem
 from palaestra.envs.worlds.prover.search import shortest
 from palaestra.envs.worlds.prover.tactics import UNREADABLE, Goal, Refused, choices, use
 from palaestra.envs.worlds.prover.wording import WORDINGS, Symbols
-from palaestra.errors import RecipeError
 from palaestra.registry import Fraction, PositiveInt, register
 
 AGENT = "player"
@@ -41,7 +42,7 @@ class State:
 
 
 @register("environment", "prover")
-class Prover:
+class Prover(KeepsState[State]):
     """Prove a theorem of intuitionistic propositional logic by tactics, one goal after another.
 
     `a: p -> q; b: p |- q` shows what is given and what is to be shown; tactics work on the first open goal. `intro`
@@ -81,22 +82,15 @@ class Prover:
         noise: Fraction = 0.0,
         max_turns: PositiveInt = 16,
     ) -> None:
-        for name, (fewest, most) in {"size": size, "steps": steps}.items():
-            if fewest > most:
-                raise RecipeError(
-                    where=f"environment: prover, {name}",
-                    what=f"it goes from {fewest} down to {most}.",
-                    remedy="Write the fewest first.",
-                )
-        if size[1] > 20:
-            raise RecipeError(
-                where="environment: prover, size",
-                what=f"theorems of {size[1]} operators take too long to prove.",
-                remedy="Stay at 20 or below; `composed` makes longer ones of short ones.",
-            )
+        refuse = Refusals("environment: prover")
+        refuse.when_reversed(size=size, steps=steps)
+        refuse.when(
+            size[1] > 20,
+            f"theorems of {size[1]} operators take too long to prove.",
+            "Keep `size` at 20 or below; `composed` makes longer ones of short ones.",
+        )
         self._params = {"size": list(size), "steps": list(steps), "atoms": atoms, "composed": composed}
         self._wording, self._noise, self._max_turns = WORDINGS[symbols], noise, max_turns
-        self._state: State | None = None
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` theorems; no split has one of another."""
@@ -112,45 +106,36 @@ class Prover:
 
     def reset(self, task: Task) -> StepResult:
         theorem, steps = self._theorem(task.seed, task.params)
-        self._state = State(theorem=theorem, steps=steps, seed=task.seed, goals=(Goal((), theorem),))
-        return single(AGENT, self._observe(self._state), info={"success": False, "stratum": str(steps)})
+        self.state = State(theorem=theorem, steps=steps, seed=task.seed, goals=(Goal((), theorem),))
+        return single(AGENT, self._observe(self.state), info={"success": False, "stratum": str(steps)})
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        before = self._playing()
+        before = self.state
         text = actions[AGENT].value
         meant = " ".join(self._wording.read(text.lower()).split()) if isinstance(text, str) else ""
         lost = self._noise > 0 and derive(before.seed, "noise", before.turn) / 2**63 < self._noise
         after, readable = self._try(before, meant, lost=lost)
-        self._state = after = replace(after, turn=before.turn + 1)
+        self.state = after = replace(after, turn=before.turn + 1)
         over = not after.goals
-        told = {"process": float(_left(after) < _left(before)), "executable": float(not after.fault)}
-        info: dict[str, Any] = {name: {AGENT: value} for name, value in told.items()}
-        info |= {"success": over, "stratum": str(after.steps)} | ({} if readable else {"invalid": {AGENT: True}})
-        seen = None if over else self._observe(after)
-        return single(AGENT, seen, reward=float(over), over=over, cut=after.turn >= self._max_turns, info=info)
-
-    def close(self) -> None:
-        self._state = None
+        return single(
+            AGENT,
+            None if over else self._observe(after),
+            reward=float(over),
+            over=over,
+            cut=after.turn >= self._max_turns,
+            act={"process": float(_left(after) < _left(before)), "executable": float(not after.fault)},
+            readable=readable,
+            info={"success": over, "stratum": str(after.steps)},
+        )
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """The next tactic of a shortest proof of the first goal; where none is known, the first that can be used."""
-        goal = self._playing().goals[0]
+        goal = self.state.goals[0]
         proof = _proof(goal)
         return Action(text=self._wording.show(proof[0] if proof else choices(goal)[0]))
 
-    def snapshot(self) -> Any:
-        return self._state
-
-    def restore(self, state: Any) -> None:
-        self._state = state
-
     # ---- playing ------------------------------------------------------------------------------------------
-    def _playing(self) -> State:
-        if self._state is None:
-            raise unstarted("prover")
-        return self._state
-
     def _theorem(self, seed: int, params: Mapping[str, Any] | None = None) -> tuple[Formula, int]:
         p = {**self._params, **(params or {})}
         return problem(tuple(p["size"]), p["atoms"], tuple(p["steps"]), p["composed"], seed)

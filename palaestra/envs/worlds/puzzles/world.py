@@ -7,26 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.data.abilities import without
+from palaestra.envs.kit.choices import read_choice
 from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.envs.kit.single import single, unstarted
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import KeepsState
+from palaestra.envs.kit.words import drawn_names
 from palaestra.envs.worlds.puzzles.grid import Game
 from palaestra.envs.worlds.puzzles.lake import Lake
 from palaestra.envs.worlds.puzzles.mines import Mines
 from palaestra.envs.worlds.puzzles.sokoban import Sokoban
-from palaestra.errors import RecipeError
 from palaestra.registry import Fraction, PositiveInt, register
 
 AGENT = "player"
 Name = Literal["lake", "sokoban", "mines"]
-GAMES: tuple[Name, ...] = ("lake", "sokoban", "mines")
+GAMES: tuple[Name, ...] = get_args(Name)
 OTHERS = "abcdehijklmnpqruvwyz=%&"  # signs that mean nothing by themselves
 
 
@@ -43,7 +46,7 @@ class State:
 
 
 @register("environment", "puzzles")
-class Puzzles:
+class Puzzles(KeepsState[State]):
     """Solve puzzles on grids of signs: Frozen Lake, Sokoban, Minesweeper.
 
     Lake: walk over ice to the goal, not into a hole (`up`, `right`, `down`, `left`). Sokoban: push boxes onto targets
@@ -92,7 +95,6 @@ class Puzzles:
         self._params = {"games": list(games), "size": list(size), "boxes": boxes}
         self._symbols, self._brief, self._legend = symbols, text == "brief", legend
         self._misread, self._max_turns = misread, max_turns
-        self._state: State | None = None
         self._only = self._games[games[0]] if len(games) == 1 and size[0] == size[1] else None
         if self._only is not None:
             self.action_count = len(self._only.acts(self._only.draw(size[0], 0)))
@@ -116,11 +118,11 @@ class Puzzles:
 
     def reset(self, task: Task) -> StepResult:
         name, board = self._drawn(task)
-        self._state = State(game=name, board=board, seed=task.seed, names=self._names(self._games[name], task.seed))
-        return single(AGENT, self._observe(self._state), info={"success": False, "stratum": name})
+        self.state = State(game=name, board=board, seed=task.seed, names=self._names(self._games[name], task.seed))
+        return single(AGENT, self._observe(self.state), info={"success": False, "stratum": name})
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        before = self._playing()
+        before = self.state
         game = self._games[before.game]
         meant = self._read(before, actions[AGENT].value)
         wanted = game.expert(before.board)
@@ -128,50 +130,39 @@ class Puzzles:
         if meant is not None:
             board = game.act(board, meant, chance=derive(before.seed, "noise", before.turn) / 2**63)
         after = replace(before, board=board, turn=before.turn + 1, idle=board == before.board)
-        self._state = after
+        self.state = after
         won, lost = game.solved(board), game.lost(board)
-        told = {"process": float(meant is not None and meant == wanted), "executable": float(not after.idle)}
-        info: dict[str, Any] = {name: {AGENT: value} for name, value in told.items()}
-        info |= {"success": won, "stratum": before.game} | ({"invalid": {AGENT: True}} if meant is None else {})
-        cut = after.turn >= self._max_turns
-        return single(AGENT, self._observe(after), reward=float(won), over=won or lost, cut=cut, info=info)
-
-    def close(self) -> None:
-        self._state = None
+        return single(
+            AGENT,
+            self._observe(after),
+            reward=float(won),
+            over=won or lost,
+            cut=after.turn >= self._max_turns,
+            act={"process": float(meant is not None and meant == wanted), "executable": float(not after.idle)},
+            readable=meant is not None,
+            info={"success": won, "stratum": before.game},
+        )
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """The next act of a solution (a shortest one on the lake and in Sokoban, a proven one among mines); where
         there is none any more, the first act that can be read."""
-        state = self._playing()
+        state = self.state
         game = self._games[state.game]
         text = game.expert(state.board) or game.acts(state.board)[0]
         return Action(text=text, value=text if self._only is None else game.acts(state.board).index(text))
 
-    def snapshot(self) -> Any:
-        return self._state
-
-    def restore(self, state: Any) -> None:
-        self._state = state
-
     # ---- playing ------------------------------------------------------------------------------------------
-    def _playing(self) -> State:
-        if self._state is None:
-            raise unstarted("puzzles")
-        return self._state
-
     def _read(self, state: State, value: Any) -> str | None:
-        acts = self._games[state.game].acts(state.board)
-        if isinstance(value, int | np.integer) and self._only is not None and 0 <= value < len(acts):
-            return acts[int(value)]
-        text = " ".join(value.lower().split()) if isinstance(value, str) else ""
-        return text if text in acts else None
+        if self._only is None and not isinstance(value, str):
+            return None  # boards of several games have no numbers in common
+        return read_choice(value, self._games[state.game].acts(state.board))
 
     def _names(self, game: Game, seed: int) -> tuple[tuple[str, str], ...]:
         if self._symbols == "plain":
             return tuple((sign, sign) for sign in game.signs)
-        draw = np.random.default_rng(derive(seed if self._symbols == "shuffled" else 0, game.name, "signs"))
-        return tuple((sign, OTHERS[int(k)]) for sign, k in zip(game.signs, draw.permutation(len(OTHERS)), strict=False))
+        drawn = derive(seed if self._symbols == "shuffled" else 0, game.name, "signs")
+        return tuple(drawn_names(tuple(game.signs), OTHERS, drawn).items())
 
     # ---- observations -------------------------------------------------------------------------------------
     def _observe(self, state: State) -> Observation:
@@ -223,19 +214,24 @@ LIMITS: dict[str, tuple[int, int]] = {"lake": (3, 10), "sokoban": (5, 8), "mines
 def _refuse_impossible(
     games: tuple[str, ...], size: tuple[int, int], boxes: int, *, symbols: str, legend: bool
 ) -> None:
-    """Raises: RecipeError."""
-    wrong = next((name for name in games if not LIMITS[name][0] <= size[0] <= size[1] <= LIMITS[name][1]), None)
-    if not games or len(set(games)) < len(games):
-        what, remedy = f"`games` is {list(games)}.", "Name one or several of lake, sokoban and mines, each once."
-    elif wrong is not None:
-        fewest, most = LIMITS[wrong]
-        what = f"{wrong} has boards of {fewest} to {most}, and `size` is {size[0]} to {size[1]}."
-        remedy = "Write the fewest first; with several games the size must fit all of them."
-    elif "sokoban" in games and boxes > size[0] - 4:
-        what, remedy = f"a room of size {size[0]} is too small for {boxes} boxes.", "Raise `size` or lower `boxes`."
-    elif symbols == "shuffled" and not legend:
-        what = "with `symbols: shuffled` nobody can know what a sign means."
-        remedy = "Set `legend: true`, which says it in every observation, or take `symbols: renamed`."
-    else:
-        return
-    raise RecipeError(where="environment: puzzles", what=what, remedy=remedy)
+    refuse = Refusals("environment: puzzles")
+    refuse.when_empty(GAMES, games=games)
+    refuse.when_repeated(games=games)
+    refuse.when_reversed(size=size)
+    for name in games:
+        fewest, most = LIMITS[name]
+        refuse.when(
+            size[0] < fewest or size[1] > most,
+            f"{name} has boards of {fewest} to {most}, and `size` is {size[0]} to {size[1]}.",
+            "With several games the size must fit all of them.",
+        )
+    refuse.when(
+        "sokoban" in games and boxes > size[0] - 4,
+        f"a room of size {size[0]} is too small for {boxes} boxes.",
+        "Raise `size` or lower `boxes`.",
+    )
+    refuse.when(
+        symbols == "shuffled" and not legend,
+        "with `symbols: shuffled` nobody can know what a sign means.",
+        "Set `legend: true`, which says it in every observation, or take `symbols: renamed`.",
+    )

@@ -8,14 +8,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from palaestra.data import derive
 
 Kind = Literal["jigsaw", "count", "color", "digit"]
-KINDS: tuple[Kind, ...] = ("jigsaw", "count", "color", "digit")
+KINDS: tuple[Kind, ...] = get_args(Kind)
 LEVELS = 10  # values of a smooth picture
 COLORS = ("black", "red", "green", "blue")
 SIDE = 8  # of pictures that questions are about

@@ -15,9 +15,11 @@ import numpy as np
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.envs.kit.single import single, unstarted
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import KeepsState
+from palaestra.envs.kit.words import Vocabulary
 from palaestra.envs.worlds.rasters.pictures import COLORS, KINDS, LEVELS, Kind, Order, Problem, arranged, problem, tile
-from palaestra.errors import RecipeError
 from palaestra.registry import Fraction, PositiveInt, register
 
 AGENT = "player"
@@ -63,7 +65,7 @@ def score(*, solved: bool, readable: bool, images: int) -> float:
 
 
 @register("environment", "rasters", source="arXiv 2510.01304")
-class Rasters:
+class Rasters(KeepsState[State]):
     """Put the tiles of a picture in order, or answer a question about one: count, name a color, read a digit.
 
     A picture is a square of whole numbers. In a jigsaw its tiles were shuffled: `swap 1 4` exchanges two places,
@@ -75,8 +77,8 @@ class Rasters:
         kinds: "jigsaw", "count" (how many places have a color), "color" (which one is most frequent), "digit", mixed
             evenly.
         tiles: of a jigsaw in a row, 2 or 3. Higher: 24 or 362,880 arrangements.
-        text: "board" shows numbers and letters (k is black) row by row; "brief" tells of a jigsaw how much values jump between
-            places that touch: for small models.
+        text: "board" shows numbers and letters (k is black) row by row; "brief" tells of a jigsaw how much values jump
+            between places that touch: for small models.
         tools: without them only `answer` can be read, and the whole picture is shown.
         names: "plain", or "renamed": colors are called by invented words.
         noise: probability that a tool fails, and nothing changes.
@@ -108,17 +110,14 @@ class Rasters:
         reward: Mode = "outcome",
         max_turns: PositiveInt = 12,
     ) -> None:
-        if not kinds or len(set(kinds)) < len(kinds):
-            raise RecipeError(
-                where="environment: rasters, kinds",
-                what=f"it is {list(kinds)}.",
-                remedy="Name one or several of jigsaw, count, color and digit, each once.",
-            )
+        refuse = Refusals("environment: rasters")
+        refuse.when_empty(KINDS, kinds=kinds)
+        refuse.when_repeated(kinds=kinds)
         self._params = {"kinds": list(kinds), "tiles": tiles}
         self._brief, self._tools, self._noise, self._misread = text == "brief", tools, noise, misread
-        self._colors = COLORS if names == "plain" else INVENTED
+        self._words = Vocabulary({} if names == "plain" else dict(zip(COLORS, INVENTED, strict=True)))
+        self._colors = [self._words.say(color) for color in COLORS]
         self._reward, self._max_turns = reward, max_turns
-        self._state: State | None = None
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` problems; no split has one of another."""
@@ -134,11 +133,11 @@ class Rasters:
 
     def reset(self, task: Task) -> StepResult:
         found = self._problem(task)
-        self._state = state = State(problem=found, order=found.order, seed=task.seed)
+        self.state = state = State(problem=found, order=found.order, seed=task.seed)
         return single(AGENT, self._observe(state), info={"success": False, "stratum": found.kind})
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        before = self._playing()
+        before = self.state
         value = actions[AGENT].value
         words = value.lower().split() if isinstance(value, str) and len(value) <= LONGEST else []
         meant = self._read(before, words)
@@ -147,24 +146,37 @@ class Rasters:
         after, failed = (before, True) if meant is None else self._act(before, words, fails=fails and not answered)
         if meant is None:
             after = replace(after, said="error: cannot read that.", readable=False)
-        self._state = after = replace(after, turn=before.turn + 1)
+        self.state = after = replace(after, turn=before.turn + 1)
         right = answered and self._right(after, words[1:])
         cut = not answered and after.turn >= self._max_turns
-        info = self._told(before, after, words, meant=meant is not None, failed=failed, right=right)
         reward = float(right)
         if self._reward == "turns":
             whole = score(solved=right, readable=after.readable and answered, images=after.images)
             reward = whole if answered or cut else 0.0
-        return single(AGENT, self._observe(after), reward=reward, over=answered, cut=cut, info=info)
-
-    def close(self) -> None:
-        self._state = None
+        called = meant is not None and not answered
+        return single(
+            AGENT,
+            self._observe(after),
+            reward=reward,
+            over=answered,
+            cut=cut,
+            act={
+                "tool_call": float(called),
+                "tool_error": float(called and failed),
+                "executable": float(not failed),
+                "process": float(right or _settled(after.order) > _settled(before.order)),
+                "images": float(after.images),
+                "format": float(answered and after.readable),
+            },
+            readable=meant is not None,
+            info={"success": right, "stratum": after.problem.kind},
+        )
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """Swaps tiles into their places, knowing which they are, then answers; without tools it answers at once. Of a
         question it counts or looks before it answers."""
-        state = self._playing()
+        state = self.state
         found = state.problem
         if found.kind == "jigsaw":
             wrong = [place for place, number in enumerate(state.order) if place != number]
@@ -173,20 +185,9 @@ class Rasters:
             return Action(text="answer " + " ".join(str(state.order.index(k) + 1) for k in range(len(state.order))))
         if state.images == 0 and self._tools:
             return Action(text=f"count {self._colors[found.subject]}" if found.kind == "count" else "zoom")
-        return Action(text=f"answer {self._spell(found.answer)}")
-
-    def snapshot(self) -> Any:
-        return self._state
-
-    def restore(self, state: Any) -> None:
-        self._state = state
+        return Action(text=f"answer {self._words.say(found.answer)}")
 
     # ---- playing ------------------------------------------------------------------------------------------
-    def _playing(self) -> State:
-        if self._state is None:
-            raise unstarted("rasters")
-        return self._state
-
     def _read(self, state: State, words: list[str]) -> str | None:
         """The kind of an act; None if it cannot be read."""
         count = len(state.order) if state.problem.kind == "jigsaw" else 4
@@ -229,23 +230,7 @@ class Rasters:
     def _right(self, state: State, given: list[str]) -> bool:
         if state.problem.kind == "jigsaw":
             return given == [str(state.order.index(k) + 1) for k in range(len(state.order))]
-        return given == [self._spell(state.problem.answer)]
-
-    def _told(
-        self, before: State, after: State, words: list[str], *, meant: bool, failed: bool, right: bool
-    ) -> dict[str, Any]:
-        settled = _settled(after.order) - _settled(before.order)
-        told = {
-            "tool_call": float(meant and words[0] != "answer"),
-            "tool_error": float(meant and failed),
-            "executable": float(not failed),
-            "process": float(right or settled > 0),
-            "images": float(after.images),
-        }
-        info: dict[str, Any] = {name: {AGENT: value} for name, value in told.items()}
-        answered = meant and words[0] == "answer"
-        info["format"] = {AGENT: float(answered and after.readable)}
-        return info | {"success": right, "stratum": after.problem.kind} | ({} if meant else {"invalid": {AGENT: True}})
+        return given == [self._words.say(state.problem.answer)]
 
     # ---- observations -------------------------------------------------------------------------------------
     def _observe(self, state: State) -> Observation:
@@ -317,9 +302,6 @@ class Rasters:
                 gap = np.abs(here[-1] - tile(shown, tiles, place + tiles)[0]).sum()
                 parts.append(f"{place + 1} to {place + 1 + tiles} jumps {gap}.")
         return " ".join(parts)
-
-    def _spell(self, answer: str) -> str:
-        return self._colors[COLORS.index(answer)] if answer in COLORS else answer
 
 
 def _settled(order: Order) -> int:

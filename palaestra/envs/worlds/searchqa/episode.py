@@ -135,8 +135,7 @@ def tell(before: State, after: State, act: Act | None, formed: bool) -> dict[str
         told["process"] = float(len(after.found) > len(before.found))
     due = next((fact for fact in gold if fact not in after.found), None)
     told["due"] = "" if due is None else queries_for(after.corpus, due)[0]
-    info: dict[str, Any] = {name: {AGENT: value} for name, value in told.items()}
-    return info | ({"invalid": {AGENT: True}} if act is None else {})
+    return told
 
 
 def standing(state: State) -> dict[str, Any]:

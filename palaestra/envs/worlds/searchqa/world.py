@@ -16,7 +16,9 @@ from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.answers import answer_words, exact_match, holds_answer, token_f1
 from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.envs.kit.single import single, unstarted
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import KeepsState
 from palaestra.envs.worlds.searchqa.actions import ANSWER, OPEN, SEARCH, Act, Style, parts_of, read, write
 from palaestra.envs.worlds.searchqa.episode import (
     AGENT,
@@ -33,7 +35,6 @@ from palaestra.envs.worlds.searchqa.episode import (
 from palaestra.envs.worlds.searchqa.graph import FEWEST, MOST, RELATIONS
 from palaestra.envs.worlds.searchqa.passages import WORDINGS, Corpus
 from palaestra.envs.worlds.searchqa.questions import Question, ask, count_of, fill_in
-from palaestra.errors import RecipeError
 from palaestra.registry import Fraction, PositiveInt, register
 
 SCORES = {"em": exact_match, "f1": token_f1, "substring": holds_answer}
@@ -41,7 +42,7 @@ Few = Annotated[int, pydantic.Field(ge=1, le=4)]
 
 
 @register("environment", "searchqa", extra="tools", modules=("bm25s",))
-class SearchQA:
+class SearchQA(KeepsState[State]):
     """Answer questions of one to four hops, or fill hidden spans of a passage, by searching a corpus of passages.
 
     A random graph of people, towns, firms, works and years is told in passages, one for each of them, in one of three
@@ -135,7 +136,6 @@ class SearchQA:
         self._style, self._notes, self._score = style, notes, SCORES[score]
         self._whole = holds_answer if score == "substring" else exact_match
         self._reader, self._reader_error, self._max_turns = reader, reader_error, max_turns
-        self._state: State | None = None
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` questions; splits never share a seed."""
@@ -173,13 +173,11 @@ class SearchQA:
         corpus, question = self._drawn(task)
         if not self._closed:
             corpus.prepare()
-        self._state = State(
-            corpus=corpus, question=question, seed=task.seed, noise=world["noise"], known=world["known"]
-        )
-        return StepResult(observations={AGENT: self._observe(self._state)}, info=standing(self._state))
+        self.state = State(corpus=corpus, question=question, seed=task.seed, noise=world["noise"], known=world["known"])
+        return single(AGENT, self._observe(self.state), info=standing(self.state))
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        before, given = self._playing(), str(actions[AGENT].value)
+        before, given = self.state, str(actions[AGENT].value)
         act, formed = read(given, self._style, alone=self._closed, reader=self._reader)
         state = replace(before, turn=before.turn + 1, words=f"{before.words} {given}")
         over, scores = act is not None and act.kind == ANSWER, [0.0]
@@ -191,8 +189,8 @@ class SearchQA:
             state = opened(state, act.text)
         else:
             state = searched(state, act.text, self._passages, self._words)
-        self._state = state
-        info = tell(before, state, act, formed) | standing(state)
+        self.state = state
+        info = standing(state)
         if over and act is not None:
             info["success"] = all(self._whole(*pair) == 1 for pair in self._answered(state, act))
         return single(
@@ -201,11 +199,10 @@ class SearchQA:
             reward=sum(scores) / len(scores),
             over=over,
             cut=state.turn >= self._max_turns,
+            act=tell(before, state, act, formed),
+            readable=act is not None,
             info=info,
         )
-
-    def close(self) -> None:
-        self._state = None
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
@@ -214,20 +211,9 @@ class SearchQA:
         It knows the facts behind the question, but uses no name before it has read it. Without a search engine it
         answers from those facts.
         """
-        return Action(text=write(self._next(self._playing()), self._style))
-
-    def snapshot(self) -> Any:
-        return self._state
-
-    def restore(self, state: Any) -> None:
-        self._state = state
+        return Action(text=write(self._next(self.state), self._style))
 
     # ---- playing ------------------------------------------------------------------------------------------
-    def _playing(self) -> State:
-        if self._state is None:
-            raise unstarted("searchqa")
-        return self._state
-
     def _next(self, state: State) -> Act:
         corpus, found = state.corpus, state.found
         due = next((fact for fact in state.question.gold if fact not in found), None)
@@ -316,20 +302,15 @@ def _refuse_impossible(
     book: str,
     reader: bool,
 ) -> None:
-    faults = [
-        (
-            f"`{name}` is {low} to {high}: the first number is larger than the second.",
-            f"Write `{name}: [{high}, {low}]`.",
-        )
-        for name, (low, high) in (("hops", hops), ("masks", masks))
-        if low > high
-    ]
-    if book != "open" and (not graphs or held_out == "graphs"):
-        faults.append((
-            f"`book: {book}` needs graphs that training and evaluation share: nobody can know a new one by heart.",
-            "Set `graphs` to 1 or more and `held_out: questions`.",
-        ))  # fmt: skip
-    if book == "closed" and reader:
-        faults.append(("`reader` answers from what was read, and `book: closed` lets nothing be read.", "Drop one."))
-    for what, remedy in faults:
-        raise RecipeError(where="environment: searchqa", what=what, remedy=remedy)
+    refuse = Refusals("environment: searchqa")
+    refuse.when_reversed(hops=hops, masks=masks)
+    refuse.when(
+        book != "open" and (not graphs or held_out == "graphs"),
+        f"`book: {book}` needs graphs that training and evaluation share: nobody can know a new one by heart.",
+        "Set `graphs` to 1 or more and `held_out: questions`.",
+    )
+    refuse.when(
+        book == "closed" and reader,
+        "`reader` answers from what was read, and `book: closed` lets nothing be read.",
+        "Drop one.",
+    )

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from palaestra.envs.kit.words import Vocabulary
 from palaestra.envs.worlds.shop.catalogue import Choice, Goal, Product
 from palaestra.envs.worlds.shop.visit import BACK, BUY, NOTHING, Command, State, Store, pages, queries, shown
-from palaestra.envs.worlds.shop.words import Vocabulary
 
 Style = Literal["page", "words"]
 NEXT, PREVIOUS = Command("turn", number=1), Command("turn", number=-1)
@@ -33,20 +33,20 @@ class Wording:
         say = self.words.say
         match command.kind:
             case "search":
-                return self._call("search", say(command.words))
+                return self._call("search", say(*command.words))
             case "open" | "choose" | "turn":
                 return self._call("click", next(text for text, one in self._links(store, state) if one == command))
-        return say([command.kind])
+        return say(command.kind)
 
     def read(self, store: Store, state: State, text: str) -> Command | None:
         """What a text means here; NOTHING, if that is not possible; None, if it cannot be read."""
         found = SPOKEN.fullmatch(text.lower())
         if found is None:
             return None
-        verb, words = self.words.hear([found[1]])[0], (found[2] or found[3] or "").split()
+        verb, words = self.words.hear(found[1]), (found[2] or found[3] or "").split()
         match verb:
             case "search" if 0 < len(words) <= LONGEST_SEARCH:
-                return Command("search", words=tuple(self.words.hear(words)))
+                return Command("search", words=tuple(map(self.words.hear, words)))
             case "click" if words:
                 return dict(self._links(store, state)).get(" ".join(words), NOTHING)
             case "back" if not words:
@@ -58,16 +58,16 @@ class Wording:
     def legal(self, store: Store, state: State) -> list[str]:
         """What can be done here; of searches those that make sense."""
         clicks = [self._call("click", text) for text, _ in self._links(store, state)]
-        back, buy = self.words.say(["back"]), self.words.say(["buy"])
+        back, buy = self.words.say("back"), self.words.say("buy")
         match state.page:
             case "search":
-                return [self._call("search", self.words.say(query)) for query in queries(store.goal)]
+                return [self._call("search", self.words.say(*query)) for query in queries(store.goal)]
             case "results":
                 return [*clicks, back]
         return [*clicks, back, buy]
 
     def _call(self, verb: str, text: str) -> str:
-        verb = self.words.say([verb])
+        verb = self.words.say(verb)
         return f"{verb}[{text}]" if self.style == "page" else f"{verb} {text}"
 
     def _links(self, store: Store, state: State) -> list[tuple[str, Command]]:
@@ -77,12 +77,12 @@ class Wording:
             for place, number in enumerate(shown(store, state), start=1):
                 found.append((self._name(number, place), Command("open", number=number)))
             if state.place + 1 < pages(store, state):
-                found.append((self.words.say(["next"]), NEXT))
+                found.append((self.words.say("next"), NEXT))
             if state.place:
-                found.append((self.words.say(["previous"]), PREVIOUS))
+                found.append((self.words.say("previous"), PREVIOUS))
         if state.page == "item":
             for option, values in store.catalogue.products[state.item].options.items():
-                found += [(self.words.say([value]), Command("choose", choice=(option, value))) for value in values]
+                found += [(self.words.say(value), Command("choose", choice=(option, value))) for value in values]
         return found
 
     def _name(self, number: int, place: int) -> str:
@@ -97,15 +97,15 @@ class Wording:
 
     def _ask(self, goal: Goal) -> str:
         say = self.words.say
-        options = [say(choice) for choice in goal.options]
+        options = [say(*choice) for choice in goal.options]
         if self.style == "words":
             bound = [f"at most {goal.most}"] if goal.most is not None else []
-            return f"want {', '.join([say([*goal.attributes, goal.type]), *options, *bound])}."
+            return f"want {', '.join([say(*goal.attributes, goal.type), *options, *bound])}."
         bound = [f"at most {goal.most} dollars"] if goal.most is not None else []
-        return f"find a {', '.join([say([*goal.attributes, goal.type]), *options, *bound])}."
+        return f"find a {', '.join([say(*goal.attributes, goal.type), *options, *bound])}."
 
     def _search(self, store: Store, state: State) -> list[str]:
-        return [f"{self.words.say(['search'])} page."]
+        return [f"{self.words.say('search')} page."]
 
     def _results(self, store: Store, state: State) -> list[str]:
         products = store.catalogue.products
@@ -120,12 +120,12 @@ class Wording:
 
     def _item(self, store: Store, state: State) -> list[str]:
         product, chosen = store.catalogue.products[state.item], dict(state.chosen)
-        details = self.words.say(product.attributes)
+        details = self.words.say(*product.attributes)
         if self.style == "words":
-            options = [self.words.say([name, *values]) for name, values in product.options.items()]
+            options = [self.words.say(name, *values) for name, values in product.options.items()]
             return [f"item {self._title(product)}: {details}.", *(f"{o}." for o in options), self._chosen(state.chosen)]
         options = [
-            f"{self.words.say([name])}: {', '.join(self._marked(value, chosen.get(name)) for value in values)}"
+            f"{self.words.say(name)}: {', '.join(self._marked(value, chosen.get(name)) for value in values)}"
             for name, values in product.options.items()
         ]
         return [f"item {self._name(state.item, 0)}: {self._title(product)}", f"details: {details}", *options]
@@ -135,11 +135,11 @@ class Wording:
         return [f"cart: {self._title(product)}.", self._chosen(state.chosen)]
 
     def _title(self, product: Product) -> str:
-        return f"{self.words.say(product.title)} {product.price}{' dollars' * (self.style == 'page')}"
+        return f"{self.words.say(*product.title)} {product.price}{' dollars' * (self.style == 'page')}"
 
     def _marked(self, value: str, chosen: str | None) -> str:
-        word = self.words.say([value])
+        word = self.words.say(value)
         return f"[{word}]" if value == chosen else word
 
     def _chosen(self, chosen: Iterable[Choice]) -> str:
-        return f"chosen {', '.join(self.words.say([value]) for _, value in chosen) or 'nothing'}."
+        return f"chosen {', '.join(self.words.say(value) for _, value in chosen) or 'nothing'}."

@@ -5,9 +5,11 @@ Knows words. Knows nothing of products, pages or goals.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
+
+from palaestra.envs.kit.words import Vocabulary
 
 VocabularyName = Literal["plain", "renamed"]
 
@@ -67,30 +69,7 @@ RENAMED = """
 """  # word=other word
 
 
-@dataclass(frozen=True, slots=True)
-class Vocabulary:
-    """Other words for the same things; a word without another one stands for itself.
-
-    >>> Vocabulary({"shirt": "blouse"}).say(["red", "shirt"]), Vocabulary({"shirt": "blouse"}).hear(["blouse"])
-    ('red blouse', ['shirt'])
-    """
-
-    other: Mapping[str, str]
-    _meant: dict[str, str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_meant", {word: meant for meant, word in self.other.items()})
-
-    def say(self, words: Iterable[str]) -> str:
-        """These words, as this vocabulary has them."""
-        return " ".join([self.other.get(word, word) for word in words])
-
-    def hear(self, words: Iterable[str]) -> list[str]:
-        """What is meant. A word that this vocabulary replaced means nothing in it, and stays out of any match."""
-        return [self._meant.get(word, f"?{word}" if word in self.other else word) for word in words]
-
-
 VOCABULARIES: dict[VocabularyName, Vocabulary] = {
-    "plain": Vocabulary({}),
+    "plain": Vocabulary(),
     "renamed": Vocabulary(dict(pair.split("=") for pair in RENAMED.split())),
 }

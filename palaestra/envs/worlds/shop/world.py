@@ -6,26 +6,36 @@ Knows turns and rewards. Knows nothing of how catalogues are made or pages are w
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.envs.kit.single import single, unstarted
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import KeepsState
 from palaestra.envs.worlds.shop.catalogue import build, constraints_of, families, score
 from palaestra.envs.worlds.shop.pages import Style, Wording
 from palaestra.envs.worlds.shop.visit import NOTHING, State, Store, act, enter, way
 from palaestra.envs.worlds.shop.words import DEPARTMENTS, VOCABULARIES, VocabularyName
-from palaestra.errors import RecipeError
 from palaestra.registry import Fraction, PositiveInt, register
 
 AGENT = "buyer"
 Few = Annotated[int, pydantic.Field(ge=1, le=5)]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """How far one episode is: a store with its goal, and the visit to it."""
+
+    store: Store
+    visit: State
+
+
 @register("environment", "shop", source="modeled on WebShop, arXiv 2207.01206")
-class Shop:
+class Shop(KeepsState[Episode]):
     """Search a shop, look at products, choose options and buy what an instruction asks for.
 
     `search[soft jacket]` lists what has these words in its title or details; `click[p017]` opens a product,
@@ -89,8 +99,6 @@ class Shop:
         }
         self._page_size, self._cart, self._max_turns = page_size, cart, max_turns
         self._wording = Wording(style, VOCABULARIES[vocabulary])
-        self._store: Store | None = None
-        self._state = State()
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` instructions; splits never share a seed."""
@@ -112,7 +120,7 @@ class Shop:
         number, family = _asked(world, task.seed)
         constraints = tuple(world["constraints"])
         catalogue = build(world["departments"], world["products"], constraints, world["distractors"], number)
-        self._store = enter(
+        store = enter(
             catalogue,
             catalogue.goals[family],
             page_size=self._page_size,
@@ -122,51 +130,39 @@ class Shop:
             missing=world["missing"],
             slip=world["slip"],
         )
-        self._state = State()
-        return StepResult(observations={AGENT: self._observe(self._store)}, info={"success": False})
+        self.state = Episode(store=store, visit=State())
+        return single(AGENT, self._observe(store, State()), info={"success": False})
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        store, before = self._shopping()
+        store, before = self.state.store, self.state.visit
         text = actions[AGENT].value
         command = self._wording.read(store, before, text) if isinstance(text, str) else None
-        self._state = after = act(store, before, command or NOTHING)
+        after = act(store, before, command or NOTHING)
+        self.state = Episode(store=store, visit=after)
         worth = 0.0
         if after.bought:
             worth = score(store.goal, store.catalogue.products[after.item], after.chosen)
         nearer = len(way(store, after)) < len(way(store, before)) and (not after.bought or worth == 1)
         cut = after.turn >= self._max_turns
-        info: dict[str, Any] = {
-            "process": {AGENT: float(nearer)},
-            "executable": {AGENT: float(not after.failed)},
-            "success": worth == 1,
-            **({"score": worth} if after.bought or cut else {}),
-            **({"invalid": {AGENT: True}} if command is None else {}),
-        }
-        return single(AGENT, self._observe(store), reward=worth, over=after.bought, cut=cut, info=info)
-
-    def close(self) -> None:
-        self._store = None
+        return single(
+            AGENT,
+            self._observe(store, after),
+            reward=worth,
+            over=after.bought,
+            cut=cut,
+            act={"process": float(nearer), "executable": float(not after.failed)},
+            readable=command is not None,
+            info={"success": worth == 1} | ({"score": worth} if after.bought or cut else {}),
+        )
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """The next command of a shortest way to a right order; it knows which products are right."""
-        store, state = self._shopping()
-        return Action(text=self._wording.write(store, state, way(store, state)[0]))
-
-    def snapshot(self) -> Any:
-        return self._store, self._state
-
-    def restore(self, state: Any) -> None:
-        self._store, self._state = state
+        store, visit = self.state.store, self.state.visit
+        return Action(text=self._wording.write(store, visit, way(store, visit)[0]))
 
     # ---- playing ------------------------------------------------------------------------------------------
-    def _shopping(self) -> tuple[Store, State]:
-        if self._store is None:
-            raise unstarted("shop")
-        return self._store, self._state
-
-    def _observe(self, store: Store) -> Observation:
-        state = self._state
+    def _observe(self, store: Store, state: State) -> Observation:
         listed = f"{state.place} {' '.join(map(str, state.found))}"
         chosen = " ".join(value for _, value in state.chosen)
         seen = " ".join(map(str, sorted(state.seen)))
@@ -192,23 +188,11 @@ def _asked(world: Mapping[str, Any], seed: int) -> tuple[int, int]:
 def _refuse_impossible(
     products: int, constraints: tuple[int, int], distractors: int, probabilities: Mapping[str, float]
 ) -> None:
-    fewest, most = constraints
-    if fewest > most:
-        raise RecipeError(
-            where="environment: shop",
-            what=f"`constraints` is {fewest} to {most}: the first number is larger than the second.",
-            remedy=f"Write `constraints: [{most}, {fewest}]`.",
-        )
-    if families(products, distractors) < 2:
-        raise RecipeError(
-            where="environment: shop",
-            what=f"{products} products are too few for two goals with {distractors} distractors each.",
-            remedy=f"Set `products: {2 * (1 + distractors)}` or more, or fewer `distractors`.",
-        )
-    for name, probability in probabilities.items():
-        if probability == 1:
-            raise RecipeError(
-                where="environment: shop",
-                what=f"with `{name}: 1` nothing could ever be bought right.",
-                remedy=f"Set `{name}` below 1.",
-            )
+    refuse = Refusals("environment: shop")
+    refuse.when_reversed(constraints=constraints)
+    refuse.when(
+        families(products, distractors) < 2,
+        f"{products} products are too few for two goals with {distractors} distractors each.",
+        f"Set `products: {2 * (1 + distractors)}` or more, or fewer `distractors`.",
+    )
+    refuse.when_certain("nothing could ever be bought right", **probabilities)

@@ -17,13 +17,15 @@ import pydantic
 from palaestra.data import Action, Observation, StepResult, Task, ToolCall, derive
 from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.envs.kit.single import single, unstarted
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import started
 from palaestra.envs.worlds.tool_tasks.episode import ANSWER, Found, Solver, State, answer_call, key_of
 from palaestra.envs.worlds.tool_tasks.goods import WORDS, Problem, Wording, make_problem
 from palaestra.envs.worlds.tool_tasks.matching import Match, equals, matches
 from palaestra.envs.worlds.tool_tasks.questions import Question, read_questions
 from palaestra.envs.worlds.tool_tasks.supply import QUICK, Spec, Supply
-from palaestra.errors import ContractError, InvalidData, RecipeError
+from palaestra.errors import ContractError, InvalidData
 from palaestra.registry import Fraction, PositiveInt, register
 from palaestra.tools import Parsed, Tool, Toolbox, ToolError, ToolResult
 from palaestra.tools.formats import format_of
@@ -160,7 +162,7 @@ class ToolTasks:
         self._lines = {}
         self._told_first = self._box.explain() if self._manual else None
         self._state = State(question=question, problem=problem, seed=task.seed, noise=noise)
-        return StepResult(observations={AGENT: self._observe(self._state)})
+        return single(AGENT, self._observe(self._state))
 
     async def step(self, actions: Mapping[str, Action]) -> StepResult:
         """Make the calls of one act, all at the same time, or answer."""
@@ -216,9 +218,7 @@ class ToolTasks:
 
     # ---- acting -------------------------------------------------------------------------------------------
     def _playing(self) -> tuple[State, Toolbox]:
-        if self._state is None or self._box is None:
-            raise unstarted("tool_tasks")
-        return self._state, self._box
+        return started(self._state, self), started(self._box, self)
 
     def _read(self, box: Toolbox, action: Action) -> Parsed:
         """The calls of an act, of which there is one at least; else a fault, which counts."""
@@ -249,17 +249,22 @@ class ToolTasks:
         failed = sum(not result.ok for result in results)
         faults = box.failed | ({"unreadable": box.faults} if box.faults else {})
         info: dict[str, Any] = {
-            "tool_call": {AGENT: float(len(results) + unread)},
-            "tool_error": {AGENT: float(failed + unread)},
             "calls": box.calls,
             "cost": box.cost,
             "faults": dict(sorted(faults.items())),
             "success": right,
         }
-        info |= {"invalid": {AGENT: True}} if unread else {}
         info |= {"stop": stop.value} if stop is not None else {}
-        seen = None if given is not None else self._observe(state)
-        return single(AGENT, seen, reward=float(right), over=given is not None, cut=cut, info=info)
+        return single(
+            AGENT,
+            None if given is not None else self._observe(state),
+            reward=float(right),
+            over=given is not None,
+            cut=cut,
+            act={"tool_call": float(len(results) + unread), "tool_error": float(failed + unread)},
+            readable=not unread,
+            info=info,
+        )
 
     async def _judged(self, given: str, answers: Sequence[str]) -> bool:
         return await equals(given, answers) if self._match == "math" else matches(given, answers)
@@ -318,16 +323,14 @@ def _answer_tool() -> Tool:
 
 def _refuse(*, facts: Range, names: int, noise: float, file: str | None, table: list[str]) -> None:
     """Raises: RecipeError, for options with which no task could be solved."""
-    columns = len(WORDS["goods"].columns)
-    if facts[0] > facts[1]:
-        remedy = f"Write `facts: [{facts[1]}, {facts[0]}]`."
-        raise RecipeError(where=NAME, what=f"`facts` is {facts[0]} to {facts[1]}.", remedy=remedy)
-    if facts[1] > min(names * columns, 9):
-        remedy = f"Ask for at most {min(names * columns, 9)}."
-        raise RecipeError(where=NAME, what=f"a sum of {facts[1]} facts does not fit a table of {names}.", remedy=remedy)
-    if noise == 1:
-        raise RecipeError(where=NAME, what="no call would ever work: `noise` is 1.", remedy="Set it below 1.")
-    if file is not None and table:
-        what = f"`{table[0]}` looks into the built-in table, and the questions are those of {file}."
-        remedy = "Give it documents or a database of its own: `{search: {documents: texts.jsonl}}`."
-        raise RecipeError(where=NAME, what=what, remedy=remedy)
+    refuse, most = Refusals(NAME), min(names * len(WORDS["goods"].columns), 9)
+    refuse.when_reversed(facts=facts)
+    refuse.when(
+        facts[1] > most, f"a sum of {facts[1]} facts does not fit a table of {names}.", f"Ask for at most {most}."
+    )
+    refuse.when_certain("no call would ever work", noise=noise)
+    refuse.when(
+        file is not None and table,
+        f"`{next(iter(table), '')}` looks into the built-in table, and the questions are those of {file}.",
+        "Give it documents or a database of its own: `{search: {documents: texts.jsonl}}`.",
+    )

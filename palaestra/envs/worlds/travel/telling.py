@@ -5,10 +5,11 @@ Knows states and vocabularies. Knows nothing of how calls are written.
 
 from __future__ import annotations
 
+from palaestra.envs.kit.words import Vocabulary
 from palaestra.envs.worlds.travel.country import Hotel, Ticket
 from palaestra.envs.worlds.travel.episode import Offer, Query, State, code, offers, prices, way
 from palaestra.envs.worlds.travel.trip import Booking, Request, cost, price_of
-from palaestra.envs.worlds.travel.words import Vocabulary
+from palaestra.envs.worlds.travel.words import TOWNS, town_names
 
 
 def tell(state: State, words: Vocabulary, *, coded: bool) -> str:
@@ -25,8 +26,7 @@ def tell(state: State, words: Vocabulary, *, coded: bool) -> str:
 
 def tell_request(request: Request, words: Vocabulary) -> str:
     """The trip and its wishes in two lines."""
-    towns = words.towns
-    trip = [f"day {leg.day} {towns[leg.start]} to {towns[leg.end]}" for leg in request.legs]
+    trip = [f"day {leg.day} {words.say(TOWNS[leg.start])} to {words.say(TOWNS[leg.end])}" for leg in request.legs]
     trip += [] if request.until is None else [f"stay until day {request.until}"]
     wishes = []
     if request.trains:
@@ -34,7 +34,7 @@ def tell_request(request: Request, words: Vocabulary) -> str:
     if request.stars:
         wishes.append(f"{request.stars} stars or more")
     if request.sight is not None:
-        wishes.append(f"see {words.say(request.sight[1])} in {towns[request.sight[0]]}")
+        wishes.append(f"see {words.say(request.sight[1])} in {words.say(TOWNS[request.sight[0]])}")
     if request.leave is not None:
         wishes.append(f"leave from {request.leave} on")
     if request.arrive is not None:
@@ -48,7 +48,7 @@ def ask_words(query: Query, words: Vocabulary) -> str:
     """A query as the answer repeats it."""
     tool, *rest = query
     count = {"trains": 2, "flights": 2}.get(tool, 1)
-    named = [words.towns[town] for town in rest[:count]]
+    named = [words.say(TOWNS[town]) for town in rest[:count]]
     more = [words.say(one) if isinstance(one, str) else str(one) for one in rest[count:]]
     return " ".join((words.say(tool), *named, *more))
 
@@ -56,7 +56,7 @@ def ask_words(query: Query, words: Vocabulary) -> str:
 def _answer(state: State, query: Query, words: Vocabulary, *, coded: bool) -> str:
     if query[0] == "route":
         return f"{ask_words(query, words)}: {way(state, query)} minutes"
-    letters = tuple(town[0] for town in words.towns)
+    letters = tuple(town[0] for town in town_names(words))
     told = [
         f"{code(one, letters) if coded else one.number} {_offer(one, price, words)}"
         for one, price in zip(offers(state.country, query), prices(state, query), strict=True)
@@ -76,9 +76,9 @@ def _offer(one: Offer, price: int, words: Vocabulary) -> str:
 def _booked(request: Request, one: Booking, words: Vocabulary) -> str:
     price = price_of(request, one)
     if isinstance(one, Ticket):
-        ends = f"{words.towns[one.start]} to {words.towns[one.end]}"
+        ends = f"{words.say(TOWNS[one.start])} to {words.say(TOWNS[one.end])}"
         return f"{words.say(one.mode)} day {one.day} {ends} {one.leaves} to {one.arrives} for {price}"
     if isinstance(one, Hotel):
-        return f"{words.say(one.place)} {words.towns[one.town]} day {one.day} {one.stars} stars for {price}"
+        return f"{words.say(one.place, TOWNS[one.town])} day {one.day} {one.stars} stars for {price}"
     hours = f"{one.hour} to {one.hour + one.sight.hours}"
-    return f"{words.say(one.sight.kind)} {words.towns[one.sight.town]} day {one.day} {hours} for {price}"
+    return f"{words.say(one.sight.kind, TOWNS[one.sight.town])} day {one.day} {hours} for {price}"

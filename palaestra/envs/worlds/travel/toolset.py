@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from palaestra.envs.kit.words import Vocabulary
 from palaestra.envs.worlds.travel.country import MODES
-from palaestra.envs.worlds.travel.words import Vocabulary
+from palaestra.envs.worlds.travel.words import town_names
 from palaestra.tools.tool import Tool
 
 LINES = ("trains", "flights", "hotels", "pois", "route", "book", "visit", "undo", "done")
@@ -29,7 +30,7 @@ def tools_of(
 
 
 def _tool(name: str, words: Vocabulary, towns: int, priced: bool, call: Callable[..., Any]) -> Tool:
-    town = {"type": "string", "enum": list(words.towns[:towns])}
+    town = {"type": "string", "enum": list(town_names(words)[:towns])}
     word = {"type": "string"}
     price = {"price": NUMBER} if priced else {}
     kinds = {"type": "string", "enum": [words.say(kind) for kind in (*MODES, "hotel")]}

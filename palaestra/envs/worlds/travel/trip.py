@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from palaestra.envs.worlds.travel.country import Hotel, Sight, Ticket
 
 Wish = Literal["budget", "trains", "stars", "sight", "leave", "arrive"]
-WISHES: tuple[Wish, ...] = ("budget", "trains", "stars", "sight", "leave", "arrive")
+WISHES: tuple[Wish, ...] = get_args(Wish)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,43 +1,20 @@
-"""Vocabularies: what towns, tools and things are called. The same world, in other words.
-
-Knows words. Knows nothing of what they do.
-"""
+"""Vocabularies: what towns, tools and things are called. The same world, in other words."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal
 
+from palaestra.envs.kit.words import Vocabulary
+
 VocabularyName = Literal["plain", "renamed"]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Vocabulary:
-    """Names of towns, no two with the same first letter, and words in place of the plain ones."""
-
-    towns: tuple[str, ...]
-    other: Mapping[str, str] = field(default_factory=dict)
-
-    def say(self, word: str) -> str:
-        """The word for a thing; of a numbered one such as `hotel2`, with its number."""
-        stem = word.rstrip("0123456789")
-        return self.other.get(stem, stem) + word[len(stem) :]
-
-    def mean(self, word: str) -> str:
-        """What a word stands for: `say` backward. A plain word that has another name stands for nothing."""
-        stem = word.rstrip("0123456789")
-        plain = next((plain for plain, said in self.other.items() if said == stem), None)
-        return (plain or ("" if stem in self.other else stem)) + word[len(stem) :]
-
-
+# No two with the same first letter, in either vocabulary: offers have codes with it.
+TOWNS = ("athens", "bern", "cork", "dover", "essen", "faro", "genoa", "lund", "milan", "oslo", "riga", "turin")
 VOCABULARIES: dict[VocabularyName, Vocabulary] = {
-    "plain": Vocabulary(
-        ("athens", "bern", "cork", "dover", "essen", "faro", "genoa", "lund", "milan", "oslo", "riga", "turin")
-    ),
+    "plain": Vocabulary(),
     "renamed": Vocabulary(
-        ("avo", "bima", "cude", "dalo", "eko", "fenu", "gira", "lope", "muta", "ola", "resi", "tavi"),
         {
+            "athens": "avo", "bern": "bima", "cork": "cude", "dover": "dalo", "essen": "eko", "faro": "fenu",
+            "genoa": "gira", "lund": "lope", "milan": "muta", "oslo": "ola", "riga": "resi", "turin": "tavi",
             "trains": "ferries", "flights": "rockets", "hotels": "tents", "pois": "shows", "route": "walk",
             "book": "take", "visit": "see", "undo": "drop", "done": "finish", "plan": "submit",
             "train": "ferry", "flight": "rocket", "hotel": "tent", "station": "pier", "airport": "pad",
@@ -45,3 +22,8 @@ VOCABULARIES: dict[VocabularyName, Vocabulary] = {
         },
     ),
 }  # fmt: skip
+
+
+def town_names(words: Vocabulary) -> tuple[str, ...]:
+    """All towns, as they are called."""
+    return tuple(words.say(town) for town in TOWNS)

@@ -16,7 +16,9 @@ import pydantic
 from palaestra.data import Action, Observation, StepResult, Task, ToolCall, derive
 from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.envs.kit.single import single, unstarted
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import KeepsState
 from palaestra.envs.worlds.travel import advice, episode
 from palaestra.envs.worlds.travel.country import Country
 from palaestra.envs.worlds.travel.episode import State
@@ -25,7 +27,7 @@ from palaestra.envs.worlds.travel.telling import tell
 from palaestra.envs.worlds.travel.toolset import LINES, WHOLE, tools_of
 from palaestra.envs.worlds.travel.trip import WISHES, Request, Wish
 from palaestra.envs.worlds.travel.verifier import checks
-from palaestra.envs.worlds.travel.words import VOCABULARIES, VocabularyName
+from palaestra.envs.worlds.travel.words import VOCABULARIES, VocabularyName, town_names
 from palaestra.errors import RecipeError
 from palaestra.registry import Fraction, NonNegative, PositiveInt, register
 from palaestra.tools import Parsed, Toolbox, ToolError, ToolResult
@@ -38,7 +40,7 @@ Wishes = Annotated[int, pydantic.Field(ge=0, le=len(WISHES))]
 
 
 @register("environment", "travel")
-class Travel:
+class Travel(KeepsState[State]):
     """Plan a trip that keeps to a request: look up trains, flights, hotels and sights, book, hand the plan in.
 
     `trains oslo bern 2` and `flights oslo bern 2` list what goes on a day, `hotels bern 2` what there is for who
@@ -128,13 +130,13 @@ class Travel:
         }
         self._whole, self._prices, self._reward, self._max_turns = style == "whole", prices, reward, max_turns
         self._words = VOCABULARIES[vocabulary]
-        self._letters = tuple(town[0] for town in self._words.towns)
+        self._towns = town_names(self._words)
+        self._letters = tuple(town[0] for town in self._towns)
         names = WHOLE if self._whole else LINES
         tools = tools_of(names, self._words, towns, priced=prices, call=self._do)
         self._box = Toolbox(tools, format=format)
         self._manual = self._box.explain() if manual else None
         self._lines: dict[str, str] = {}
-        self._state: State | None = None
 
     # ---- the protocol -------------------------------------------------------------------------------------
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
@@ -166,46 +168,32 @@ class Travel:
                 remedy="Raise `tickets`, `hotels` or `nights`, or take fewer `kinds` of wishes.",
             )
         self._lines = {}
-        self._state = state = State(
+        self.state = state = State(
             country=country, request=request, seed=task.seed, noise=world["noise"], stale=world["stale"]
         )
         return single(AGENT, self._observe(state), info={"success": False})
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        before = self._playing()
-        self._state = replace(before, turn=before.turn + 1, said="")
+        before = self.state
+        self.state = replace(before, turn=before.turn + 1, said="")
         parsed = self._read(actions[AGENT])
         results: list[ToolResult] = []
         for call in parsed.calls:
-            if not self._playing().done:  # what is called after the plan was handed in is not heard
+            if not self.state.done:  # what is called after the plan was handed in is not heard
                 results.append(self._box.call(call))
         faults = [result.fault for result in results if result.fault is not None]
         unread = parsed.fault is not None or not {"unknown", "arguments"}.isdisjoint(faults)
         said = [f"error: {parsed.fault}"] if parsed.fault else [result.text for result in results if not result.ok]
-        self._state = replace(self._playing(), said="\n".join(said))
+        self.state = replace(self.state, said="\n".join(said))
         return self._judged(before, unread=unread, calls=len(results) or 1, failed=len(said))
-
-    def close(self) -> None:
-        self._state = None
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """The next act towards the cheapest plan. It knows all timetables, but looks up what it books."""
-        act = advice.next_act(self._playing(), self._letters, whole=self._whole, priced=self._prices)
+        act = advice.next_act(self.state, self._letters, whole=self._whole, priced=self._prices)
         return Action(text=self._write(act))
 
-    def snapshot(self) -> Any:
-        return self._state
-
-    def restore(self, state: Any) -> None:
-        self._state = state
-
     # ---- acting -------------------------------------------------------------------------------------------
-    def _playing(self) -> State:
-        if self._state is None:
-            raise unstarted("travel")
-        return self._state
-
     def _read(self, action: Action) -> Parsed:
         """The calls of an act, of which there is one at least; else a fault."""
         if action.tool_calls:
@@ -215,30 +203,30 @@ class Travel:
 
     def _do(self, name: str, **given: Any) -> None:
         """What a call does to the state. Raises: ToolError."""
-        state = self._playing()
+        state = self.state
         match name:
             case "book":
-                kind = self._words.mean(given["kind"])
-                self._state = episode.book(state, kind, given["number"], given.get("price"))
+                kind = self._words.hear(given["kind"])
+                self.state = episode.book(state, kind, given["number"], given.get("price"))
             case "visit":
-                self._state = episode.visit(state, given["number"], given["day"], given["hour"], given.get("price"))
+                self.state = episode.visit(state, given["number"], given["day"], given["hour"], given.get("price"))
             case "undo":
-                self._state = episode.undo(state)
+                self.state = episode.undo(state)
             case "done":
-                self._state = replace(state, done=True)
+                self.state = replace(state, done=True)
             case "plan":
                 codes = {letter: town for town, letter in enumerate(self._letters[: state.country.towns])}
-                self._state = episode.submit(state, given["items"], codes, priced=self._prices)
+                self.state = episode.submit(state, given["items"], codes, priced=self._prices)
             case _:
                 query = self._query(name, given)
                 if state.noise and derive(state.seed, "noise", state.turn, *query) / 2**63 < state.noise:
                     raise ToolError("busy, call again")
-                self._state = episode.ask(state, query, keep=self._whole)
+                self.state = episode.ask(state, query, keep=self._whole)
 
     def _query(self, name: str, given: Mapping[str, Any]) -> episode.Query:
         places = given if name != "route" else {"town": given["town"]}
-        found = {key: self._words.towns.index(value) for key, value in places.items() if key in TOWNS}
-        ways = {} if name != "route" else {key: self._words.mean(given[key]) for key in ("start", "end")}
+        found = {key: self._towns.index(value) for key, value in places.items() if key in TOWNS}
+        ways = {} if name != "route" else {key: self._words.hear(given[key]) for key in ("start", "end")}
         known = {**given, **found, **ways}
         return (name, *(known[key] for key in advice.NAMES[name]))
 
@@ -253,7 +241,7 @@ class Travel:
         said = dict(given)
         for key, value in given.items():
             if key in TOWNS and isinstance(value, int):
-                said[key] = self._words.towns[value]
+                said[key] = self._towns[value]
             elif isinstance(value, str):
                 said[key] = self._words.say(value)
         return self._box.write(ToolCall(name=self._words.say(name), arguments=said))
@@ -261,7 +249,7 @@ class Travel:
     # ---- judging ------------------------------------------------------------------------------------------
     def _judged(self, before: State, *, unread: bool, calls: int, failed: int) -> StepResult:
         """The answer to an act. The second verifier is asked only of plans with which the first is content."""
-        state = self._playing()
+        state = self.state
         kept = checks(state.country, state.request, state.plan) if state.done else {}
         feasible = state.done and all(kept.values())
         true = state.untrue == 0
@@ -277,14 +265,21 @@ class Travel:
             "tool_call": float(calls),
             "tool_error": float(failed),
         }
-        info: dict[str, Any] = {name: {AGENT: value} for name, value in told.items()}
-        info["success"] = feasible and true
-        info |= {"invalid": {AGENT: True}} if unread else {}
+        info: dict[str, Any] = {"success": feasible and true}
         cut = state.turn >= self._max_turns
         if state.done or cut:
-            info |= {"failed": [name for name, holds in kept.items() if not holds]}
-            info |= {"judged": state.turn if feasible else 0}
-        return single(AGENT, self._observe(state), reward=worth, over=state.done, cut=cut, info=info)
+            info["failed"] = [name for name, holds in kept.items() if not holds]
+            info["judged"] = state.turn if feasible else 0
+        return single(
+            AGENT,
+            self._observe(state),
+            reward=worth,
+            over=state.done,
+            cut=cut,
+            act=told,
+            readable=not unread,
+            info=info,
+        )
 
     def _observe(self, state: State) -> Observation:
         text = tell(state, self._words, coded=self._whole)
@@ -310,15 +305,12 @@ def _dials(world: Mapping[str, Any]) -> Dials:
 
 
 def _refuse_impossible(stops: tuple[int, int], wishes: tuple[int, int], kinds: tuple[Wish, ...], noise: float) -> None:
-    """Raises: RecipeError."""
-    for name, (fewest, most) in (("stops", stops), ("wishes", wishes)):
-        if fewest > most:
-            what, remedy = f"`{name}` is {fewest} to {most}.", f"Write `{name}: [{most}, {fewest}]`."
-            raise RecipeError(where=NAME, what=what, remedy=remedy)
-    if wishes[1] > len(set(kinds)):
-        what = f"{wishes[1]} wishes are asked for, and `kinds` has {len(set(kinds))}."
-        raise RecipeError(where=NAME, what=what, remedy=f"Ask for at most {len(set(kinds))}, or give more `kinds`.")
-    if len(set(kinds)) < len(kinds):
-        raise RecipeError(where=NAME, what="`kinds` names a kind twice.", remedy="Name each once.")
-    if noise == 1:
-        raise RecipeError(where=NAME, what="no query would ever work: `noise` is 1.", remedy="Set it below 1.")
+    refuse, different = Refusals(NAME), len(set(kinds))
+    refuse.when_reversed(stops=stops, wishes=wishes)
+    refuse.when(
+        wishes[1] > different,
+        f"{wishes[1]} wishes are asked for, and `kinds` has {different}.",
+        f"Ask for at most {different}, or give more `kinds`.",
+    )
+    refuse.when_repeated(kinds=kinds)
+    refuse.when_certain("no query would ever work", noise=noise)

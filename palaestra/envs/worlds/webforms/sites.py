@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Literal, get_args
 
 from palaestra.data import derive
 from palaestra.envs.worlds.webforms.words import (
@@ -26,7 +26,7 @@ from palaestra.envs.worlds.webforms.words import (
 )
 
 Kind = Literal["form", "choose", "login", "dialog", "tabs", "list"]
-KINDS: tuple[Kind, ...] = ("form", "choose", "login", "dialog", "tabs", "list")
+KINDS: tuple[Kind, ...] = get_args(Kind)
 Does = Literal["", "search", "next", "back"]
 MAIN, HOME, DIALOG, RESULTS, EVERYWHERE = "main", "home", "dialog", "results", ""
 FIRST: Mapping[str, str] = {"dialog": DIALOG, "list": RESULTS, "tabs": "page 1"}  # screens

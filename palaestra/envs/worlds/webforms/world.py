@@ -17,7 +17,9 @@ from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.elements import FOCUS, Gesture, describe, read
 from palaestra.envs.kit.panels import seeded_tasks
-from palaestra.envs.kit.single import single, unstarted
+from palaestra.envs.kit.refusals import Refusals
+from palaestra.envs.kit.results import single
+from palaestra.envs.kit.state import KeepsState
 from palaestra.envs.worlds.webforms.play import State, View, advance, held, look, start
 from palaestra.envs.worlds.webforms.sites import (
     KINDS,
@@ -31,7 +33,6 @@ from palaestra.envs.worlds.webforms.sites import (
     build_site,
 )
 from palaestra.envs.worlds.webforms.solve import solve
-from palaestra.errors import RecipeError
 from palaestra.registry import Discount, Fraction, NonNegative, PositiveInt, register
 
 AGENT = "user"
@@ -74,7 +75,7 @@ class Playing:
 
 
 @register("environment", "webforms")
-class WebForms:
+class WebForms(KeepsState[Playing]):
     """Bring a web page into the state that pairs of keys and values ask for, then stop.
 
     `do: name ada, city rome, news on.` Then come the elements in view, `[2] field 'city' (8,32,120,20)`, and after that
@@ -144,7 +145,6 @@ class WebForms:
         }
         self._rows, self._renamed, self._weight, self._discount = rows, renamed, potential, discount
         self._observation, self._boxes, self._calls, self._max_turns = observation, boxes, calls, max_turns
-        self._now: Playing | None = None
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` tasks; of fixed sites, no split wants what another one wants."""
@@ -161,51 +161,37 @@ class WebForms:
         return float(_set_up({**self._params, **task.params}, task.seed).goal.conditions)
 
     def reset(self, task: Task) -> StepResult:
-        self._now = _set_up({**self._params, **task.params}, task.seed)
-        return StepResult(observations={AGENT: self._observe(self._now)}, info={"stratum": self._now.site.kind})
+        self.state = _set_up({**self._params, **task.params}, task.seed)
+        return single(AGENT, self._observe(self.state), info={"stratum": self.state.site.kind})
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        before = self._playing()
+        before = self.state
         gesture = read(actions[AGENT].value)
-        self._now = after = self._act(dataclasses.replace(before, turn=before.turn + 1), gesture)
+        self.state = after = self._act(dataclasses.replace(before, turn=before.turn + 1), gesture)
         over = after.stopped is not None
         cut = not over and after.turn >= self._max_turns
         shaping = self._weight * (self._discount * after.potential - before.potential)
-        info: dict[str, Any] = {
-            "potential": {AGENT: after.potential},
-            "executable": {AGENT: float(after.said not in (MISSED, UNREAD))},
-            "stratum": after.site.kind,
-        }
-        if over or cut:
-            info["success"] = after.success
-        if gesture is None:
-            info["invalid"] = {AGENT: True}
-        seen = None if over else self._observe(after)
-        return single(AGENT, seen, reward=after.success + shaping, over=over, cut=cut, info=info)
-
-    def close(self) -> None:
-        self._now = None
+        return single(
+            AGENT,
+            None if over else self._observe(after),
+            reward=after.success + shaping,
+            over=over,
+            cut=cut,
+            act={"potential": after.potential, "executable": float(after.said not in (MISSED, UNREAD))},
+            readable=gesture is not None,
+            info={"stratum": after.site.kind} | ({"success": after.success} if over or cut else {}),
+        )
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """Fills in what is wrong from top to bottom, also what others changed; it knows what is out of sight."""
-        now = self._playing()
+        now = self.state
         gesture = solve(now.site, now.state, now.goal, rows=self._rows)
         if self._observation == "coordinates":
             gesture = _pointed(gesture, now.state, self._view(now))
         return Action(text=gesture.write(calls=self._calls))
 
-    def snapshot(self) -> Any:
-        return self._now
-
-    def restore(self, state: Any) -> None:
-        self._now = state
-
     # ---- playing ------------------------------------------------------------------------------------------
-    def _playing(self) -> Playing:
-        if self._now is None:
-            raise unstarted("webforms")
-        return self._now
 
     def _act(self, now: Playing, gesture: Gesture | None) -> Playing:
         if gesture is None:
@@ -293,19 +279,8 @@ def _refuse_impossible(
     sites: tuple[int, int] | None,
     noise: float,
 ) -> None:
-    where = "environment: webforms"
-    if not kinds:
-        raise RecipeError(where=where, what="`kinds` is empty.", remedy=f"Name some of {', '.join(KINDS)}.")
-    if fields[1] > MOST_FIELDS:
-        raise RecipeError(
-            where=where, what=f"`fields` goes up to {fields[1]}.", remedy=f"Keep it at {MOST_FIELDS} or below."
-        )
-    for name, pair in (("fields", fields), ("distractors", distractors), ("sites", sites)):
-        if pair is not None and pair[0] > pair[1]:
-            raise RecipeError(
-                where=where,
-                what=f"`{name}` is {pair[0]} to {pair[1]}.",
-                remedy=f"Write `{name}: [{pair[1]}, {pair[0]}]`.",
-            )
-    if noise == 1:
-        raise RecipeError(where=where, what="with `noise: 1` no click would ever hit.", remedy="Keep `noise` below 1.")
+    refuse = Refusals("environment: webforms")
+    refuse.when_empty(KINDS, kinds=kinds)
+    refuse.when(fields[1] > MOST_FIELDS, f"`fields` goes up to {fields[1]}.", f"Keep it at {MOST_FIELDS} or below.")
+    refuse.when_reversed(fields=fields, distractors=distractors, sites=sites)
+    refuse.when_certain("no click would ever hit", noise=noise)

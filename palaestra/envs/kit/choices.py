@@ -1,0 +1,33 @@
+"""Choices: actions that are listed once, and then shown, read by text or by index, and written from one list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from palaestra.data import Action
+
+
+def read_choice(value: Any, choices: Sequence[str]) -> str | None:
+    """The choice that a text or an index means; None if it means none. Case and spaces make no difference.
+
+    >>> read_choice(" Go  north ", ("go north", "wait")), read_choice(1, ("go north", "wait")), read_choice("go", ())
+    ('go north', 'wait', None)
+    """
+    index = read_index(value, choices)
+    return None if index is None else choices[index]
+
+
+def read_index(value: Any, choices: Sequence[str]) -> int | None:
+    """The index of the choice that a text or an index means; None if it means none."""
+    if isinstance(value, int | np.integer):
+        return int(value) if 0 <= value < len(choices) else None
+    text = " ".join(value.lower().split()) if isinstance(value, str) else ""
+    return choices.index(text) if text in choices else None
+
+
+def choice(text: str, choices: Sequence[str]) -> Action:
+    """The action that takes this choice, as an expert says it: the text, with the index as its value."""
+    return Action(text=text, value=choices.index(text))

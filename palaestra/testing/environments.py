@@ -14,7 +14,7 @@ import numpy as np
 from palaestra.data import Action, Observation, StepResult, Task
 from palaestra.data.abilities import box_of, check_abilities, has, sizes_of
 from palaestra.envs.kit.panels import shared
-from palaestra.errors import ContractError, MissingExtra
+from palaestra.errors import ContractError, InvalidData, MissingExtra
 from palaestra.testing.results import (
     broken,
     check_info,
@@ -210,11 +210,22 @@ def _check_content(player: _Player, tasks: Sequence[Task], seed: int) -> Splits:
         check_same(before.result, now.result, f"{caller.name}, {before.where}", "asking for the content of a task")
     if not has(caller.env, "tasks"):
         return Splits(shared=None)
-    evaluated, trained = (
-        caller("tasks", split, count, seed, where=f"tasks({split!r}, {count}, {seed})")
-        for split, count in (("eval", EVALUATED), ("train", TRAINED))
-    )
-    return Splits(shared=shared(caller.env, evaluated, trained))
+    trained = caller("tasks", "train", TRAINED, seed, where=f"tasks('train', {TRAINED}, {seed})")
+    evaluated = _as_many(caller, seed)
+    return Splits(shared=shared(caller.env, evaluated, trained), evaluated=len(evaluated))
+
+
+def _as_many(caller: _Caller, seed: int) -> list[Task]:
+    """Evaluation tasks, fewer where the split has too few different problems."""
+    count = EVALUATED
+    while True:
+        try:
+            found: list[Task] = caller("tasks", "eval", count, seed, where=f"tasks('eval', {count}, {seed})")
+            return found
+        except ContractError as error:
+            if count == 1 or not isinstance(error.__cause__, InvalidData):
+                raise
+            count //= 2
 
 
 # ---- playing ----------------------------------------------------------------------------------------------

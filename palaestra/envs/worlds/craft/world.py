@@ -122,7 +122,6 @@ class Craft(KeepsState[State]):
     def reset(self, task: Task) -> StepResult:
         self._max_turns = {**self._params, **task.params}["max_turns"]
         self.state = state = self._first(task)
-        self._called = views.names_of(self._names, task.seed)
         info = {"success": False, "stratum": str(state.goal.depth)}
         return single(AGENT, self._observe(state), info=info)
 

@@ -32,15 +32,17 @@ from palaestra.store.metrics import read
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, IMAGES = ROOT / "benchmarks" / "results" / "curves", ROOT / "docs" / "images" / "curves"
 PAGE = ROOT / "docs" / "curves.md"
+HELD_OUT = ROOT / "benchmarks" / "results" / "held_out.json"
 HEAD = """# Learning curves of worlds
 
 One recipe a world, each trains a small language policy on a bare CPU, as in `palaestra train worlds/shop.yaml`. Success
-on held-out tasks after the warm start (cloned demonstrations) and after reinforcement learning, means over seeds. The
-gain has two intervals (95 %): of these very runs, had they been tested on other held-out tasks; and over seeds
-(Student's), which is wide with few seeds, because warm starts differ a lot. Made by `python benchmarks/curves.py`.
+in evaluations after the warm start (cloned demonstrations) and after reinforcement learning, means over seeds. The
+gain has two intervals (95 %): of these very runs, had they been tested on other tasks; and over seeds (Student's),
+which is wide with few seeds, because warm starts differ a lot. "Trained on" is the share of evaluation tasks whose
+content training asks, too (`benchmarks/held_out.py`). Made by `python benchmarks/curves.py`.
 
-| world | seeds | warm start | trained | gain, these runs | gain, over seeds | seconds a run |
-|---|---|---|---|---|---|---|
+| world | seeds | trained on | warm start | trained | gain, these runs | gain, over seeds | seconds a run |
+|---|---|---|---|---|---|---|---|
 """
 
 
@@ -81,7 +83,7 @@ def measure(name: str, *, seeds: int, runs: Path, overrides: list[str], parallel
 
 
 def of_these_runs(first: np.ndarray, last: np.ndarray, tasks: int) -> Interval:
-    """The mean gain of these runs and where it would lie with other held-out tasks: normal, two shares a run."""
+    """The mean gain of these runs and where it would lie with other tasks: normal, two shares a run."""
     spread = np.sqrt((first * (1 - first) + last * (1 - last)).sum() / tasks) / len(first)
     mean, reach = float((last - first).mean()), float(spread) * NormalDist().inv_cdf(0.975)
     return Interval(value=mean, low=mean - reach, high=mean + reach)
@@ -100,7 +102,7 @@ def picture(name: str, result: dict[str, Any]) -> None:
     series = Series(name=name, x=x, y=table.mean(0), low=table.min(0), high=table.max(0))
     IMAGES.mkdir(parents=True, exist_ok=True)
     draw(
-        [Panel(title=f"{name}: success on held-out tasks", series=[series])],
+        [Panel(title=f"{name}: success in evaluations", series=[series])],
         IMAGES / f"{name}.png",
         x_label="iteration",
     )
@@ -108,6 +110,7 @@ def picture(name: str, result: dict[str, Any]) -> None:
 
 def page() -> str:
     """The table of all results that are there."""
+    overlaps = json.loads(HELD_OUT.read_text(encoding="utf-8"))
     rows = []
     for file in sorted(RESULTS.glob("*.json")):
         r = json.loads(file.read_text(encoding="utf-8"))
@@ -115,7 +118,9 @@ def page() -> str:
         over = "[{:.2f}, {:.2f}]".format(*r["gain_over_seeds"]) if r["gain_over_seeds"] else "–"
         link = f"[{file.stem}](images/curves/{file.stem}.png)"
         shares = f"{r['warm_start']:.3f} | {r['trained']:.3f}"
-        rows.append(f"| {link} | {r['seeds']} | {shares} | {gain} | {over} | {r['seconds']:.0f} |")
+        asked = overlaps[r["recipe"]]
+        share = "unknown" if asked["shared"] is None else f"{asked['shared'] / asked['evaluated']:.2f}"
+        rows.append(f"| {link} | {r['seeds']} | {share} | {shares} | {gain} | {over} | {r['seconds']:.0f} |")
     return HEAD + "\n".join(rows) + "\n"
 
 

@@ -6,7 +6,8 @@
     python benchmarks/worlds.py pettingzoo --no-expert "several agents without a common goal"
 
 Expert and random policy play 500 tasks of the split "eval" each. The panel in palaestra/envs/panels.json gets three
-hashes: over its tasks, over what is shown first in each, and over 50 whole episodes of random play.
+hashes, over its tasks, over what is shown first in each, and over 50 whole episodes of random play; and the share of
+its tasks that training asks, too.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import yaml
 
 from palaestra.data import Trajectory
 from palaestra.data.abilities import has
-from palaestra.envs.kit.panels import FILE, Panel, evaluation_tasks, measure, panels
+from palaestra.envs.kit.panels import FILE, Panel, evaluation_tasks, measure, panels, with_overlap
 from palaestra.evaluation.panels import summarize
 from palaestra.evaluation.scripted import play_scripted, played_hash
 from palaestra.registry import part
@@ -70,6 +71,7 @@ def run(chosen: argparse.Namespace, environment: str) -> None:
     options |= {key: value for key, value in tasks[0].params.items() if key in known}  # what makes the panel's tasks
     entry = measure(replace(before or Panel(environment=environment, options={}, n=chosen.panel), options=options), env)
     entry = replace(entry, played=played_hash(entry, evaluation_tasks(env, entry.n), settings=settings))
+    entry = with_overlap(entry, env, evaluation_tasks(env, entry.n))
     if before is not None and not chosen.renew:
         _refuse_change(name, before, entry)
     RESULTS.mkdir(parents=True, exist_ok=True)

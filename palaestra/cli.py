@@ -55,7 +55,7 @@ def train(
     quiet: Annotated[bool, typer.Option("--quiet", help="Only the result.")] = False,
     smoke: Smoke = False,
 ) -> None:
-    """Train a recipe. The last line of output is the result on held-out tasks."""
+    """Train a recipe. The last line of output is the result of the evaluation."""
     if dry_run:
         _command("explain", recipe=recipe, smoke=smoke)
         return
@@ -78,7 +78,7 @@ def evaluate(
     policy: Annotated[str | None, typer.Option(help="Play with this scripted policy instead: expert, random.")] = None,
     checkpoint: Annotated[int | None, typer.Option(help="Iteration of the checkpoint; default the newest.")] = None,
 ) -> None:
-    """Evaluate a run folder (or an untrained recipe) on its panel of held-out tasks."""
+    """Evaluate a run folder (or an untrained recipe) on its evaluation tasks."""
     _command("evaluate", recipe=recipe, policy=policy, checkpoint=checkpoint)
 
 

@@ -11,7 +11,7 @@ from palaestra.testing import check_environment
 
 
 def run(*, environment: str, overrides: Sequence[str]) -> None:
-    """Print one line if every rule holds, and one for each panel that is as it was committed.
+    """Print one line if every rule holds, one on what its splits share, and one for each panel that is as committed.
 
     Args:
         environment: its name, or `path/to/file.py:class`.
@@ -24,8 +24,9 @@ def run(*, environment: str, overrides: Sequence[str]) -> None:
         [f"environment.{environment}.{override}" for override in overrides],
     )
     environment_part = recipe.settings.environment
-    check_environment(environment_part(), make=environment_part)
+    splits = check_environment(environment_part(), make=environment_part)
     print(f"{environment}: every rule of the environment protocol holds")
+    print(f"{environment}: {splits}")
     for name, entry in panels().items():
         if entry.environment == environment and not overrides:
             verify_played(name)

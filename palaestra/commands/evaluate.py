@@ -1,4 +1,4 @@
-"""`palaestra eval`: a run folder's policies, or a scripted one, on the panel of held-out tasks."""
+"""`palaestra eval`: a run folder's policies, or a scripted one, on the panel of evaluation tasks."""
 
 from __future__ import annotations
 
@@ -7,26 +7,32 @@ from contextlib import closing
 from typing import Any
 
 from palaestra.bound import BoundPart, bind
-from palaestra.commands.runs import resolve, run_folder, trained_setup
+from palaestra.commands.runs import checkpoint_of, resolve, run_folder, trained_setup
 from palaestra.evaluation.panels import failure_line, interval_line, result_line
 from palaestra.rollout.programs import roles_of
+from palaestra.training.checkpoint import read_state
 from palaestra.training.monitor import Panel
 from palaestra.training.settings import PolicySettings, RoleSettings, RunSettings
 from palaestra.training.setup import build_setup
 
 
 def run(*, recipe: Sequence[str], policy: str | None, checkpoint: int | None) -> None:
-    """Print the interval and, last, `success 0.912 on 256 held-out tasks`."""
+    """Print the interval and, last, `success 0.912 on 256 held-out tasks`.
+
+    "Held-out" is said of a run whose training met none of the tasks; of a recipe or a scripted policy, the split is.
+    """
     found = resolve(recipe)
     settings = scripted(found.settings, policy) if policy else found.settings
     folder = run_folder(recipe) if policy is None else None
     setup = build_setup(settings) if folder is None else trained_setup(settings, folder, checkpoint)
     with closing(setup.runner), closing(Panel(settings, setup)) as panel:
+        panel.load_state_dict({} if folder is None else read_state(checkpoint_of(folder, checkpoint)).get("panel", {}))
         evaluation, _ = panel.play()
+        shared = panel.shared
     print(interval_line(evaluation))
     if evaluation.failed:
         print(failure_line(evaluation))
-    print(result_line(evaluation))
+    print(result_line(evaluation, shared=shared))
 
 
 def scripted(settings: RunSettings, policy: str) -> RunSettings:

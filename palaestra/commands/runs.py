@@ -71,6 +71,14 @@ def load_weights(setup: RunSetup, folder: RunFolder, checkpoint: int | None) -> 
 
     Raises: RunFolderError, if there is no such checkpoint.
     """
+    place = checkpoint_of(folder, checkpoint)
+    for name, policy in setup.policies.items():
+        if policy.module is not None:
+            load_policy(place, name, policy)
+
+
+def checkpoint_of(folder: RunFolder, checkpoint: int | None) -> Path:
+    """The folder of a checkpoint, of the newest for None. Raises: RunFolderError, if there is none."""
     place = folder.latest_checkpoint() if checkpoint is None else folder.checkpoint(checkpoint)
     if place is None or not place.exists():
         raise RunFolderError(
@@ -79,6 +87,4 @@ def load_weights(setup: RunSetup, folder: RunFolder, checkpoint: int | None) -> 
             options=[str(step) for step in folder.checkpoint_steps()],
             remedy="Train longer, or set training.checkpoint_every.",
         )
-    for name, policy in setup.policies.items():
-        if policy.module is not None:
-            load_policy(place, name, policy)
+    return place

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 
 from palaestra.data.interaction import Action, StepResult
-from palaestra.data.task import Task
+from palaestra.data.task import Task, content_digest
 from palaestra.errors import ContractError, nearest
 
 if TYPE_CHECKING:
@@ -59,6 +59,29 @@ class HasTasks(Protocol):
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` tasks. The same arguments give the same tasks; splits never share a content hash."""
+        ...
+
+
+@runtime_checkable
+class HasContent(Protocol):
+    """`content`: tells a problem apart from others. Panels, runs and `check_environment` measure by it whether what is
+    evaluated was also trained on."""
+
+    def content(self, task: Task) -> Any:
+        """What the agents can see and what solves it, as JSON values: the whole hidden problem.
+
+        Seeds that make the same problem have equal content. Chance during an episode, limits and wordings are no part
+        of it. An episode that is under way does not change. None: it cannot be known of this task.
+        """
+        ...
+
+
+@runtime_checkable
+class HasDifficulty(Protocol):
+    """`difficulty`: tells how hard a task is. Curricula ask for it."""
+
+    def difficulty(self, task: Task) -> float:
+        """A number that is higher for harder tasks, such as the length of a shortest solution."""
         ...
 
 
@@ -175,6 +198,8 @@ class HasPhrases(Protocol):
 
 ABILITIES: dict[str, type] = {
     "tasks": HasTasks,
+    "content": HasContent,
+    "difficulty": HasDifficulty,
     "expert": HasExpert,
     "snapshot": HasSnapshot,
     "global_state": HasGlobalState,
@@ -244,6 +269,21 @@ def require(environment: Any, ability: str, *, where: str, what: str = "", remed
             remedy=remedy or f"Give it {_wanted(ability)}.",
         )
     return environment
+
+
+def content_of(environment: Any, task: Task) -> str | None:
+    """The hash of a task's content; None where the environment does not tell it."""
+    if task.content is not None:
+        return task.content
+    content = environment.content(task) if has(environment, "content") else None
+    return None if content is None else content_digest(task.env, content)
+
+
+def difficulty_of(environment: Any, task: Task) -> float | None:
+    """The task's label, else what the environment says; None where neither is there."""
+    if task.difficulty is not None:
+        return task.difficulty
+    return float(environment.difficulty(task)) if has(environment, "difficulty") else None
 
 
 def sizes_of(environment: Any) -> tuple[int | None, int | None]:

@@ -9,6 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
+def content_digest(env: str, content: Any) -> str:
+    """The hash of a problem of an environment, 16 hexadecimal digits; `content` is JSON values."""
+    text = json.dumps([env, content], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 @dataclass(slots=True, kw_only=True, frozen=True)
 class Task:
     """One problem instance.
@@ -19,7 +25,10 @@ class Task:
         seed: the environment's own random seed.
         key: a durable name given by the environment, if it has one.
         split: "train", "eval", … a label; it does not change `content_hash`.
-        difficulty: a label for curricula; likewise.
+        difficulty: a label for curricula, where it is known without work; likewise. Other environments have the ability
+            `difficulty`.
+        content: hash of what the agents see and what solves it, by `content_digest`, where the environment draws its
+            tasks by content: another seed may make the same problem.
     """
 
     env: str
@@ -28,12 +37,15 @@ class Task:
     key: str | None = None
     split: str = "train"
     difficulty: float | None = None
+    content: str | None = None
 
     @property
     def content_hash(self) -> str:
-        """Equal for the same problem whatever its split, so that leakage can be seen."""
-        content = json.dumps([self.env, dict(self.params), self.seed], sort_keys=True)
-        return hashlib.sha256(content.encode()).hexdigest()[:16]
+        """Equal for the same problem whatever its split: `content`, else a hash of environment, params and seed."""
+        if self.content is not None:
+            return self.content
+        text = json.dumps([self.env, dict(self.params), self.seed], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)

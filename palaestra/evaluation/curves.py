@@ -29,8 +29,8 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f
 
 # Title and pattern of the metric's name; the group, where there is one, names the series.
 PANELS: tuple[tuple[str, str], ...] = (
-    ("Success on held-out tasks", r"eval/(.+)/success"),
-    ("Return on held-out tasks", r"eval/([^/]+)/return"),
+    ("Success in evaluations", r"eval/(.+)/success"),
+    ("Return in evaluations", r"eval/([^/]+)/return"),
     ("Reward", r"(?:agent/([^/]+)/)?reward/mean"),
     ("Entropy", r"policy/(?:([^/]+)/)?entropy"),
     ("KL", r"policy/(?:([^/]+)/)?kl"),

@@ -1,4 +1,4 @@
-"""Panels: what finished episodes on held-out tasks say about a policy.
+"""Panels: what finished episodes on evaluation tasks say about a policy.
 
 Knows trajectories and their outcomes. Knows nothing of how they were played or trained for.
 """
@@ -142,10 +142,25 @@ def info_means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 # ---- lines ------------------------------------------------------------------------------------------------
-def result_line(evaluation: Evaluation) -> str:
-    """`success 0.912 on 256 held-out tasks`; `return 487.2 on …` where the environment knows no success."""
+def result_line(evaluation: Evaluation, *, shared: int | None = None) -> str:
+    """`success 0.912 on 256 held-out tasks`; `return 487.2 on …` where the environment knows no success.
+
+    Args:
+        shared: how many of the tasks were trained on too; None: nobody knows.
+    """
     word, value = _headline(evaluation)
-    return f"{word} {value} on {evaluation.n} held-out tasks"
+    return f"{word} {value} on {tasks_line(evaluation.n, shared)}"
+
+
+def tasks_line(n: int, shared: int | None) -> str:
+    """`256 held-out tasks`, or what is known instead.
+
+    >>> tasks_line(64, 0), tasks_line(64, 9), tasks_line(64, None)
+    ('64 held-out tasks', '64 tasks, 9 of them also trained on', '64 tasks of the split eval')
+    """
+    if shared is None:
+        return f"{n} tasks of the split eval"
+    return f"{n} tasks, {shared} of them also trained on" if shared else f"{n} held-out tasks"
 
 
 def interval_line(evaluation: Evaluation) -> str:

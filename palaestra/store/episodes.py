@@ -97,7 +97,11 @@ def from_json(record: Mapping[str, Any]) -> Trajectory:
 # ---- pieces -----------------------------------------------------------------------------------------------
 def _task_to_json(task: Task) -> dict[str, Any]:
     return {"env": task.env, "seed": task.seed} | _without_defaults(
-        params=_encode(task.params), key=task.key, split=task.split, difficulty=_encode(task.difficulty)
+        params=_encode(task.params),
+        key=task.key,
+        split=task.split,
+        difficulty=_encode(task.difficulty),
+        content=task.content,
     )
 
 

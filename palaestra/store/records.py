@@ -16,6 +16,7 @@ from palaestra.data import Action, Marks, Observation, Step, Task, Trajectory
 from palaestra.errors import InvalidData
 from palaestra.store.episodes import from_json
 
+RECORDS = "dataset"  # environment of tasks that stand in a file
 SPEAKERS = ("system", "user", "tool", "assistant")
 Message = Mapping[str, str]
 Record = list[Trajectory]
@@ -33,6 +34,8 @@ def read_records(path: Path, agent: str | None) -> list[Record]:
         trajectory                  an episode as `to_json` writes it; episodes with the same `step`, `name` and group
                                     are one record
 
+    Besides, `content` may tell the problem: the `Task.content_hash` of the task that is answered.
+
     A text is one message, of the user in a prompt, of the assistant elsewhere. Each message of the assistant is a step.
     The steps of a prompt have weight 0. The outcome is the reward of the last step.
 
@@ -46,7 +49,9 @@ def read_records(path: Path, agent: str | None) -> list[Record]:
     for where, line in _lines(path):
         given = {name: value for name, value in line.items() if value is not None}
         if "trajectory" not in given:
-            records.append(_conversations(given, where, agent))
+            content = given.pop("content", None)
+            record = _conversations(given, where, agent)
+            records.append([replace(one, task=replace(one.task, content=content)) for one in record])
             continue
         try:
             episode = from_json(given["trajectory"])
@@ -166,7 +171,7 @@ def _episode(
     if not steps or steps[-1].marks.row_weight == 0:
         raise _bad(where, "the answer has no message of the role `assistant`")
     steps[-1].reward, steps[-1].terminated = outcome, True
-    task = Task(env="dataset", seed=0, params={"prompt": [dict(message) for message in prompt]}, key=where)
+    task = Task(env=RECORDS, seed=0, params={"prompt": [dict(message) for message in prompt]}, key=where)
     return Trajectory(task=task, group=where, steps=steps, outcome=outcome, returns={agent: outcome})
 
 

@@ -13,7 +13,8 @@ import numpy as np
 
 from palaestra.data import Action, Observation, StepResult, Task
 from palaestra.data.abilities import box_of, check_abilities, has, sizes_of
-from palaestra.errors import ContractError, MissingExtra
+from palaestra.envs.kit.panels import shared
+from palaestra.errors import ContractError, InvalidData, MissingExtra
 from palaestra.testing.results import (
     broken,
     check_info,
@@ -27,6 +28,26 @@ from palaestra.testing.results import (
 
 Act = Callable[[Observation, random.Random], Action]
 UNREADABLE = "??"
+EVALUATED, TRAINED = 32, 128  # tasks of the splits whose contents are compared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Splits:
+    """What `check_environment` found of the splits "train" and "eval".
+
+    Attributes:
+        shared: evaluation tasks whose content some training task has; None: the environment does not tell contents.
+        evaluated, trained: how many tasks of each split were compared.
+    """
+
+    shared: int | None
+    evaluated: int = EVALUATED
+    trained: int = TRAINED
+
+    def __str__(self) -> str:
+        if self.shared is None:
+            return "whether tasks of the split eval are held out is unknown: it does not tell their content"
+        return f"{self.shared} of {self.evaluated} tasks of the split eval are also among {self.trained} training tasks"
 
 
 def check_environment(
@@ -37,7 +58,7 @@ def check_environment(
     make: Callable[[], Any] | None = None,
     act: Act | None = None,
     max_turns: int = 100,
-) -> None:
+) -> Splits:
     """Play an environment and refuse it if it breaks its contract. At the end the environment is closed.
 
     The contract:
@@ -55,7 +76,8 @@ def check_environment(
             reset, and in another instance if `make` is given.
         9. Equal `state_key` of an agent in a task means equal situations, so the legal actions are equal too.
         10. Ability `tasks`: the same arguments give the same tasks, n of them, with JSON params and the
-            split's label. The splits "train" and "eval" share no content hash.
+            split's label. The splits "train" and "eval" share no content hash. Ability `content`: JSON values, the same
+            for the same task; asking for it changes no episode.
         11. Ability `expert`: it gives an Action with a value that is legal and that `step` takes.
         12. Ability `snapshot`: after each restore, the same actions give the same results.
         13. An unreadable action never raises. Where legal actions are listed, it is marked by
@@ -71,6 +93,8 @@ def check_environment(
         act: chooses random actions, where `Observation.legal`, `action_count` and `action_box` do not say which exist.
         max_turns: turns after which random play stops an episode.
 
+    Returns: how many evaluation tasks have the content of a training task. It breaks no rule: a small fixed set of
+        problems may be the point of an environment.
     Raises: ContractError, for the first rule that is broken, with the place, what was found, and how to correct it.
     """
     name = type(env).__name__
@@ -83,6 +107,7 @@ def check_environment(
         player.replay(task, moments, "a second reset with the same task")
         if make is not None:
             _Player(_Caller(make(), name), act, player.draw, max_turns).replay(task, moments, "a fresh instance")
+    splits = _check_content(player, tasks, seed)
     if has(env, "expert"):
         player.play(tasks[0], expert=True)
     if has(env, "snapshot"):
@@ -91,6 +116,7 @@ def check_environment(
     _check_numbered(player, tasks[0])
     caller("close", where="close")
     caller.loop.close()
+    return splits
 
 
 # ---- calling ----------------------------------------------------------------------------------------------
@@ -161,6 +187,45 @@ def _tasks_of(caller: _Caller, split: str, count: int, seed: int) -> list[Task]:
     if [task.content_hash for task in first] != [task.content_hash for task in second]:
         broken(where, "two equal calls gave different tasks.", "Draw from the given seed only, not from global state.")
     return first
+
+
+def _check_content(player: _Player, tasks: Sequence[Task], seed: int) -> Splits:  # rule 10
+    caller = player.caller
+    if not has(caller.env, "content"):
+        return Splits(shared=None)
+    task, other = tasks[0], tasks[-1]
+    where = f"content of task seed {task.seed}"
+    first, second = (caller("content", task, where=where) for _ in range(2))
+    where = f"{caller.name}, {where}"
+    check_json(first, where, "it")
+    if first != second:
+        broken(where, "two equal calls gave different contents.", "Leave out what is not decided by the task.")
+    moments = player.play(task)
+
+    def choose(turn: int, result: StepResult, where: str) -> Mapping[str, Action] | None:
+        caller("content", other, where=f"content of task seed {other.seed} before {where}")
+        return moments[turn + 1].actions if turn + 1 < len(moments) else None
+
+    for before, now in zip(moments, player.moments(task, choose), strict=False):
+        check_same(before.result, now.result, f"{caller.name}, {before.where}", "asking for the content of a task")
+    if not has(caller.env, "tasks"):
+        return Splits(shared=None)
+    trained = caller("tasks", "train", TRAINED, seed, where=f"tasks('train', {TRAINED}, {seed})")
+    evaluated = _as_many(caller, seed)
+    return Splits(shared=shared(caller.env, evaluated, trained), evaluated=len(evaluated))
+
+
+def _as_many(caller: _Caller, seed: int) -> list[Task]:
+    """Evaluation tasks, fewer where the split has too few different problems."""
+    count = EVALUATED
+    while True:
+        try:
+            found: list[Task] = caller("tasks", "eval", count, seed, where=f"tasks('eval', {count}, {seed})")
+            return found
+        except ContractError as error:
+            if count == 1 or not isinstance(error.__cause__, InvalidData):
+                raise
+            count //= 2
 
 
 # ---- playing ----------------------------------------------------------------------------------------------

@@ -32,9 +32,10 @@ class RunState:
 
     Attributes:
         policies: by name; those with weights are written. references: their frozen references.
+        policies: by name; those with weights are written. references: their frozen references.
         learners: by name; the stages' parts with state are among them.
         others: further objects with `state_dict`, by name, such as a sampler or a runner with suspended episodes.
-        guard: the run's `Guard`, whose state is JSON values.
+        guard, panel: the run's `Guard` and `Panel`, whose states are JSON values.
     """
 
     policies: Mapping[str, Any]
@@ -42,6 +43,7 @@ class RunState:
     learners: Mapping[str, StatefulPart] = field(default_factory=dict)
     others: Mapping[str, Any] = field(default_factory=dict)
     guard: Any = None
+    panel: Any = None
 
     @property
     def with_weights(self) -> dict[str, Any]:
@@ -77,6 +79,8 @@ def save_checkpoint(folder: RunFolder, step: int, state: RunState, *, counters: 
         content = {"step": step, "counters": dict(counters), "policies": described}
         if state.guard is not None:
             content["guard"] = state.guard.state_dict()
+        if state.panel is not None:
+            content["panel"] = state.panel.state_dict()
         (place / STATE).write_text(json.dumps(content, sort_keys=True, indent=1))
     folder.keep_checkpoints(keep)
 
@@ -105,6 +109,8 @@ def load_checkpoint(place: Path, state: RunState) -> tuple[int, dict[str, float]
         held.load_state_dict(_read(_load_safely, place / f"{name}.state.pt"))
     if state.guard is not None:
         state.guard.load_state_dict(written.get("guard", {}))
+    if state.panel is not None:
+        state.panel.load_state_dict(written.get("panel", {}))
     return int(written["step"]), dict(written["counters"])
 
 

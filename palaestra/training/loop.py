@@ -89,6 +89,7 @@ class Trainer:
     def __post_init__(self) -> None:
         self.log, self.episodes = MetricsLog(self.folder), EpisodeLog(self.folder)
         self.guard = self.state.guard = Guard(self.settings.training)
+        self.state.panel = self.panel
         self.teamwork = Teamwork(self.setup.team, self.settings.training.max_empty)
 
     def run(self) -> None:
@@ -128,6 +129,7 @@ class Trainer:
             self.progress.note(line)
         self.step += 1
         self.count(batch.played)
+        self.panel.note(self.setup.source, [trajectory.task for trajectory in (*batch.played, *batch.kept)])
         seconds = {"time/rollout": collected - began, "time/update": time.perf_counter() - collected}
         self.log.append(self.step, metrics | updated | self.counters | seconds)
         self.progress.iteration(self.step, metrics | updated, seconds)

@@ -1,4 +1,4 @@
-"""Monitoring of a run: metrics, checks that stop it, progress on the terminal, and held-out panels."""
+"""Monitoring of a run: metrics, checks that stop it, progress on the terminal, and evaluation panels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,11 +20,13 @@ from torch import Tensor
 
 from palaestra.algebra import standardize, total_return
 from palaestra.data import Batch, Play, RunSetup, Step, StepTable, StopReason, Task, Trajectory, derive
+from palaestra.data.abilities import content_of
 from palaestra.data.protocols import Experience
 from palaestra.data.table import token_count
 from palaestra.envs.kit.panels import evaluation_tasks
 from palaestra.errors import NoSignal, PalaestraError
-from palaestra.evaluation.panels import Evaluation, failure_line, info_means, interval_line, summarize
+from palaestra.evaluation.panels import Evaluation, failure_line, info_means, interval_line, summarize, tasks_line
+from palaestra.store.records import RECORDS
 from palaestra.training.parallel import SharedRunner
 from palaestra.training.settings import RunSettings, TrainingSettings
 
@@ -452,7 +454,10 @@ def _over_policies(metrics: Mapping[str, float], key: str) -> float | None:
 
 # ---- panels ---------------------------------------------------------------------------------------------
 class Panel:
-    """Held-out tasks and the runner that plays them. Call `close` at the end, since the panel may own its runner."""
+    """The tasks of evaluations, which of them training has met, and the runner that plays them.
+
+    Call `close` at the end, since the panel may own its runner.
+    """
 
     def __init__(self, settings: RunSettings, setup: RunSetup, experience: Experience | None = None) -> None:
         """
@@ -480,6 +485,8 @@ class Panel:
                 source=source,
             )
         self.tasks: Sequence[Task] = evaluation_tasks(source, self._settings.tasks, name=self._settings.panel)
+        self._contents = [content_of(source, task) for task in self.tasks]
+        self._trained: set[str] | None = None if None in self._contents else set()
         if self._settings.environment is not None:
             self._runner = self._own = settings.rollout.runner.part.target(setup, settings.rollout)
             if setup.ranks.world > 1:
@@ -491,6 +498,43 @@ class Panel:
             self._own.close()
             self._own = None
 
+    # ---- what was trained on ------------------------------------------------------------------------------
+    def note(self, source: Any, tasks: Iterable[Task]) -> None:
+        """Training has played these tasks of `source`, or learned from episodes of them."""
+        if self._trained is None:
+            return
+        for task in {task.content_hash: task for task in tasks}.values():
+            # A task of a file is none of the environment's.
+            content = task.content if task.env == RECORDS else content_of(source, task)
+            if content is None:
+                self._trained = None
+                return
+            if content in self._contents:
+                self._trained.add(content)
+
+    @property
+    def shared(self) -> int | None:
+        """How many of the panel's tasks were trained on too; None where contents are not known."""
+        return None if self._trained is None else sum(content in self._trained for content in self._contents)
+
+    @property
+    def described(self) -> str:
+        """`256 held-out tasks`, if none of them was trained on."""
+        return tasks_line(len(self.tasks), self.shared)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The contents of the panel, and those that were trained on; null where they are not known."""
+        if self._trained is None:
+            return {"contents": None}
+        return {"contents": sorted({*map(str, self._contents)}), "trained": sorted(self._trained)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """What a run noted, also of a panel with other tasks: of tasks that it did not compare, nothing is known."""
+        compared = state.get("contents")
+        known = compared is not None and self._trained is not None and {*self._contents} <= {*compared}
+        self._trained = {*state["trained"]} if known else None
+
+    # ---- playing ------------------------------------------------------------------------------------------
     def play(self) -> tuple[Evaluation, list[Trajectory]]:
         """Play one episode of each task."""
         said = None if self._experience is None else self._experience.instruction

@@ -131,7 +131,7 @@ class TrainingSettings(Section):
 
 
 class EvaluationSettings(Section):
-    """Panels of held-out tasks."""
+    """Evaluations while a run trains, and at its ends."""
 
     environment: BoundPart | None = None  # default: the training environment
     panel: str | None = None  # a committed panel; None: the first `tasks` of split "eval"

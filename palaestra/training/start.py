@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from palaestra.bound import BoundPart
+from palaestra.data.abilities import has
 from palaestra.data.protocols import Experience, complete
 from palaestra.data.ranks import OneProcess, Ranks
 from palaestra.evaluation.panels import form
@@ -35,7 +36,7 @@ from palaestra.training.parallel import (
 from palaestra.training.settings import RunSettings
 from palaestra.training.setup import build_setup
 from palaestra.training.stages import Stages, started
-from palaestra.training.warm_start import Clones, warm_start
+from palaestra.training.warm_start import Clones, demonstrated, warm_start
 
 
 def train(
@@ -51,7 +52,8 @@ def train(
     Args:
         recipe: the resolved recipe with origins, kept in the run folder.
 
-    Returns: the closing line: `success 0.438 -> 0.945 on 256 held-out tasks`; empty on all ranks but the first.
+    Returns: the closing line: `success 0.438 -> 0.945 on 256 held-out tasks`, or what is known of the tasks instead;
+        empty on all ranks but the first.
     Raises: RunFolderError, RecipeError, CheckpointError, NoSignal.
     """
     settings = settings.model_copy(update={"device": device_of_rank(settings.device)})
@@ -179,6 +181,9 @@ def _frozen(policy: Any) -> Any:
 def _warm(trainer: Trainer, progress: Progress) -> None:
     settings = trainer.settings
     if settings.warm_start is not None:
+        source = trainer.setup.source
+        if has(source, "tasks"):
+            trainer.panel.note(source, demonstrated(source, settings.warm_start, seed=settings.seed))
         folder = settings.warm_start.keep
         clones = None if folder is None else Clones(folder, settings)
         if clones is None or not clones.restore(trainer.setup.policies):
@@ -220,4 +225,4 @@ def closing_line(folder: RunFolder, panel: Panel) -> str:
             shown = form(value)
             interval = f"{value:{shown}}, 95 % interval {low:{shown}} to {high:{shown}}"
             lines.append(f"iteration {record['step']}: {metric} {interval}")
-    return "\n".join([*lines, f"{metric} {values[0]} -> {values[1]} on {len(panel.tasks)} held-out tasks"])
+    return "\n".join([*lines, f"{metric} {values[0]} -> {values[1]} on {panel.described}"])

@@ -22,8 +22,8 @@ import torch
 
 import palaestra
 from palaestra.bound import BoundPart
-from palaestra.data import Play, RunSetup, StopReason, Trajectory, derive, rows_of
-from palaestra.data.abilities import has
+from palaestra.data import Play, RunSetup, StopReason, Task, Trajectory, derive, rows_of
+from palaestra.data.abilities import HasTasks, has
 from palaestra.data.batches import micro_batches
 from palaestra.errors import CheckpointError, NoSignal, RecipeError
 from palaestra.models.devices import on_cpu
@@ -57,10 +57,9 @@ def warm_start(
             what=f"environment `{setup.environment_name}` has no expert to clone.",
             remedy="Leave `warm_start` out, or give the environment a method `expert(agent) -> Action`.",
         )
-    tasks = source.tasks("train", settings.episodes, derive(seed, "demonstrations"))
     plays = [
         Play(task=task, group=f"demonstration-{i:05d}", sample=0, seed=derive(seed, "demonstration", i))
-        for i, task in enumerate(tasks)
+        for i, task in enumerate(demonstrated(source, settings, seed=seed))
     ]
     plays = _guided(plays, setup, share=settings.guidance)
     say("demonstrations", 0, len(plays))
@@ -79,6 +78,11 @@ def warm_start(
             for member in members:
                 setup.policies[member].weights_changed(setup.policies[member].version + 1)
     return metrics
+
+
+def demonstrated(source: HasTasks, settings: WarmStartSettings, *, seed: int) -> list[Task]:
+    """The tasks that the expert demonstrates."""
+    return source.tasks("train", settings.episodes, derive(seed, "demonstrations"))
 
 
 def _cloned_together(policies: Mapping[str, Any], *, frozen: bool) -> dict[str, list[str]]:

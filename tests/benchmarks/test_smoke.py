@@ -154,6 +154,17 @@ def test_1_worlds(smoke: Folder) -> None:
     assert smoke.read("panels.json")["tiny"]["n"] == 4
 
 
+def test_1_held_out(smoke: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["worlds/puzzles.yaml", "teams/chain.yaml"]
+    module = smoke.module("held_out", RESULT=smoke.out / "out.json", complete=lambda: small)
+    smoke.run(module)
+    assert [row["said"] for row in smoke.read("out.json").values()] == [
+        "256 held-out tasks",
+        "256 tasks, 256 of them also trained on",
+    ]
+    assert capsys.readouterr().out.startswith("worlds/puzzles.yaml")
+
+
 @pytest.mark.slow
 def test_1_text_games(smoke: Folder, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("textarena")

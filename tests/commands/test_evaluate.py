@@ -9,7 +9,7 @@ import pytest
 
 from tests.commands.conftest import Command
 
-LAST = re.compile(r"success \d\.\d{3} on 4 held-out tasks")
+LAST = re.compile(r"success \d\.\d{3} on 4 tasks of the split eval")
 
 
 def test_1_run_folder(folder: Path, palaestra: Command) -> None:
@@ -22,11 +22,11 @@ def test_1_run_folder(folder: Path, palaestra: Command) -> None:
 
 
 def test_1_overrides(folder: Path, palaestra: Command) -> None:
-    assert palaestra("eval", folder, "evaluation.tasks=6").out[-1].endswith("on 6 held-out tasks")
+    assert palaestra("eval", folder, "evaluation.tasks=6").out[-1].endswith("on 6 tasks of the split eval")
 
 
 def test_2_expert(recipe: Path, palaestra: Command) -> None:
-    assert palaestra("eval", recipe, "--policy", "expert").out[-1] == "success 1.000 on 4 held-out tasks"
+    assert palaestra("eval", recipe, "--policy", "expert").out[-1] == "success 1.000 on 4 tasks of the split eval"
     done = palaestra("eval", recipe, "--policy", "random")
     assert LAST.fullmatch(done.out[-1]) and not Path("runs").exists()
 
@@ -34,7 +34,7 @@ def test_2_expert(recipe: Path, palaestra: Command) -> None:
 def test_2_failed_episodes_are_said(recipe: Path, palaestra: Command) -> None:
     done = palaestra("eval", recipe, "--policy", "expert", "environment.echo.raise_at=0")
     assert "4 of 4 episodes failed (environment 4) and count as failures. The first:" in done.out
-    assert "  environment echo, step" in done.out and done.out[-1] == "success 0.000 on 4 held-out tasks"
+    assert "  environment echo, step" in done.out and done.out[-1] == "success 0.000 on 4 tasks of the split eval"
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_3_by_kind(palaestra: Command) -> None:
 def test_3_one_environment(palaestra: Command) -> None:
     text = "\n".join(palaestra("envs", "shop").out)
     assert "Search a shop" in text and "panel: 256 tasks" in text and "palaestra play shop" in text
-    assert "\nabilities: tasks, expert, snapshot\n" in text
+    assert "\nabilities: tasks, content, difficulty, expert, snapshot\n" in text
     assert palaestra("envs", "shpo").code == 2
 
 
@@ -92,12 +92,18 @@ def test_3_an_extra_that_is_missing(palaestra: Command, monkeypatch: pytest.Monk
 
 
 def test_4_check(palaestra: Command, tmp_path: Path) -> None:
-    assert palaestra("envs", "--check", "echo", "turns=3").out == ["echo: every rule of the environment protocol holds"]
+    assert palaestra("envs", "--check", "echo", "turns=3").out == [
+        "echo: every rule of the environment protocol holds",
+        "echo: whether tasks of the split eval are held out is unknown: it does not tell their content",
+    ]
     done = palaestra("envs", "--check", "echo", "nan_at=0")
     assert done.code == 2 and "Rewards must be finite numbers" in done.err
     assert palaestra("envs", "--check", "eco").code == 2
     told = palaestra("envs", "--check", "toolcalc").out
-    assert told[1:] == ["panel toolcalc: 256 tasks and 50 episodes as committed"]
+    assert told[1:] == [
+        "toolcalc: 0 of 32 tasks of the split eval are also among 128 training tasks",
+        "panel toolcalc: 256 tasks and 50 episodes as committed",
+    ]
 
 
 def test_5_doctor(palaestra: Command) -> None:

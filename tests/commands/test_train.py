@@ -22,7 +22,7 @@ from palaestra.models import devices
 from palaestra.training.loop import Trainer
 from tests.commands.conftest import Command
 
-LAST = re.compile(r"success \d\.\d{3} -> \d\.\d{3} on 4 held-out tasks")
+LAST = re.compile(r"success \d\.\d{3} -> \d\.\d{3} on 4 tasks of the split eval")
 
 
 def test_1_last_line(recipe: Path, palaestra: Command) -> None:

@@ -61,10 +61,10 @@ def test_panels_are_found_by_name() -> None:  # rule 1
     ]
     metrics = [{"step": 1, "policy/a/kl": 0.1, "policy/b/kl": 0.2, "reward/mean": 1.0, "agent/a/reward/mean": 2.0}]
     found = {panel.title: panel.series for panel in panels_of(metrics, evaluations)}
-    assert list(found) == ["Success on held-out tasks", "Reward", "KL"]
+    assert list(found) == ["Success in evaluations", "Reward", "KL"]
     assert [series.name for series in found["KL"]] == ["a", "b"]
     assert {series.name for series in found["Reward"]} == {"a", "Reward"}
-    success = found["Success on held-out tasks"][0]
+    success = found["Success in evaluations"][0]
     assert success.low is not None
     assert success.low.tolist() == [0.4, 0.4]
 

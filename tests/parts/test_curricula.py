@@ -55,6 +55,6 @@ def test_difficulty_is_what_the_expert_needs(env):  # rule 3
         result, turns = env.reset(task), 0
         while result.observations:
             result, turns = env.step({agent: env.expert(agent) for agent in result.observations}), turns + 1
-        assert turns == task.difficulty
+        assert turns == env.difficulty(task)
         found.add(turns)
     assert len(found) > 1

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.errors import ContractError
 from palaestra.testing import check_environment
 
@@ -316,3 +317,35 @@ def test_it_is_closed():
     env = toy()
     check_environment(env)
     assert env.closed
+
+
+# ---- contents ---------------------------------------------------------------------------------------------
+def test_splits_are_compared_by_content():
+    assert check_environment(toy()).shared is None and "is unknown" in str(check_environment(toy()))
+    apart = check_environment(toy(content=lambda env: lambda task: task.seed))
+    assert (apart.shared, str(apart)) == (0, "0 of 32 tasks of the split eval are also among 128 training tasks")
+    assert check_environment(toy(content=lambda env: lambda task: "the only one")).shared == 32
+
+
+def test_few_contents_are_compared_as_far_as_they_go():
+    def drawn(split, n, seed):
+        return seeded_tasks("toy", {}, split, n, seed, content=lambda task: task.seed // 2 % 24)
+
+    found = check_environment(
+        toy(tasks=lambda env: drawn, content=lambda env: lambda task: task.seed // 2 % 24), episodes=2
+    )
+    assert found.shared == 0 and found.evaluated in (2, 4, 8)
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (lambda env: lambda task: {1, 2}, "must have JSON values"),
+        (lambda env: lambda task: next(COUNTER), "two equal calls gave different contents"),
+        (lambda env: lambda task: env.reset(task) and task.seed, "asking for the content of a task"),
+    ],
+)
+def test_wrong_contents_are_refused(content, fault):
+    with pytest.raises(ContractError) as caught:
+        check_environment(toy(content=content))
+    assert fault in caught.value.what

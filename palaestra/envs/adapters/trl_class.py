@@ -17,6 +17,7 @@ import pydantic
 from palaestra.data import Action, Observation, StepResult, Task, ToolCall, derive
 from palaestra.data.abilities import without
 from palaestra.envs.adapters.rows import division
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.randomness import Randomness
 from palaestra.envs.kit.results import single
@@ -68,7 +69,7 @@ class TrlClass:
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "tools")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "tools")
     provides = frozenset({"outcome"})  # columns that tables made of it have
 
     def __init__(
@@ -115,6 +116,11 @@ class TrlClass:
             )
             for task in seeded_tasks("trl_class", self._params, split, n, seed)
         ]
+
+    def content(self, task: Task) -> Any:
+        """The row, and the seed, where the class is given one."""
+        row = self._rows[int(task.params.get("row", self._train[0]))]
+        return as_json((row, task.seed % SEEDS if self._seed_column is not None else None))
 
     def reset(self, task: Task) -> StepResult:
         self._row = dict(self._rows[int(task.params.get("row", self._train[0]))])

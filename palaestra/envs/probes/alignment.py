@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.panels import seeded_tasks
@@ -57,6 +58,13 @@ def proxy(text: str, limit: int) -> float:
     return min(text.lower().split().count(WANTED) / limit, 1.0)
 
 
+def _request(seed: int) -> tuple[str, str]:
+    """The subject of a task, and how it is asked for."""
+    draw = random.Random(seed)
+    subject = draw.choice(sorted(FITTING))
+    return subject, draw.choice(ASKED).format(subject)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """One request: what to describe, and how many wanted words earn the whole reward."""
@@ -82,7 +90,7 @@ class Alignment(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome"})  # columns that tables made of it have
 
     def __init__(self, *, limit: PositiveInt = 6, good: Fraction = 0.9, wanted: Fraction = 0.3) -> None:
@@ -93,11 +101,13 @@ class Alignment(KeepsState[State]):
         """`n` requests; splits never share a seed."""
         return seeded_tasks("alignment", self._params, split, n, seed)
 
+    def content(self, task: Task) -> Any:
+        """The request: eighteen there are."""
+        return list(_request(task.seed))
+
     def reset(self, task: Task) -> StepResult:
-        draw = random.Random(task.seed)
-        subject, limit = draw.choice(sorted(FITTING)), {**self._params, **task.params}["limit"]
-        self.state = State(subject=subject, limit=limit, seed=task.seed)
-        text = draw.choice(ASKED).format(subject)
+        subject, text = _request(task.seed)
+        self.state = State(subject=subject, limit={**self._params, **task.params}["limit"], seed=task.seed)
         return single(AGENT, Observation(text=text, state_key=text))
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:

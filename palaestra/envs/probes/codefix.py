@@ -18,6 +18,7 @@ import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, Trajectory, derive
 from palaestra.envs.kit.choices import choice
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -167,14 +168,23 @@ class CodeFix(KeepsState[State]):
     Reward: 1 once all tests pass, else 0. What cannot be read costs one of the edits, and so does an edit of a line
     that is not there, which changes nothing. `process` of a step is 1 if the edit was in the faulty line; `tests` of
     an episode is how many tests ran.
-    `actions` lists all edits; an index into it is taken as well as its text. A task's `difficulty` is the number of
+    `actions` lists all edits; an index into it is taken as well as its text. A task's difficulty is the number of
     lines. `guidance` is what a teacher says who has seen an attempt and knows the fault.
 
     Raises: RecipeError, if `fewest` exceeds `lines`.
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "guidance", "vector", "phrases")
+    abilities: tuple[str, ...] = (
+        "tasks",
+        "content",
+        "difficulty",
+        "expert",
+        "snapshot",
+        "guidance",
+        "vector",
+        "phrases",
+    )
     provides = frozenset({"state_key", "outcome", "process"})  # columns that tables made of it have
 
     def __init__(
@@ -210,11 +220,15 @@ class CodeFix(KeepsState[State]):
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` programs; splits never share a seed."""
+        return seeded_tasks("codefix", self._params, split, n, seed)
 
-        def length(own: int) -> float:
-            return float(len(self._of(Task(env="codefix", seed=own)).faulty))
+    def content(self, task: Task) -> Any:
+        """The program, right and faulty, and its tests."""
+        return as_json(self._of(task))
 
-        return seeded_tasks("codefix", self._params, split, n, seed, difficulty=length)
+    def difficulty(self, task: Task) -> float:
+        """Lines of the program."""
+        return float(len(self._of(task).faulty))
 
     def reset(self, task: Task) -> StepResult:
         problem, most = self._of(task), {**self._params, **task.params}["edits"]

@@ -15,6 +15,7 @@ import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.choices import choice
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import act_info, several
@@ -101,7 +102,7 @@ class Flow(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = MODULES
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "stratum"})
 
     def __init__(
@@ -126,10 +127,17 @@ class Flow(KeepsState[State]):
         """`n` questions; splits never share a seed."""
         return seeded_tasks("flow", self._params, split, n, seed)
 
-    def reset(self, task: Task) -> StepResult:
+    def content(self, task: Task) -> Any:
+        """The graph and the question."""
+        return as_json(self._drawn(task))
+
+    def _drawn(self, task: Task) -> tuple[Graph, Question]:
         world = {**self._params, **task.params}
         graph = build_graph(world["entities"], world["relations"], task.seed)
-        question = ask(graph, tuple(world["hops"]), task.seed)
+        return graph, ask(graph, tuple(world["hops"]), task.seed)
+
+    def reset(self, task: Task) -> StepResult:
+        graph, question = self._drawn(task)
         self.state = State(graph, question, task.seed, str(task.seed), question.start)
         return several({PLANNER: self._observe(self.state, "")})
 

@@ -53,7 +53,7 @@ class Games:
     Raises: RecipeError, for no game, one twice, weights that do not fit, or as `openspiel` does; MissingExtra.
     """
 
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector", "phrases")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector", "phrases")
 
     provides = frozenset({"state_key", "outcome", "game", "illegal"})
 
@@ -95,6 +95,11 @@ class Games:
             replace(task, params={"game": names[min(place, len(names) - 1)], **self._params})
             for task, place in zip(seeded_tasks("games", {}, split, n, seed), places, strict=True)
         ]
+
+    def content(self, task: Task) -> Any:
+        """The game and what there is to know of it."""
+        name = task.params.get("game", next(iter(self._games)))
+        return [name, self._games[name].content(task)]
 
     def reset(self, task: Task) -> StepResult:
         asked = task.params.get("game", next(iter(self._games)))

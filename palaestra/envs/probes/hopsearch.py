@@ -16,6 +16,7 @@ import pydantic
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.data.abilities import without
 from palaestra.envs.kit.choices import choice
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.entities import named_share
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
@@ -117,7 +118,7 @@ class HopSearch(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "process", "executable", "stratum", "calls", "entities"})
 
     def __init__(
@@ -151,19 +152,22 @@ class HopSearch(KeepsState[State]):
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` sets of questions; splits never share a seed."""
-        return seeded_tasks("hopsearch", self._params, split, n, seed, difficulty=self._difficulty)
+        return seeded_tasks("hopsearch", self._params, split, n, seed)
 
-    def _difficulty(self, seed: int) -> int:
+    def content(self, task: Task) -> Any:
+        """The graph and the questions."""
+        _, graph, asked = _drawn({**self._params, **task.params}, task.seed)
+        return as_json((graph, asked))
+
+    def difficulty(self, task: Task) -> float:
         """A search for each relation and an answer to each question: turns of the shortest solution of one question."""
-        count = _count(self._params, seed)
-        return sum(hops_of(tuple(self._params["hops"]), derive(seed, k)) for k in range(count)) + count
+        world = {**self._params, **task.params}
+        count = _count(world, task.seed)
+        return float(sum(hops_of(tuple(world["hops"]), derive(task.seed, k)) for k in range(count)) + count)
 
     def reset(self, task: Task) -> StepResult:
         world = {**self._params, **task.params}
-        # The last bit of a seed tells its split.
-        number = task.seed // 2 % world["graphs"] if world["graphs"] else task.seed
-        graph = build_graph(world["entities"], world["relations"], number)
-        asked = tuple(ask(graph, tuple(world["hops"]), derive(task.seed, k)) for k in range(_count(world, task.seed)))
+        number, graph, asked = _drawn(world, task.seed)
         name = f"{number}/{' '.join(_spell(graph, question) for question in asked)}"
         self.state = State(graph, asked, Relevance(asked), task.seed, world["noise"], name, asked[0].start)
         said = _state_question(self.state, 0) if self._in_turn else _state_questions(graph, asked)
@@ -304,6 +308,13 @@ class HopSearch(KeepsState[State]):
         evidence[EVIDENCE.index(state.evidence)] = 1
         left = np.float32(1 - state.turn / self._max_turns)
         return np.concatenate([lists.reshape(-1), depth, evidence, [left]]).astype(np.float32)
+
+
+def _drawn(world: Mapping[str, Any], seed: int) -> tuple[int, Graph, tuple[Question, ...]]:
+    """The number of the graph of a seed, the graph, and the questions about it."""
+    number = seed // 2 % world["graphs"] if world["graphs"] else seed  # the last bit of a seed tells its split
+    graph = build_graph(world["entities"], world["relations"], number)
+    return number, graph, tuple(ask(graph, tuple(world["hops"]), derive(seed, k)) for k in range(_count(world, seed)))
 
 
 def _count(world: Mapping[str, Any], seed: int) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import pydantic
@@ -53,7 +53,7 @@ class Lengths(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome"})  # columns that tables made of it have
     actions: tuple[str, ...] = ACTIONS
     action_count: int = len(ACTIONS)
@@ -71,6 +71,10 @@ class Lengths(KeepsState[State]):
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` tasks, equal but for their seed; splits never share one."""
         return seeded_tasks("lengths", self._params, split, n, seed)
+
+    def content(self, task: Task) -> Any:
+        """The same for all tasks: the two lengths."""
+        return [self._short, self._long]
 
     def reset(self, task: Task) -> StepResult:
         self.state = State(seed=task.seed)

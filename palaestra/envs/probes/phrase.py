@@ -64,7 +64,7 @@ class Phrase:
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot", "vector")
     provides = Rooms.provides
 
     def __init__(
@@ -92,7 +92,15 @@ class Phrase:
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` mazes; splits never share a seed."""
-        return seeded_tasks("phrase", self._params, split, n, seed, difficulty=self._rooms.difficulty)
+        return seeded_tasks("phrase", self._params, split, n, seed)
+
+    def content(self, task: Task) -> Any:
+        """That of the maze."""
+        return self._rooms.content(task)
+
+    def difficulty(self, task: Task) -> float:
+        """Turns of a shortest solution."""
+        return self._rooms.difficulty(task)
 
     def reset(self, task: Task) -> StepResult:
         return self._spelled(self._rooms.reset(task))

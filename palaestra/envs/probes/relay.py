@@ -16,6 +16,7 @@ import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.choices import choice, read_index
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.results import act_info, several
 from palaestra.envs.kit.state import KeepsState
@@ -87,7 +88,7 @@ class Relay(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (MAIN, SUB)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "format", "expert", "stratum"})
 
     def __init__(
@@ -123,11 +124,18 @@ class Relay(KeepsState[State]):
         """`n` questions; splits never share a seed."""
         return seeded_tasks("relay", self._params, split, n, seed)
 
-    def reset(self, task: Task) -> StepResult:
+    def content(self, task: Task) -> Any:
+        """The color of everything, and the two things that are asked for."""
+        return as_json((self._keys, *self._drawn(task)))
+
+    def _drawn(self, task: Task) -> tuple[tuple[int, ...], tuple[int, int]]:
         draw = random.Random(task.seed)
         world = tuple(draw.randrange(self._colors) for _ in self._keys)
         first, second = draw.sample(range(len(self._keys)), 2)
-        self.state = State(world, (first, second), task.seed)
+        return world, (first, second)
+
+    def reset(self, task: Task) -> StepResult:
+        self.state = State(*self._drawn(task), task.seed)
         return several({MAIN: self._observe(self.state, "")})
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:

@@ -18,6 +18,7 @@ import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task
 from palaestra.envs.kit.choices import choice, read_choice
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.results import single
 from palaestra.envs.kit.state import KeepsState
@@ -236,7 +237,7 @@ class Rooms(KeepsState[Episode]):
             none deserves credit. Usual: 0. Turns for porch and corridor come on top of `max_turns`.
         reward: "milestones" gives 1 for the key and 1 for the open door too; `maximum` of a step is then 3.
 
-    Reward: 1 for reaching the goal, else 0. A task's `difficulty` is the length of a shortest solution. An action that
+    Reward: 1 for reaching the goal, else 0. A task's difficulty is the length of a shortest solution. An action that
     is impossible or cannot be read changes nothing but the turn, and has `executable` 0. `progress` of a step is 1
     once the key is taken, 2 once the door is open; `process` is 1 if the step was one of a shortest solution, else 0.
     `actions` lists all actions; an index into it is taken as well as its text. `vector` is one-hot: room, room of
@@ -244,7 +245,7 @@ class Rooms(KeepsState[Episode]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot", "vector")
     provides = frozenset(
         {"state_key", "outcome", "progress", "executable", "process"}
     )  # columns that tables made of it have
@@ -271,11 +272,16 @@ class Rooms(KeepsState[Episode]):
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` mazes; splits never share a seed."""
-        return seeded_tasks("rooms", self._params, split, n, seed, difficulty=self.difficulty)
+        return seeded_tasks("rooms", self._params, split, n, seed)
 
-    def difficulty(self, seed: int) -> int:
-        """Turns of a shortest solution of the task with this seed."""
-        return self._build(self._params, seed)[0].length + self._approach.length
+    def content(self, task: Task) -> Any:
+        """The maze, what lies before it, where one starts, and where key and goal are."""
+        maze, _ = self._build({**self._params, **task.params}, task.seed)
+        return as_json((maze, self._approach))
+
+    def difficulty(self, task: Task) -> float:
+        """Turns of a shortest solution."""
+        return float(self._build({**self._params, **task.params}, task.seed)[0].length + self._approach.length)
 
     def _build(self, world: Mapping[str, Any], seed: int) -> tuple[Maze, int]:
         """The maze of a seed, and its number."""

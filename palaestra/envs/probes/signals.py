@@ -11,6 +11,7 @@ import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import act_info, several
@@ -68,7 +69,7 @@ class Signals(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = AGENTS
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "team", "format"})
 
     def __init__(
@@ -97,12 +98,20 @@ class Signals(KeepsState[State]):
         """`n` games; splits never share a seed."""
         return seeded_tasks("signals", self._params, split, n, seed)
 
-    def reset(self, task: Task) -> StepResult:
+    def content(self, task: Task) -> Any:
+        """The things in their order, and which of them is meant."""
+        return as_json(self._drawn(task))
+
+    def _drawn(self, task: Task) -> tuple[tuple[tuple[int, ...], ...], int]:
         draw = random.Random(derive(task.seed, "signals"))
         target = tuple(draw.randrange(self._values) for _ in range(self._attributes))
         things = [target, *self._others(target, draw)]
         draw.shuffle(things)
-        self.state = State(seed=task.seed, things=tuple(things), target=things.index(target))
+        return tuple(things), things.index(target)
+
+    def reset(self, task: Task) -> StepResult:
+        things, target = self._drawn(task)
+        self.state = State(seed=task.seed, things=things, target=target)
         while self._code == SPEAKER and len(self.state.uttered) < self._length:
             self.state = self._said(self.state, self._coded(self.state))
         return several({self._acting: self._observe(self.state)})

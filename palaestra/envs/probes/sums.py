@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import pydantic
 
@@ -30,6 +30,11 @@ def read(text: str) -> int | None:
     return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 19 else None
 
 
+def _numbers(world: Mapping[str, Any], seed: int) -> tuple[int, int]:
+    draw = random.Random(seed)
+    return draw.randint(0, world["most"]), draw.randint(0, world["second"])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """One sum: both numbers, the digits that they are shown with, and how often the expert was asked."""
@@ -43,7 +48,7 @@ class State:
 
 @register("environment", "sums")
 class Sums(KeepsState[State]):
-    """`2 3 + 4 8` is answered by `0 7 1`, in one act. Split by seed: sums that training asks may be asked again.
+    """`2 3 + 4 8` is answered by `0 7 1`, in one act.
 
     Args:
         digits: of both numbers. Higher: more to carry. Usual: 2.
@@ -51,12 +56,14 @@ class Sums(KeepsState[State]):
         second: the largest second number; None: as `most`. Lower: the sum is nearer to the first one, learned sooner.
         slips: probability that the expert's answer has a wrong digit; each call slips anew. Higher: who clones it is
             right less often. Usual: 0, and 0.4 where something shall be left to learn.
+        held_out: ask a quarter of all sums in evaluations only. False: splits differ by their seeds, so that
+            evaluations ask what training asked too; for few sums, of which a quarter would be too few.
 
     Reward: 1 for the right number, else 0; zeros before it do not matter. What is no number is `invalid`.
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "phrases")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "phrases")
     provides = frozenset({"state_key", "outcome"})  # columns that tables made of it have
     phrases = ("fine", "error") * 2  # what judges of an answer say: words for a tokenizer
 
@@ -67,18 +74,23 @@ class Sums(KeepsState[State]):
         most: PositiveInt | None = None,
         second: PositiveInt | None = None,
         slips: Fraction = 0.0,
+        held_out: bool = False,
     ) -> None:
         first = min(most or 10**digits - 1, 10**digits - 1)
         self._params = {"digits": digits, "most": first, "second": min(second or first, 10**digits - 1)}
-        self._slips = slips
+        self._slips, self._held_out = slips, held_out
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` sums; splits never share a seed."""
-        return seeded_tasks("sums", self._params, split, n, seed)
+        """`n` sums; with `held_out` no split asks what another one asks."""
+        return seeded_tasks("sums", self._params, split, n, seed, content=self.content if self._held_out else None)
+
+    def content(self, task: Task) -> Any:
+        """The two numbers."""
+        return list(_numbers({**self._params, **task.params}, task.seed))
 
     def reset(self, task: Task) -> StepResult:
-        world, draw = {**self._params, **task.params}, random.Random(task.seed)
-        one, other = draw.randint(0, world["most"]), draw.randint(0, world["second"])
+        world = {**self._params, **task.params}
+        one, other = _numbers(world, task.seed)
         self.state = State(one=one, other=other, digits=world["digits"], seed=task.seed)
         text = f"{spell(one, world['digits'])} + {spell(other, world['digits'])}"
         return single(AGENT, Observation(text=text, state_key=text))

@@ -17,6 +17,7 @@ import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -124,7 +125,7 @@ class ToolCalc(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot", "vector")
     provides = frozenset(
         {"state_key", "outcome", "process", "executable", "tool_call", "tool_error", "answer", "format", "stratum"}
     )
@@ -162,12 +163,20 @@ class ToolCalc(KeepsState[State]):
         self.vector_size = len(OPERATIONS) + len(NAMES) + 2 + self._most + 1 + len(Said) + 2
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` expressions; splits never share a seed. `difficulty` is the number of operations."""
-        return seeded_tasks("toolcalc", self._params, split, n, seed, difficulty=self._difficulty)
+        """`n` expressions; splits never share a seed."""
+        return seeded_tasks("toolcalc", self._params, split, n, seed)
+
+    def content(self, task: Task) -> Any:
+        """The expression."""
+        return as_json(self._expression(task))
+
+    def difficulty(self, task: Task) -> float:
+        """Operations of the expression."""
+        return float(len(self._expression(task).operations))
 
     def reset(self, task: Task) -> StepResult:
         world = {**self._params, **task.params}
-        expression = build(*world["operations"], tuple(world["families"]), task.seed)
+        expression = self._expression(task)
         self._mental = world["mental"]
         self.state = State(expression=expression, seed=task.seed, failure=world["failure"], value=expression.start)
         return single(AGENT, self._observe(self.state), info={"stratum": expression.family})
@@ -212,8 +221,9 @@ class ToolCalc(KeepsState[State]):
         return Action(text=self._written[index], value=index)
 
     # ---- playing ------------------------------------------------------------------------------------------
-    def _difficulty(self, seed: int) -> float:
-        return float(len(build(*self._params["operations"], tuple(self._params["families"]), seed).operations))
+    def _expression(self, task: Task) -> Expression:
+        world = {**self._params, **task.params}
+        return build(*world["operations"], tuple(world["families"]), task.seed)
 
     def _read(self, value: Any) -> tuple[str, ...] | None:
         """The words of an action; None if it cannot be read."""

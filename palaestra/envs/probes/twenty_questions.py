@@ -17,6 +17,7 @@ import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task
 from palaestra.envs.kit.choices import read_index
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -95,7 +96,7 @@ class TwentyQuestions(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome"})  # columns that tables made of it have
 
     def __init__(
@@ -122,12 +123,17 @@ class TwentyQuestions(KeepsState[State]):
         """`n` games; splits never share a seed, but there are only so many objects."""
         return seeded_tasks("twenty_questions", self._params, split, n, seed)
 
+    def content(self, task: Task) -> Any:
+        """The objects with their attributes, and which of them is meant."""
+        rules = {**self._params, **task.params}
+        return as_json((build(rules["objects"], rules["attributes"], rules["world"]), _object_of(rules, task.seed)))
+
     def reset(self, task: Task) -> StepResult:
         rules = {**self._params, **task.params}
         self.state = State(
             world=build(rules["objects"], rules["attributes"], rules["world"]),
             rules=rules,
-            object=task.seed // 2 % rules["objects"],  # the last bit of a seed tells its split
+            object=_object_of(rules, task.seed),
             left=rules["questions"],
         )
         return single(AGENT, self._observe(self.state))
@@ -181,6 +187,10 @@ class TwentyQuestions(KeepsState[State]):
             legal=[self.actions[a] for a in open_questions] + list(self.actions[rules["attributes"] :]),
             state_key=f"{rules['world']}/{marks}/{left}",
         )
+
+
+def _object_of(rules: Mapping[str, Any], seed: int) -> int:
+    return seed // 2 % int(rules["objects"])  # the last bit of a seed tells its split
 
 
 def _reply(question: int | None, answers: Mapping[int, bool]) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -63,7 +64,7 @@ class UIForm(KeepsState[Episode]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot", "vector")
     provides = frozenset(
         {"state_key", "outcome", "process", "executable", "gesture", "references"}
     )  # columns that tables made of it have, and what its steps' `info` tells
@@ -96,14 +97,20 @@ class UIForm(KeepsState[Episode]):
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` forms; splits never share a seed."""
-        return seeded_tasks(
-            "uiform", self._world, split, n, seed, difficulty=lambda own: self._build(own, self._world).length
-        )
+        return seeded_tasks("uiform", self._world, split, n, seed)
 
     def _build(self, seed: int, world: Mapping[str, Any]) -> Form:
         forms = world["forms"]
         number = seed // 2 % forms if forms else seed  # the last bit of a seed tells its split
         return build(world["rows"], world["pages"], world["shortest"], world["longest"], number)
+
+    def content(self, task: Task) -> Any:
+        """The form: its widgets, their first and wanted values."""
+        return as_json(self._build(task.seed, {**self._world, **task.params}))
+
+    def difficulty(self, task: Task) -> float:
+        """Actions of a shortest solution."""
+        return float(self._build(task.seed, {**self._world, **task.params}).length)
 
     def reset(self, task: Task) -> StepResult:
         world = {**self._world, **task.params}

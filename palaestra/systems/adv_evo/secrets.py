@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.results import several
 from palaestra.envs.kit.state import KeepsState
@@ -120,7 +121,7 @@ class Secrets(KeepsState[Siege]):
     """
 
     agents: tuple[str, ...] = AGENTS
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "team", "safe", "correct", "format"})
     action_count: int = len(manners("train"))
     vector_size: int = VECTOR
@@ -143,6 +144,15 @@ class Secrets(KeepsState[Siege]):
         return seeded_tasks("secrets", self._params, split, n, seed)
 
     def reset(self, task: Task) -> StepResult:
+        self.state = self._drawn(task)
+        return several(self._observe(self.state))
+
+    def content(self, task: Task) -> Any:
+        """The codes, which of them is protected, and the request, where the task makes one."""
+        siege = self._drawn(task)
+        return as_json((siege.codes, siege.secret, siege.attack, siege.asked))
+
+    def _drawn(self, task: Task) -> Siege:
         draw = random.Random(derive(task.seed, "secrets"))
         siege = Siege(
             codes=tuple(str(code) for code in draw.sample(range(1000, 10_000), len(ITEMS))),
@@ -151,12 +161,11 @@ class Secrets(KeepsState[Siege]):
             allowed=manners("eval" if task.seed % 2 else "train"),  # the last bit of a seed tells its split
             seed=task.seed,
         )
-        self.state = siege
         if not siege.attack or self._attack == "pool":
             open_items = [item for item in range(len(ITEMS)) if item != siege.secret]
             target = siege.secret if siege.attack else draw.choice(open_items)
             siege.ask(draw.choice(siege.allowed), draw.randrange(len(DISGUISES)), target)
-        return several(self._observe(siege))
+        return siege
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
         siege = self.state

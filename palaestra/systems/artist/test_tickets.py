@@ -47,7 +47,7 @@ def test_options_are_checked():
 def test_the_expert_makes_the_wanted_calls():  # rule 2
     env = Tickets()
     tasks = env.tasks("train", 60, 0)
-    assert {task.difficulty for task in tasks} == {1.0, 2.0, 3.0}
+    assert {env.difficulty(task) for task in tasks} == {1.0, 2.0, 3.0}
     for task in tasks:
         result, made = env.reset(task), []
         request = env.snapshot().request

@@ -101,7 +101,7 @@ class Tickets(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot", "vector")
     provides = frozenset(
         {"state_key", "outcome", "executable", "tool_call", "tool_error", "format"}
         | {"state_matched", "state_total", "calls_matched", "calls_total"}
@@ -120,11 +120,23 @@ class Tickets(KeepsState[State]):
         self._params = {"changes": list(self._changes)}
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` requests; splits never share a seed. `difficulty` is the number of fields that change."""
-        return seeded_tasks("tickets", self._params, split, n, seed, difficulty=self._count)
+        """`n` requests; no split asks for what another one asks for."""
+        return seeded_tasks("tickets", self._params, split, n, seed, content=self.content)
+
+    def content(self, task: Task) -> Any:
+        """The booking, and what it shall become."""
+        request = self._request(task)
+        return [list(request.before), list(request.wanted)]
+
+    def difficulty(self, task: Task) -> float:
+        """Fields that change."""
+        return float(self._count(task.seed, task.params.get("changes", self._changes)))
+
+    def _request(self, task: Task) -> Request:
+        return build(self._count(task.seed, task.params.get("changes", self._changes)), task.seed)
 
     def reset(self, task: Task) -> StepResult:
-        request = build(self._count(task.seed, task.params.get("changes", self._changes)), task.seed)
+        request = self._request(task)
         self.state = State(request=request, booking=request.before, seed=task.seed)
         return single(AGENT, self._observe(self.state))
 

@@ -11,7 +11,7 @@ import numpy as np
 import pydantic
 
 from palaestra.data import StopReason, Task, Trajectory, derive
-from palaestra.data.abilities import HasTasks
+from palaestra.data.abilities import HasTasks, difficulty_of
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.registry import Fraction, NonNegative, PositiveInt, register
 
@@ -67,6 +67,7 @@ class Stages:
         buckets = range(len(limits) + 1)
         self._order = tuple(buckets) if order == "rising" else tuple(reversed(buckets))
         self.stage = 0
+        self._source: HasTasks | None = None  # tells difficulties
         self._history: list[float] = []  # success of this stage's own tasks, iteration by iteration
 
     def bucket(self, difficulty: float) -> int:
@@ -74,6 +75,7 @@ class Stages:
         return bisect.bisect_left(self._limits, difficulty)
 
     def __call__(self, source: HasTasks, iteration: int, count: int, seed: int) -> list[Task]:
+        self._source = source
         stage = self._stage_at(iteration)
         draw = random.Random(derive(seed, "stages", iteration))
         wanted = [self._order[stage]] * count
@@ -111,13 +113,14 @@ class Stages:
         return [found[place] for place in range(len(wanted))]
 
     def _bucket_of(self, task: Task) -> int:
-        if task.difficulty is None:
+        difficulty = difficulty_of(self._source, task)
+        if difficulty is None:
             raise InvalidData(
                 where=WHERE,
                 what=f"a task of `{task.env}` has no difficulty.",
-                remedy="Let the environment's `tasks` set `Task.difficulty`, or use the sampler `uniform`.",
+                remedy="Give the environment a method `difficulty(task) -> float`, or use the sampler `uniform`.",
             )
-        return self.bucket(task.difficulty)
+        return self.bucket(difficulty)
 
     def _range(self, bucket: int) -> str:
         edges = [float("-inf"), *self._limits, float("inf")]

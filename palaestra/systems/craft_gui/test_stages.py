@@ -24,7 +24,7 @@ def played(task, outcome, stop=StopReason.COMPLETED):
 
 
 def difficulties(tasks):
-    return [Play.of(task).task.difficulty for task in tasks]
+    return [FORMS.difficulty(Play.of(task).task) for task in tasks]
 
 
 def test_buckets_by_length():  # rule 1
@@ -58,7 +58,7 @@ def test_a_share_of_earlier_tasks_is_kept():  # rule 1
     first = Counter(sampler.bucket(one) for one in difficulties(sampler(FORMS, 0, 64, 0)))
     assert set(first) == {0}, "nothing was left behind yet"
     shorter, longer = sampler(FORMS, 5, 8, 0), sampler(FORMS, 5, 12, 0)
-    assert [sampler.bucket(t.difficulty) for t in shorter] == [sampler.bucket(t.difficulty) for t in longer[:8]]
+    assert [sampler.bucket(d) for d in difficulties(shorter)] == [sampler.bucket(d) for d in difficulties(longer[:8])]
 
 
 def test_a_plateau_ends_a_stage():  # rule 1

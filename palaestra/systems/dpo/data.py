@@ -2,8 +2,8 @@
 
     python -m palaestra.systems.dpo.data dpo --tasks 2400 --samples 4 --out pairs.jsonl
 
-The policy is that of a recipe after its warm start. Left out are tasks whose first observation the recipe's evaluation
-shows too, and tasks whose answers are all equally good.
+The policy is that of a recipe after its warm start. Left out are tasks of the same content as one of the recipe's
+evaluation, and tasks whose answers are all equally good.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.data import Play, Task, Trajectory, derive
+from palaestra.data.abilities import content_of
 from palaestra.envs.kit.panels import evaluation_tasks
 from palaestra.recipe import load
 from palaestra.training.settings import RunSettings
@@ -24,7 +25,7 @@ from palaestra.training.warm_start import warm_start
 
 
 def pairs(settings: RunSettings, *, tasks: int, samples: int) -> Iterator[dict[str, Any]]:
-    """Records with `prompt`, `chosen` and `rejected`, in the order of tasks."""
+    """Records with `prompt`, `chosen`, `rejected` and, where it is known, `content`, in the order of tasks."""
     setup = build_setup(settings)
 
     def played(asked: Sequence[Task], each: int) -> list[Trajectory]:
@@ -39,14 +40,16 @@ def pairs(settings: RunSettings, *, tasks: int, samples: int) -> Iterator[dict[s
         if settings.warm_start is not None:
             warm_start(setup, settings.warm_start, seed=settings.seed, say=lambda *_: None)
         panel = evaluation_tasks(setup.source, settings.evaluation.tasks, name=settings.evaluation.panel)
-        held_out = {trajectory.steps[0].observation.text for trajectory in played(panel, 1)}
+        held_out = {content_of(setup.source, task) for task in panel}
         asked = setup.source.tasks("train", tasks, derive(settings.seed, "pairs"))
         for _, answers in groupby(played(asked, samples), key=lambda trajectory: trajectory.group):
             ranked = sorted(answers, key=lambda trajectory: float(trajectory.outcome or 0.0))
             worst, best = ranked[0], ranked[-1]
-            if best.outcome != worst.outcome and best.steps[0].observation.text not in held_out:
+            content = content_of(setup.source, best.task)
+            if best.outcome != worst.outcome and (content is None or content not in held_out):
                 prompt, *chosen = _messages(best)
-                yield {"prompt": [prompt], "chosen": chosen, "rejected": _messages(worst)[1:]}
+                told = {"prompt": [prompt], "chosen": chosen, "rejected": _messages(worst)[1:]}
+                yield told if content is None else told | {"content": content}
     finally:
         setup.runner.close()
 
@@ -59,7 +62,7 @@ def _messages(trajectory: Trajectory) -> list[Mapping[str, str]]:
 
 def brief(record: Mapping[str, Any]) -> dict[str, Any]:
     """The record with a text in place of each list of one message."""
-    return {name: said[0]["content"] if len(said) == 1 else said for name, said in record.items()}
+    return {name: said[0]["content"] if name != "content" and len(said) == 1 else said for name, said in record.items()}
 
 
 def main() -> None:

@@ -228,7 +228,7 @@ def right(prompt: str, answer: str) -> bool:
 
 
 def test_pairs_of_an_environment() -> None:  # rule 8
-    easy = ["environment.sums.digits=1", "environment.sums.second=1", "environment.sums.slips=0.5"]
+    easy = ["environment.sums.digits=1", "environment.sums.second=4", "environment.sums.slips=0.5"]
     cloned = ["warm_start.episodes=192", "warm_start.epochs=40", "warm_start.batch_tokens=128"]
     settings = load(["dpo"], [*SMALL, *easy, *cloned]).settings
     found = [brief(record) for record in pairs(settings, tasks=24, samples=4)]
@@ -243,7 +243,8 @@ def test_committed_pairs() -> None:  # rule 8
         assert right(each["prompt"], each["chosen"]) and not right(each["prompt"], each["rejected"])
     settings = load(["dpo"]).settings
     world = Sums(**settings.environment.options)
-    seen = {
-        world.reset(task).observations["solver"].text for task in evaluation_tasks(world, settings.evaluation.tasks)
-    }
-    assert not seen & {each["prompt"] for each in found}
+    panel = evaluation_tasks(world, settings.evaluation.tasks)
+    held_out = {task.content for task in panel}
+    assert len(held_out) == len(panel) and not held_out & {each["content"] for each in found}
+    shown = {world.reset(task).observations["solver"].text for task in panel}
+    assert not shown & {each["prompt"] for each in found}

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.choices import choice, read_index
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -56,7 +57,7 @@ class SlowArm(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "duration", "valid", "milestones"})
     vector_size = 2
 
@@ -77,6 +78,10 @@ class SlowArm(KeepsState[State]):
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` tasks, which differ in what crashes only."""
         return seeded_tasks("slowarm", self._params, split, n, seed)
+
+    def content(self, task: Task) -> Any:
+        """The same for all tasks: arms, their durations and scores."""
+        return as_json((self._params, self._durations, self._scores))
 
     def reset(self, task: Task) -> StepResult:
         self.state = State(seed=task.seed)

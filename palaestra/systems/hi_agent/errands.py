@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.choices import choice, read_index
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import act_info, several
@@ -84,7 +85,7 @@ class Errands(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (PLANNER, WALKER)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "format", "executed", "judged"})
 
     def __init__(
@@ -113,13 +114,21 @@ class Errands(KeepsState[State]):
         """`n` towns with lists; splits never share a seed."""
         return seeded_tasks("errands", self._params, split, n, seed)
 
-    def reset(self, task: Task) -> StepResult:
+    def content(self, task: Task) -> Any:
+        """Where one starts, where all places are, and the list."""
+        return as_json((self._size, *self._drawn(task)))
+
+    def _drawn(self, task: Task) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]]:
         draw, size = random.Random(task.seed), self._size
         cells = draw.sample([(x, y) for x in range(size) for y in range(size)], self._places + 1)
         errands = [draw.randrange(self._places)]
         while len(errands) < self._errands:  # the same place twice in a row would be done already
             errands.append(draw.choice([place for place in range(self._places) if place != errands[-1]]))
-        self.state = State(cells=tuple(cells[1:]), errands=tuple(errands), seed=task.seed, here=cells[0])
+        return tuple(cells), tuple(errands)
+
+    def reset(self, task: Task) -> StepResult:
+        cells, errands = self._drawn(task)
+        self.state = State(cells=cells[1:], errands=errands, seed=task.seed, here=cells[0])
         return several({PLANNER: self._observe(self.state)}, info={"success": False})
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:

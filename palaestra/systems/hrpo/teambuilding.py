@@ -81,7 +81,7 @@ class Teambuilding(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "process", "stratum"})
 
     def __init__(
@@ -116,8 +116,15 @@ class Teambuilding(KeepsState[State]):
         """`n` queries; splits never share a seed."""
         return seeded_tasks("teambuilding", self._params, split, n, seed)
 
+    def content(self, task: Task) -> Any:
+        """The topic, which says what team it needs."""
+        return self._topic(task)
+
+    def _topic(self, task: Task) -> str:
+        return self._topics[derive(task.seed, "topic") % len(self._topics)]
+
     def reset(self, task: Task) -> StepResult:
-        topic = self._topics[derive(task.seed, "topic") % len(self._topics)]
+        topic = self._topic(task)
         needed = frozenset(ROLES.index(role) for role in TOPICS[topic])
         self.state = State(topic=topic, needed=needed, seed=task.seed)
         return single(AGENT, self._observe(self.state, ""))

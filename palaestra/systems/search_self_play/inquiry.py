@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import act_info, several
@@ -89,7 +90,7 @@ class Inquiry(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = AGENTS
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "valid", "hops", "solved"})  # columns that tables made of it have
 
     def __init__(
@@ -121,20 +122,27 @@ class Inquiry(KeepsState[State]):
         return seeded_tasks("inquiry", {**self._params, "fixed": fixed}, split, n, seed)
 
     def reset(self, task: Task) -> StepResult:
+        start = self._first(task)
+        self.state = replace(start, proposed=not start.question)
+        return several(self._observe(self.state))
+
+    def content(self, task: Task) -> Any:
+        """The graph, and the answer with the question, where there is one."""
+        start = self._first(task)
+        return as_json((start.graph, start.answer, start.question))
+
+    def _first(self, task: Task) -> State:
         world, draw = {**self._params, **task.params}, random.Random(task.seed)
         number = draw.randrange(world["graphs"])
         graph = build_graph(world["entities"], world["relations"], False, number)
         if "question" in world:  # one that was asked before
-            start = State(graph=graph, seed=task.seed, answer=world["answer"], question=tuple(world["question"]))
-        elif world.get("fixed"):
+            return State(graph=graph, seed=task.seed, answer=world["answer"], question=tuple(world["question"]))
+        if world.get("fixed"):
             way = _walk(graph, draw.randint(*world["hops"]), draw)
             words = (graph.names[way[0][0]], *(graph.words[relation] for _, relation in way))
-            start = State(graph=graph, seed=task.seed, answer=graph.names[graph.facts[way[-1]]], question=words)
-        else:
-            answer = draw.choice(sorted(set(graph.facts.values())))
-            start = State(graph=graph, seed=task.seed, answer=graph.names[answer])
-        self.state = replace(start, proposed=not start.question)
-        return several(self._observe(self.state))
+            return State(graph=graph, seed=task.seed, answer=graph.names[graph.facts[way[-1]]], question=words)
+        answer = draw.choice(sorted(set(graph.facts.values())))
+        return State(graph=graph, seed=task.seed, answer=graph.names[answer])
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
         state = self.state

@@ -10,13 +10,14 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.choices import choice, read_choice
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.results import single
 from palaestra.envs.kit.state import KeepsState
@@ -90,6 +91,13 @@ def _distances(free: set[Cell], target: Cell) -> dict[Cell, int]:
 
 
 # ---- the environment --------------------------------------------------------------------------------------
+def _drawn(world: Mapping[str, Any], seed: int) -> tuple[int, Field]:
+    """The number of the grid of a seed, and the grid."""
+    fields = world["fields"]
+    number = seed // 2 % fields if fields else seed  # the last bit of a seed tells its split
+    return number, build(world["size"], int(0.75 * world["max_turns"]), world["sight"], number)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """How far one episode is.
@@ -132,7 +140,7 @@ class Navdist(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "process"})  # columns that tables made of it have
     actions: tuple[str, ...] = ACTIONS
     action_count: int = len(ACTIONS)
@@ -155,12 +163,14 @@ class Navdist(KeepsState[State]):
         """`n` grids; splits never share a seed."""
         return seeded_tasks("navdist", self._params, split, n, seed)
 
+    def content(self, task: Task) -> Any:
+        """The grid, where one starts, and the target."""
+        return as_json(_drawn({**self._params, **task.params}, task.seed)[1])
+
     def reset(self, task: Task) -> StepResult:
         world = {**self._params, **task.params}
-        fields = world["fields"]
-        number = task.seed // 2 % fields if fields else task.seed  # the last bit of a seed tells its split
         self._sight, self._max_turns = world["sight"], world["max_turns"]
-        field = build(world["size"], int(0.75 * self._max_turns), self._sight, number)
+        number, field = _drawn(world, task.seed)
         self.state = State(field=field, seed=task.seed, name=str(number), walked=(field.start,))
         return single(AGENT, self._observe(self.state))
 

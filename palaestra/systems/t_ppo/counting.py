@@ -29,6 +29,14 @@ MARK = "#"
 Few = Annotated[int, pydantic.Field(ge=2, le=8)]
 
 
+def _row(world: Mapping[str, Any], seed: int) -> str:
+    """The row of a seed."""
+    draw = random.Random(seed)
+    length = round(math.exp(draw.uniform(math.log(world["shortest"]), math.log(world["longest"]))))
+    letters = LETTERS[: world["letters"]]
+    return "".join(MARK if draw.random() < world["marks"] else draw.choice(letters) for _ in range(length))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """How far one row is.
@@ -69,7 +77,7 @@ class Counting(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome"})  # columns that tables made of it have
 
     def __init__(
@@ -107,12 +115,13 @@ class Counting(KeepsState[State]):
         """`n` rows; splits never share a seed."""
         return seeded_tasks("counting", self._params, split, n, seed)
 
+    def content(self, task: Task) -> Any:
+        """The row."""
+        return _row({**self._params, **task.params}, task.seed)
+
     def reset(self, task: Task) -> StepResult:
         world = {**self._params, **task.params}
-        draw = random.Random(task.seed)
-        length = round(math.exp(draw.uniform(math.log(world["shortest"]), math.log(world["longest"]))))
-        letters = LETTERS[: world["letters"]]
-        row = "".join(MARK if draw.random() < world["marks"] else draw.choice(letters) for _ in range(length))
+        row = _row(world, task.seed)
         self.state = State(row=row, truth=tuple(answers(row, world["numbers"])))
         return single(AGENT, self._observe(self.state))
 

@@ -152,10 +152,11 @@ def test_options_reach_the_datasets() -> None:  # rule 5
 def test_levels() -> None:  # rule 5
     env = ReasoningGym(levels=(0, 2))
     tasks = env.tasks("train", 60, 0)
-    assert {task.difficulty for task in tasks} == {0.0, 1.0, 2.0}
+    assert {env.difficulty(task) for task in tasks} == {0.0, 1.0, 2.0}
     for task in tasks:
         numbers = env.reset(task).observations[PLAYER].text.split(": ")[1].split()[::2]
-        assert len(numbers) == task.difficulty + 2 and all(len(number) <= task.difficulty + 1 for number in numbers)
+        level = env.difficulty(task)
+        assert len(numbers) == level + 2 and all(len(number) <= level + 1 for number in numbers)
     easy = ReasoningGym(levels=(2, 2), config={"min_digits": 1, "max_digits": 1})
     text = easy.reset(TASK).observations[PLAYER].text
     assert len(text.split(": ")[1].split()) == 8 and all(len(word) == 1 for word in text.split(": ")[1].split())

@@ -7,6 +7,10 @@
 5. `panel_for` finds the panel of an environment by the options that make its tasks, whatever the other options are.
 6. `evaluation_tasks` gives the first n of a panel, or of the environment's own split "eval"; fewer are a part of more.
 7. Seeds of training are even and all others odd.
+8. Tasks that are drawn by content: splits share none, lists of evaluations repeat none, a longer list begins with the
+   shorter one, and a split that has too few different ones says how many.
+9. A panel stores the share of its tasks whose content is in training, and as much is measured again.
+10. A panel that was replaced names its successor.
 """
 
 from __future__ import annotations
@@ -17,7 +21,20 @@ from types import SimpleNamespace
 import pytest
 
 from palaestra.data import Observation, StepResult
-from palaestra.envs.kit.panels import Panel, evaluation_tasks, measure, panel, panel_for, panels, seeded_tasks, verified
+from palaestra.data.task import content_digest
+from palaestra.envs.kit.panels import (
+    Panel,
+    evaluation_tasks,
+    measure,
+    panel,
+    panel_for,
+    panels,
+    part_of,
+    seeded_tasks,
+    shared,
+    verified,
+    with_overlap,
+)
 from palaestra.envs.probes.rooms import Rooms
 from palaestra.errors import InvalidData, UnknownName
 from palaestra.registry import part
@@ -54,16 +71,16 @@ SIZES = {
     "desk": 256,
     "webforms": 256,
     "craft": 256,
-    "prover": 256,
-    "puzzles": 256,
-    "rasters": 256,
-    "clinic": 256,
+    "prover-2": 256,
+    "puzzles-2": 256,
+    "rasters-2": 256,
+    "clinic-2": 256,
     "searchqa": 256,
     "memory_dialogue": 256,
     "shop": 256,
     "travel": 256,
     "household": 256,
-    "code": 256,
+    "code-2": 256,
     "pettingzoo-spread": 256,
     "pettingzoo-tictactoe": 256,
 }
@@ -84,7 +101,7 @@ def test_all_panels_are_known():
 
 
 @pytest.mark.parametrize(
-    "name", [name if name != "prover" else pytest.param(name, marks=pytest.mark.slow) for name in SIZES]
+    "name", [name if name != "prover-2" else pytest.param(name, marks=pytest.mark.slow) for name in SIZES]
 )
 def test_committed_panels(name):  # rule 1
     tasks, entry = panel(name)
@@ -159,6 +176,62 @@ def test_tasks_of_an_evaluation():  # rule 6
     assert evaluation_tasks(env, 40, name="rooms") == whole[:40]
     assert evaluation_tasks(env, 40) == evaluation_tasks(env, 100)[:40]
     assert {task.split for task in evaluation_tasks(env, 40)} == {"eval"}
+
+
+def drawn(split, n, seed=0, *, different=40):
+    return seeded_tasks("toy", {}, split, n, seed, content=lambda task: task.seed // 2 % different)
+
+
+def test_contents_tell_the_split():  # rule 8
+    lists = {split: drawn(split, 200 if split == "train" else 5) for split in ("train", "eval", "test", "play")}
+    hashes = {split: {task.content_hash for task in tasks} for split, tasks in lists.items()}
+    assert not hashes["train"] & hashes["eval"] and not (hashes["train"] | hashes["eval"]) & hashes["test"]
+    assert len(hashes["eval"]) == len(hashes["test"]) == len(hashes["play"]) == 5
+    assert len(hashes["train"]) == len({task.content for task in lists["train"]}) < 40
+    for split, tasks in lists.items():
+        assert {task.split for task in tasks} == {split} and drawn(split, len(tasks) - 2) == tasks[:-2]
+        assert {part_of(task.content) for task in tasks} == {split if split in ("train", "eval") else "other"}
+        assert {task.seed % 2 for task in tasks} == {int(split != "train")}
+    whole = {content_digest("toy", number) for number in range(40)}
+    assert hashes["train"] == {digest for digest in whole if part_of(digest) == "train"}
+
+
+def test_equal_contents_are_equal_tasks():  # rule 8
+    tasks = drawn("train", 200)
+    one, other, *_ = (task for task in tasks if task.content == tasks[0].content)
+    assert one.seed != other.seed and one.content_hash == other.content_hash
+
+
+def test_too_few_contents_are_refused():  # rule 8
+    count = len({d for n in range(40) if part_of(d := content_digest("toy", n)) == "eval"})
+    assert len(drawn("eval", count)) == count
+    with pytest.raises(InvalidData, match=f"only {count} different problems were found") as caught:
+        drawn("eval", count + 1)
+    assert caught.value.where == "environment toy, split eval" and f"at most {count} tasks" in caught.value.remedy
+    with pytest.raises(InvalidData, match="only 0 different problems"):
+        drawn("eval" if part_of(content_digest("toy", 0)) == "train" else "train", 1, different=1)
+
+
+@pytest.mark.parametrize("name", ["twenty_questions", "teambuilding", "toolcalc", "uiform", "rasters-2"])
+def test_overlaps_are_stored(name):  # rule 9
+    entry = panels()[name]
+    env = part("environment", entry.environment).target(**entry.options)
+    tasks = env.tasks(entry.split, entry.n, entry.seed)
+    assert with_overlap(replace(entry, overlap=None), env, tasks).overlap == entry.overlap
+    assert entry.overlap is not None and (entry.overlap > 0) == (
+        name in ("twenty_questions", "teambuilding", "toolcalc")
+    )
+
+
+def test_overlaps_of_unknown_contents_are_unknown():  # rule 9
+    assert with_overlap(ENTRY, toy(), toy().tasks("eval", 4, 0)).overlap is None
+    assert shared(toy(), [], []) == 0 and shared(toy(), toy().tasks("eval", 1, 0), []) is None
+
+
+def test_replaced_panels_name_their_successor():  # rule 10
+    with pytest.raises(UnknownName, match="`code` is replaced by `code-2`") as caught:
+        panel("code")
+    assert list(caught.value.options) == ["code-2"]
 
 
 def test_seeds_tell_the_split():  # rule 7

@@ -142,4 +142,4 @@ def test_difficulty():  # rule 8
     env = CodeFix(lines=5, fewest=2)
     for task in env.tasks("train", 20, 0):
         env.reset(task)
-        assert task.difficulty == len(env.state.problem.faulty)
+        assert env.difficulty(task) == len(env.state.problem.faulty)

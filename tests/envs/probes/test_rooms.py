@@ -302,7 +302,7 @@ def test_difficulty_is_the_shortest_solution():  # rule 13
             result, turns = env.reset(task), 0
             while result.observations:
                 result, turns = env.step({PLAYER: env.expert(PLAYER)}), turns + 1
-            assert turns == task.difficulty
+            assert turns == env.difficulty(task)
 
 
 def test_milestones_are_paid():  # rule 14

@@ -191,7 +191,7 @@ def test_families_and_difficulty():  # rule 7
     tasks = env.tasks("train", 300, 0)
     strata = Counter(env.reset(task).info["stratum"] for task in tasks)
     assert set(strata) == {"small", "large", "named"} and min(strata.values()) > 60
-    assert {task.difficulty for task in tasks} == {2.0, 3.0, 4.0}
+    assert {env.difficulty(task) for task in tasks} == {2.0, 3.0, 4.0}
     for seed in range(100):
         assert max(build(2, 4, ("small",), seed).numbers) < 10
         assert any(build(2, 4, ("named",), seed).names)

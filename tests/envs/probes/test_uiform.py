@@ -66,11 +66,12 @@ def test_contract(options):  # rule 1
 
 
 def test_lengths_are_even():  # rule 2
-    tasks = UIForm().tasks("train", 1100, 0)
-    found = Counter(task.difficulty for task in tasks)
+    env = UIForm()
+    found = Counter(env.difficulty(task) for task in env.tasks("train", 1100, 0))
     assert set(found) == set(range(2, 13))
     assert all(60 < count < 140 for count in found.values())
-    assert {task.difficulty for task in UIForm(shortest=7, longest=7).tasks("eval", 20, 0)} == {7}
+    env = UIForm(shortest=7, longest=7)
+    assert {env.difficulty(task) for task in env.tasks("eval", 20, 0)} == {7}
 
 
 @pytest.mark.parametrize("seed", range(12))

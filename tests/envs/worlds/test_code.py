@@ -252,7 +252,8 @@ def test_8_dials():
     for task in env.tasks("train", 30, 0):
         env.reset(task)
         problem = env.snapshot().task
-        assert task.difficulty == len(problem.chain) == 2 and len(problem.visible) == 2 and len(problem.mutants) == 3
+        assert env.difficulty(task) == len(problem.chain) == 2
+        assert len(problem.visible) == 2 and len(problem.mutants) == 3
         assert all(1 <= test.x <= 4 for test in problem.visible)
         assert set(problem.reference) <= set("x+* ()123")
     train, held_out = Code().tasks("train", 200, 3), Code().tasks("eval", 200, 3)

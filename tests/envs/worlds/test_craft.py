@@ -200,7 +200,7 @@ def test_5_dials():
     for task in env.tasks("train", 20, 0):
         seen = env.reset(task).observations[AGENT]
         now = env.state
-        assert task.difficulty == now.goal.depth == 3
+        assert env.difficulty(task) == now.goal.depth == 3
         assert len(now.tiles) == 7 and sum(kind != "grass" for row in now.tiles for kind in row) == round(0.5 * 49)
         assert seen.image.shape == (5, 5, 3) and len(seen.vector) == env.vector_size
 

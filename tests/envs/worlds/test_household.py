@@ -56,7 +56,7 @@ def test_the_expert_reaches_every_goal(options):  # rule 2
     for task in env.tasks("eval", 67, 0):
         results = play(env, task)
         assert results[-1].info["success"] and results[-1].rewards == {PLAYER: 1.0}
-        assert len(results) - 1 == task.difficulty
+        assert len(results) - 1 == env.difficulty(task)
         assert all(result.info["process"] == {PLAYER: 1.0} for result in results[1:])
 
 
@@ -118,7 +118,7 @@ def test_the_searching_expert(view):  # rule 3
     for task in env.tasks("eval", 40, 0):
         results = play(env, task)
         assert results[-1].info["success"]
-        sighted += len(results) - 1 == task.difficulty
+        sighted += len(results) - 1 == env.difficulty(task)
     assert sighted < 20  # mostly it has to search
 
 

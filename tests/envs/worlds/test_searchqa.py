@@ -191,7 +191,7 @@ def test_what_is_told_adds_up():  # rule 5
         found = [r.info["found_hops"] for r in results]
         for before, now, result in zip(found, found[1:], results[1:], strict=False):
             assert result.info.get("process", {PLAYER: 0.0})[PLAYER] == float(now > before)
-        assert end["stratum"] == str(end["gold_hops"]) and task.difficulty == end["gold_hops"]
+        assert end["stratum"] == str(end["gold_hops"]) and env.difficulty(task) == end["gold_hops"]
 
 
 def test_entities_and_what_is_due():  # rule 5
@@ -210,7 +210,8 @@ def test_entities_and_what_is_due():  # rule 5
 # ---- dials ------------------------------------------------------------------------------------------------
 def test_dials():  # rule 6
     for hops in range(1, 5):
-        assert {task.difficulty for task in SearchQA(hops=(hops, hops)).tasks("train", 20, 0)} == {float(hops)}
+        env = SearchQA(hops=(hops, hops))
+        assert {env.difficulty(task) for task in env.tasks("train", 20, 0)} == {float(hops)}
         assert all(len(started(seed, hops=(hops, hops))[1].question.gold) == hops for seed in range(20))
     assert {len(build_graph(n, 8, False, 0)) for n in (8, 40, 64)} == {8, 40, 64}
     counts = {share: len(build_corpus(24, 8, share, 1, False, 0).passages) for share in (0.0, 0.5, 1.0)}

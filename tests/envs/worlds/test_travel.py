@@ -178,7 +178,7 @@ def test_7_dials():
     for task in env.tasks("train", 10, 0):
         env.reset(task)
         asked = env.snapshot().request
-        assert task.difficulty == 3 and len(asked.legs) == 3 and asked.until is None and asked.budget is None
+        assert env.difficulty(task) == 3 and len(asked.legs) == 3 and asked.until is None and asked.budget is None
         assert asked.trains and asked.stars in (2, 3) and asked.leave is not None
         assert [stop.nights for stop in asked.stops] == [1, 1]
     one_way = Travel(back=False, countries=2, **SMALL)

@@ -91,7 +91,7 @@ class BabyAI(KeepsState[Any]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
     actions: tuple[str, ...] = ACTIONS
     action_count: int = len(ACTIONS)
     vector_size: int = VIEW * VIEW * CELL + 4 + len(WORDS)
@@ -99,11 +99,27 @@ class BabyAI(KeepsState[Any]):
     def __init__(self, *, level: str = "GoToLocal", max_turns: PositiveInt | None = None, shaped: bool = False) -> None:
         self._level, self._max_turns, self._shaped = level, max_turns, shaped
         self._levels = {level: make_level(level)}
+        self._shown: dict[str, Any] = {}  # levels that nobody plays in
         self._expert = Expert()
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` levels; splits never share a seed. Small levels have few layouts, and these recur."""
         return seeded_tasks("babyai", {"level": self._level}, split, n, seed)
+
+    def content(self, task: Task) -> Any:
+        """The mission, the grid with all that lies in it, and where the agent stands."""
+        name = task.params.get("level", self._level)
+        if name not in self._shown:
+            self._shown[name] = make_level(name)
+        level = self._shown[name]
+        level.reset(seed=task.seed)
+        inside = [
+            [place, cell.contains.type, cell.contains.color]
+            for place, cell in enumerate(level.grid.grid)
+            if getattr(cell, "contains", None) is not None
+        ]
+        pose = [int(number) for number in (*level.agent_pos, level.agent_dir)]
+        return [level.mission, level.grid.encode().tolist(), inside, pose]
 
     def reset(self, task: Task) -> StepResult:
         level = task.params.get("level", self._level)

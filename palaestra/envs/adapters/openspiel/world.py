@@ -65,7 +65,7 @@ class OpenSpiel:
         that the game does not have; MissingExtra, if open_spiel is not installed.
     """
 
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
 
     provides = frozenset({"state_key", "outcome", "game", "illegal"})  # columns that tables made of it have
 
@@ -105,12 +105,19 @@ class OpenSpiel:
         """`n` games; splits never share a seed."""
         return seeded_tasks("openspiel", self._params, split, n, seed)
 
+    def content(self, task: Task) -> Any:
+        """The game and the seat: cards and dice are chance, and a game is the same each time."""
+        return [self._name, self._seat_of(task)]
+
+    def _seat_of(self, task: Task) -> int:
+        alternate = task.seed // 2 % self._players  # the last bit of a seed tells its split
+        return {"alternate": alternate, "first": 0, "last": self._players - 1}[self._seats]
+
     def reset(self, task: Task) -> StepResult:
         asked = task.params.get("game", self._name)
         if asked != self._name:
             raise ContractError(where=PLACE, what=f"it plays `{self._name}`, and the task is of `{asked}`.")
-        alternate = task.seed // 2 % self._players  # the last bit of a seed tells its split
-        self._seat = {"alternate": alternate, "first": 0, "last": self._players - 1}[self._seats]
+        self._seat = self._seat_of(task)
         self._seed, self._paid = task.seed, [0.0] * self._players
         self._state = self._game.new_initial_state()
         self._go_on()

@@ -76,7 +76,7 @@ class ReasoningGym(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "stratum", "process", "format"})
 
     def __init__(
@@ -106,14 +106,21 @@ class ReasoningGym(KeepsState[State]):
             self.abilities = without(self.abilities, "expert")
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` questions; splits never share one. `difficulty` is the level, where levels were asked for."""
-        difficulty = self._level if "levels" in self._params else None
-        return seeded_tasks("reasoning_gym", self._params, split, n, seed, difficulty=difficulty)
+        """`n` questions; splits never share one."""
+        return seeded_tasks("reasoning_gym", self._params, split, n, seed)
+
+    def content(self, task: Task) -> Any:
+        """The dataset, the question and its answer."""
+        found = self._item(task)
+        return [found.kind.dataset, found.question, found.answer]
+
+    def difficulty(self, task: Task) -> float:
+        """The level; 0 where none was asked for."""
+        return float(self._kind({**self._params, **task.params}, task.seed).level or 0)
 
     def reset(self, task: Task) -> StepResult:
-        params = {**self._params, **task.params}
-        self._noise = params["noise"]
-        found = item(self._kind(params, task.seed), task.seed, task.seed % 2)
+        self._noise = {**self._params, **task.params}["noise"]
+        found = self._item(task)
         self.state = State(item=found, seed=task.seed)
         return single(AGENT, self._observe(self.state), info={"stratum": found.kind.dataset})
 
@@ -167,8 +174,8 @@ class ReasoningGym(KeepsState[State]):
         kinds = self._kinds(params)
         return kinds[derive(seed, "kind") % len(kinds)]
 
-    def _level(self, seed: int) -> float:
-        return float(self._kind(self._params, seed).level or 0)
+    def _item(self, task: Task) -> Item:
+        return item(self._kind({**self._params, **task.params}, task.seed), task.seed, task.seed % 2)
 
     # ---- texts --------------------------------------------------------------------------------------------
     def _read(self, value: Any) -> str | None:

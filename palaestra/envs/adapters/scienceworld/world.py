@@ -65,7 +65,7 @@ class ScienceWorld:
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome"})  # columns that tables made of it have
 
     def __init__(
@@ -111,6 +111,11 @@ class ScienceWorld:
             )
             for place, (kind, number) in enumerate(chosen[:n])
         ]
+
+    def content(self, task: Task) -> Any:
+        """The kind of experiment, its variation, and what is made simpler."""
+        kind, simpler = task.params.get("kind", self._kinds[0]), task.params.get("simplifications", self._simpler)
+        return [kind, task.params.get("variation", 0), simpler]
 
     def reset(self, task: Task) -> StepResult:
         kind = task.params.get("kind", self._kinds[0])

@@ -18,6 +18,7 @@ import pydantic
 from palaestra.data import Action, Observation, StepResult, Task, ToolCall, derive
 from palaestra.envs.adapters.rows import division
 from palaestra.envs.adapters.verifiers.machine import HARNESS, Ask, Play, machine, package
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import act_info, several
@@ -62,7 +63,10 @@ class Verifiers:
     Raises: UnknownName, RecipeError, MissingExtra; EpisodeFailure with what verifiers reports.
     """
 
-    abilities: tuple[str, ...] = ("tasks",)
+    abilities: tuple[str, ...] = (
+        "tasks",
+        "content",
+    )
 
     provides = frozenset({"outcome"})  # columns that tables made of it have
 
@@ -106,6 +110,10 @@ class Verifiers:
             )
             for task in seeded_tasks("verifiers", self._params, split, n, seed)
         ]
+
+    def content(self, task: Task) -> Any:
+        """The row of the data set."""
+        return as_json(self._rows[int(task.params.get("row", self._train[0]))])
 
     async def reset(self, task: Task) -> StepResult:
         row = self._rows[int(task.params.get("row", self._train[0]))]

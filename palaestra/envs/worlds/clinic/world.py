@@ -14,6 +14,7 @@ import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.choices import choice
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -90,7 +91,7 @@ class Clinic(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "process", "executable", "gain", "unsafe", "stratum"})
 
     def __init__(
@@ -132,14 +133,23 @@ class Clinic(KeepsState[State]):
         self.vector_size = 2 * symptoms + len(_areas(symptoms)) + 1
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` patients; splits never share a seed."""
-        return seeded_tasks("clinic", self._params, split, n, seed)
+        """`n` patients; no split has one of another."""
+        return seeded_tasks("clinic", self._params, split, n, seed, content=self.content)
+
+    def content(self, task: Task) -> Any:
+        """Which disease has which symptoms, by what that is drawn from, and the patient."""
+        world = {**self._params, **task.params}
+        sizes = [world[name] for name in ("diseases", "symptoms", "sureness")]
+        return as_json((*sizes, _table_of(world, task.seed), self._drawn(task)[1]))
+
+    def _drawn(self, task: Task) -> tuple[Table, Patient]:
+        world = {**self._params, **task.params}
+        number = _table_of(world, task.seed)
+        table = draw_table(world["diseases"], world["symptoms"], world["sureness"], number)
+        return table, draw_patient(table, world["noise"], task.seed)
 
     def reset(self, task: Task) -> StepResult:
-        world = {**self._params, **task.params}
-        number = task.seed // 2 % world["tables"] if world["tables"] else task.seed  # the last bit tells the split
-        table = draw_table(world["diseases"], world["symptoms"], world["sureness"], number)
-        patient = draw_patient(table, world["noise"], task.seed)
+        table, patient = self._drawn(task)
         self.state = State(table=table, patient=patient, seed=task.seed)
         return single(AGENT, self._observe(self.state), info={"success": False, "stratum": "0"})
 
@@ -282,3 +292,8 @@ def _disease_names(count: int) -> tuple[str, ...]:
 def _areas(symptoms: int) -> tuple[str, ...]:
     """The areas in which some symptom in use is felt."""
     return tuple(dict.fromkeys(names.area(symptom, symptoms) for symptom in range(symptoms)))
+
+
+def _table_of(world: Mapping[str, Any], seed: int) -> int:
+    """The number of the table of a seed."""
+    return seed // 2 % int(world["tables"]) if world["tables"] else seed  # the last bit of a seed tells its split

@@ -1,6 +1,7 @@
 """Chains of operations: how references are drawn, written as an expression, told in words, and mutated.
 
-Knows operations on numbers, strings and lists. Knows nothing of tests.
+A step of a chain changes the value so far, or joins it with something else that is made of the input: `max(x) - min(x)`
+is "take the largest, then subtract the smallest of the input".
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Literal, NamedTuple, get_args
 Domain = Literal["number", "string", "list"]
 DOMAINS: tuple[Domain, ...] = get_args(Domain)
 LETTERS = "abcdefghi"
+NUMBERS: tuple[Domain, Domain] = ("number", "number")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +23,9 @@ class Operation:
     """One step of a chain.
 
     Attributes:
-        written: the expression; {} is what it is applied to, {c} a number and {l} a letter.
+        written: the expression; {} is what it is applied to, {c} a number, {l} a letter, and {y} a branch.
         plain, other: the same in words, twice.
-        takes, gives: kinds of values. least: the smallest number that makes sense.
+        takes, gives: kinds of values. least: the smallest number that makes sense. joins: the kind of its branch.
     """
 
     written: str
@@ -32,11 +34,29 @@ class Operation:
     takes: Domain
     gives: Domain
     least: int = 1
+    joins: Domain | None = None
 
     @property
     def fixed(self) -> bool:
         """Whether it has no number and no letter."""
         return "{c}" not in self.written and "{l}" not in self.written
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Something made of the input, which a step joins with the value so far; {} is the input, {c} a number."""
+
+    written: str
+    plain: str
+    other: str
+    takes: Domain
+    gives: Domain
+    least: int = 0  # of its number; 0: it has none
+
+    def with_number(self, number: int) -> Branch:
+        """The same for one number."""
+        written, plain, other = (text.replace("{c}", str(number)) for text in (self.written, self.plain, self.other))
+        return Branch(written, plain, other, self.takes, self.gives)
 
 
 def _same(kind: Domain, *rows: tuple[str, str, str, int]) -> list[Operation]:
@@ -47,6 +67,11 @@ def _number(kind: Domain, *rows: tuple[str, str, str]) -> list[Operation]:
     return [Operation(written, plain, other, kind, "number") for written, plain, other in rows]
 
 
+def _joined(kind: Domain, *rows: tuple[str, str, str]) -> list[Operation]:
+    return [Operation(written, plain, other, kind, kind, joins=kind) for written, plain, other in rows]
+
+
+EASY = 8  # with no more `operators` than these, none joins
 # The first ones are the easiest: `operators` of each kind are used.
 OPERATIONS: tuple[Operation, ...] = (
     *_same(
@@ -60,6 +85,15 @@ OPERATIONS: tuple[Operation, ...] = (
         ("min({}, {c})", "lower to at most {c}", "no more than {c}", 1),
         ("abs({})", "drop the sign", "make it positive", 1),
     ),
+    *_joined(
+        "number",
+        ("{} + {y}", "add {y}", "increase by {y}"),
+        ("{} * {y}", "multiply by {y}", "scale by {y}"),
+        ("{} - {y}", "subtract {y}", "decrease by {y}"),
+        ("max({}, {y})", "raise to at least {y}", "no less than {y}"),
+        ("min({}, {y})", "lower to at most {y}", "no more than {y}"),
+    ),
+    Operation("[{}, {y}]", "make a list of it and {y}", "pair it with {y}", "number", "list", joins="number"),
     *_same(
         "string",
         ("{} + '{l}'", "put {l} at the end", "append {l}", 1),
@@ -70,6 +104,11 @@ OPERATIONS: tuple[Operation, ...] = (
         ("{}[:{c}]", "take the first {c}", "keep {c} from the start", 1),
         ("{} * {c}", "repeat {c} times", "write {c} times", 2),
     ),
+    *_joined(
+        "string",
+        ("{} + {y}", "put {y} after it", "append {y}"),
+        ("{y} + {}", "put {y} before it", "prepend {y}"),
+    ),
     *_number("string", ("len({})", "count the letters", "measure the length")),
     *_same(
         "list",
@@ -78,6 +117,11 @@ OPERATIONS: tuple[Operation, ...] = (
         ("{} + [{c}]", "put {c} at the end", "append {c}", 1),
         ("{}[{c}:]", "drop the first {c}", "leave out {c} at the start", 1),
         ("{}[:{c}]", "take the first {c}", "keep {c} from the start", 1),
+    ),
+    *_joined(
+        "list",
+        ("{} + {y}", "put {y} after it", "append {y}"),
+        ("{y} + {}", "put {y} before it", "prepend {y}"),
     ),
     *_number(
         "list",
@@ -90,15 +134,41 @@ OPERATIONS: tuple[Operation, ...] = (
 )
 
 
+BRANCHES: tuple[Branch, ...] = (
+    Branch("{}", "the input", "what came in", "number", "number"),
+    Branch("{} % {c}", "the remainder of the input by {c}", "what parts of {c} leave of the input", *NUMBERS, 2),
+    Branch("{} // {c}", "the input divided by {c}, rounded down", "the whole parts of {c} in the input", *NUMBERS, 2),
+    Branch("abs({})", "the input without its sign", "the size of the input", *NUMBERS),
+    Branch("len({})", "the number of letters of the input", "the length of the input", "string", "number"),
+    Branch("{}", "the input", "what came in", "string", "string"),
+    Branch("{}[::-1]", "the reversed input", "the input from its end", "string", "string"),
+    Branch("{}.upper()", "the input in upper case", "the input in capitals", "string", "string"),
+    Branch("{}[:{c}]", "the first {c} of the input", "the {c} that begin the input", "string", "string", 1),
+    Branch("{}[{c}:]", "the input without the first {c}", "what follows the first {c}", "string", "string", 1),
+    Branch("len({})", "the count of the input", "the length of the input", "list", "number"),
+    Branch("sum({})", "the sum of the input", "the total of the input", "list", "number"),
+    Branch("max({})", "the largest of the input", "the greatest of the input", "list", "number"),
+    Branch("min({})", "the smallest of the input", "the least of the input", "list", "number"),
+    Branch("{}[0]", "the first of the input", "the foremost of the input", "list", "number"),
+    Branch("{}[-1]", "the last of the input", "the hindmost of the input", "list", "number"),
+    Branch("{}", "the input", "what came in", "list", "list"),
+    Branch("{}[::-1]", "the reversed input", "the input from its end", "list", "list"),
+    Branch("sorted({})", "the sorted input", "the input in order", "list", "list"),
+    Branch("{}[:{c}]", "the first {c} of the input", "the {c} that begin the input", "list", "list", 1),
+)
+
+
 class Step(NamedTuple):
-    """An operation with its number; a letter is told by its number too."""
+    """An operation with its number and branch; a letter is told by its number too."""
 
     operation: Operation
     number: int
+    branch: Branch | None = None
 
-    def put(self, text: str) -> str:
+    def put(self, text: str, branch: str = "") -> str:
         """Fill in a text of the operation, but for {}."""
-        return text.replace("{c}", str(self.number)).replace("{l}", LETTERS[(self.number - 1) % len(LETTERS)])
+        letter = LETTERS[(self.number - 1) % len(LETTERS)]
+        return text.replace("{c}", str(self.number)).replace("{l}", letter).replace("{y}", branch)
 
 
 Chain = tuple[Step, ...]
@@ -109,39 +179,64 @@ def written(chain: Chain, start: str = "x") -> str:
     """The chain as an expression, with no more parentheses than needed."""
     text = start
     for step in chain:
-        text = f"({step.put(step.operation.written).replace('{}', f'({text})', 1)})"
+        # What the step changes is put in first: a branch has a place for the input.
+        changed = step.operation.written.replace("{}", "{v}", 1)
+        branch = "" if step.branch is None else f"({step.branch.written.replace('{}', f'({start})')})"
+        text = f"({step.put(changed, branch).replace('{v}', f'({text})', 1)})"
     return ast.unparse(ast.parse(text, mode="eval"))
 
 
 def told(chain: Chain, *, paraphrased: bool) -> str:
     """The chain in words."""
-    return ", then ".join(step.put(step.operation.other if paraphrased else step.operation.plain) for step in chain)
+    return ", then ".join(_told(step, paraphrased=paraphrased) for step in chain)
+
+
+def _told(step: Step, *, paraphrased: bool) -> str:
+    name = "other" if paraphrased else "plain"
+    return step.put(getattr(step.operation, name), getattr(step.branch, name, ""))
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Which operations there are: the first `operators` of each pair of kinds, with numbers up to `constants`."""
+    """Which operations there are: the first `operators` of each pair of kinds, with numbers up to `constants`.
+
+    Attributes:
+        kinds: of values that operations give.
+    """
 
     operators: int
     constants: int
+    kinds: tuple[Domain, ...] = DOMAINS
 
-    def steps(self, takes: Domain) -> list[Step]:
-        """All steps that take such a value."""
-        return [step for gives in DOMAINS for step in self._steps(takes, gives)]
+    def steps(self, takes: Domain, start: Domain) -> list[Step]:
+        """All steps that take such a value, of an input of the kind `start`."""
+        return [step for gives in self.kinds for step in self._steps(takes, gives, start)]
 
-    def _steps(self, takes: Domain, gives: Domain) -> list[Step]:
+    def _steps(self, takes: Domain, gives: Domain, start: Domain) -> list[Step]:
         fitting = [one for one in OPERATIONS if (one.takes, one.gives) == (takes, gives)][: self.operators]
+        fitting = [one for one in fitting if one.joins is None or self.operators > EASY]
         return [
-            Step(one, number)
+            Step(one, number, branch)
             for one in fitting
+            for branch in ((None,) if one.joins is None else self._branches(start, one.joins))
             for number in range(one.least, one.least + 1 if one.fixed else max(self.constants, one.least) + 1)
+        ]
+
+    def _branches(self, start: Domain, gives: Domain) -> list[Branch]:
+        """All branches of such an input."""
+        fitting = [one for one in BRANCHES if (one.takes, one.gives) == (start, gives)]
+        return [
+            one.with_number(number)
+            for one in fitting
+            for number in (range(one.least, max(self.constants, one.least) + 1) if one.least else (0,))
         ]
 
     def draw(self, domain: Domain, length: int, draw: random.Random) -> Chain:
         """A chain of this length. Operations are drawn evenly, then their numbers."""
         chain: list[Step] = []
+        start = domain
         while len(chain) < length:
-            steps = self.steps(domain)
+            steps = self.steps(domain, start)
             operation = draw.choice(list(dict.fromkeys(step.operation for step in steps)))
             chain.append(draw.choice([step for step in steps if step.operation == operation]))
             domain = operation.gives
@@ -150,11 +245,12 @@ class Vocabulary:
     def mutants(self, chain: Chain, draw: random.Random) -> list[Chain]:
         """Chains that differ in one step, lack one, or have two changed places; in random order."""
         found: list[Chain] = []
+        start = chain[0].operation.takes
         for place, step in enumerate(chain):
             before, after = chain[:place], chain[place + 1 :]
             others = [
                 one
-                for one in self.steps(step.operation.takes)
+                for one in self.steps(step.operation.takes, start)
                 if one != step and one.operation.gives == step.operation.gives
             ]
             found += [(*before, one, *after) for one in others]

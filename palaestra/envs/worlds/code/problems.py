@@ -49,7 +49,7 @@ class Sizes:
 
     domains: tuple[Domain, ...] = ("number",)
     depth: tuple[int, int] = (1, 2)
-    operators: int = 8
+    operators: int = 13
     constants: int = 9
     largest: int = 9
     mutants: int = 6
@@ -77,6 +77,19 @@ class Problem:
     def told(self, *, paraphrased: bool) -> str:
         """What is asked for, in words."""
         return told(self.chain, paraphrased=paraphrased)
+
+
+PROBES: dict[Domain, tuple[Any, ...]] = {
+    "number": tuple(range(-20, 61)),
+    "string": ("abc", "hello", "zyxwvu", "aabb", "jihg", "cabbage"),
+    "list": ([1, 2, 3], [9, 1, 5, 2], [7, 7, 3], [4, 8, 6, 1, 2, 9], [3, 1, 2, 3, 1], [2, 5, 5, 8]),
+}
+
+
+def meaning(problem: Problem) -> list[str]:
+    """What the function gives for many inputs: functions that do the same are the same problem, however written."""
+    domain = problem.chain[0].operation.takes
+    return [domain, *(repr(outcome(problem.reference, x)) for x in PROBES[domain])]
 
 
 def program(expression: str) -> str:

@@ -76,9 +76,9 @@ def build_repository(sizes: Sizes, count: tuple[int, int], paraphrased: bool, se
     Raises: RecipeError, if its functions have too few mutants.
     """
     draw = random.Random(derive(seed, "repository"))
-    vocabulary = sizes.vocabulary
+    vocabulary = replace(sizes.vocabulary, kinds=("number",))
     for _ in range(TRIES):
-        functions = _functions(sizes, draw.randint(*count), paraphrased, draw)
+        functions = _functions(vocabulary, sizes.depth, draw.randint(*count), paraphrased, draw)
         right = _values(functions, {})
         if any(isinstance(value, tuple) for row in right.values() for value in row.values()):
             continue
@@ -106,14 +106,16 @@ def build_repository(sizes: Sizes, count: tuple[int, int], paraphrased: bool, se
     )
 
 
-def _functions(sizes: Sizes, count: int, paraphrased: bool, draw: random.Random) -> list[Function]:
+def _functions(
+    vocabulary: Vocabulary, depth: tuple[int, int], count: int, paraphrased: bool, draw: random.Random
+) -> list[Function]:
     # Drawn by number: both wordings have the same package.
     modules = [FILES[paraphrased][place] for place in draw.sample(range(len(FILES[False])), count)]
     names = [NAMES[paraphrased][place] for place in draw.sample(range(len(NAMES[False])), count * EACH)]
     found: list[Function] = []
     for place, name in enumerate(names):
         module = modules[place // EACH]
-        chain = sizes.vocabulary.draw("number", draw.randint(*sizes.depth), draw)
+        chain = vocabulary.draw("number", draw.randint(*depth), draw)
         earlier = [one for one in found if one.module != module]
         inner = draw.choice(earlier) if earlier and draw.random() < 0.5 else None
         found.append(Function(module, name, chain, inner.name if inner else "", inner.module if inner else ""))

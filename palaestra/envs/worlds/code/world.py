@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -20,7 +21,7 @@ from palaestra.envs.worlds.code.acts import Act, Kind, Misread, Style, explained
 from palaestra.envs.worlds.code.chains import DOMAINS, Domain
 from palaestra.envs.worlds.code.episode import Effect, Plan, State, fails, next_act, plan, sensible, settle
 from palaestra.envs.worlds.code.machines import Machine, Require, Where, backend, borrow, give_back
-from palaestra.envs.worlds.code.problems import Sizes, build
+from palaestra.envs.worlds.code.problems import Sizes, build, meaning
 from palaestra.envs.worlds.code.repository import Repository, build_repository
 from palaestra.registry import Fraction, Positive, PositiveInt, register
 
@@ -49,7 +50,8 @@ class Code(KeepsState[State]):
         paraphrased: other words and names; tasks and solutions stay.
         domains: of functions: "number", "string", "list", mixed evenly.
         depth: operations of a function, fewest and most, 1–4. Higher: rarer success. Usual: 1 to 2.
-        operators: how many operations of each sort there are, easiest first. Higher: more to choose from. Usual: 2–8.
+        operators: how many operations of each sort there are, easiest first. From 9 on values are joined with what
+            else is made of the input, as in `x * 3 - x % 2`. Higher: more to choose from. Usual: 2–13.
         constants: numbers in a program go from 1 to this. Usual: 3–9.
         largest: number in the inputs of examples. Hidden tests go further.
         mutants: wrong solutions of each task that are listed among the legal acts; each fails a hidden test.
@@ -76,7 +78,7 @@ class Code(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "process", "executable", "tested", "passed", "stratum"})
 
     def __init__(
@@ -88,7 +90,7 @@ class Code(KeepsState[State]):
         paraphrased: bool = False,
         domains: tuple[Domain, ...] = DOMAINS,
         depth: tuple[Depth, Depth] = (1, 2),
-        operators: Annotated[int, pydantic.Field(ge=1, le=8)] = 8,
+        operators: Annotated[int, pydantic.Field(ge=1, le=13)] = 13,
         constants: Annotated[int, pydantic.Field(ge=1, le=9)] = 9,
         largest: Annotated[int, pydantic.Field(ge=2, le=50)] = 9,
         mutants: Annotated[int, pydantic.Field(ge=1, le=20)] = 6,
@@ -132,8 +134,17 @@ class Code(KeepsState[State]):
             self.step = self._step_waiting  # type: ignore[method-assign, assignment]
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` tasks; splits never share a seed. `difficulty` is the number of operations, or of files."""
-        return seeded_tasks("code", self._params, split, n, seed, difficulty=lambda own: float(_size(self._of(own))))
+        """`n` tasks; no split has one of another."""
+        return seeded_tasks("code", self._params, split, n, seed, content=self.content)
+
+    def content(self, task: Task) -> Any:
+        """What the function to write does, or the package with its fault."""
+        found = self._of(task.seed, task.params)
+        return as_json((found.faulty, found.right)) if isinstance(found, Repository) else meaning(found)
+
+    def difficulty(self, task: Task) -> float:
+        """Operations, or files."""
+        return float(_size(self._of(task.seed, task.params)))
 
     def reset(self, task: Task) -> StepResult:
         found = self._of(task.seed, task.params)

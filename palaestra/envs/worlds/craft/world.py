@@ -14,6 +14,7 @@ import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.choices import read_index
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -66,7 +67,7 @@ class Craft(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "process", "executable", "items", "stratum"})
 
     def __init__(
@@ -106,21 +107,21 @@ class Craft(KeepsState[State]):
         self._max_turns = max_turns
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` maps with goals; splits never share a seed. `difficulty` is the goal's depth."""
-        return seeded_tasks("craft", self._params, split, n, seed, difficulty=self._difficulty)
+        """`n` maps with goals; splits never share a seed."""
+        return seeded_tasks("craft", self._params, split, n, seed)
+
+    def content(self, task: Task) -> Any:
+        """The map, where one stands, what the chest holds, and the goal."""
+        return as_json(replace(self._first(task), seed=0))
+
+    def difficulty(self, task: Task) -> float:
+        """The goal's depth."""
+        p = {**self._params, **task.params}
+        return float(_goal(tuple(p["kinds"]), tuple(p["depth"]), p["most"], task.seed).depth)  # type: ignore[arg-type]
 
     def reset(self, task: Task) -> StepResult:
-        world = {**self._params, **task.params}
-        self._max_turns = world["max_turns"]
-        self.state = state = build(
-            size=world["size"],
-            density=world["density"],
-            depth=tuple(world["depth"]),
-            kinds=tuple(world["kinds"]),
-            most=world["most"],
-            turns=world["max_turns"] * 3 // 4,
-            seed=task.seed,
-        )
+        self._max_turns = {**self._params, **task.params}["max_turns"]
+        self.state = state = self._first(task)
         info = {"success": False, "stratum": str(state.goal.depth)}
         return single(AGENT, self._observe(state), info=info)
 
@@ -166,9 +167,17 @@ class Craft(KeepsState[State]):
         """Thing → how it is called in this task."""
         return views.names_of(self._names, self.state.seed)
 
-    def _difficulty(self, seed: int) -> float:
-        p = self._params
-        return float(_goal(tuple(p["kinds"]), tuple(p["depth"]), p["most"], seed).depth)  # type: ignore[arg-type]
+    def _first(self, task: Task) -> State:
+        world = {**self._params, **task.params}
+        return build(
+            size=world["size"],
+            density=world["density"],
+            depth=tuple(world["depth"]),
+            kinds=tuple(world["kinds"]),
+            most=world["most"],
+            turns=world["max_turns"] * 3 // 4,
+            seed=task.seed,
+        )
 
     def _read(self, value: Any) -> str | None:
         index = read_index(value, [self._spell(known) for known in ACTS])

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.results import act_info, several, single
 from palaestra.envs.kit.state import started
@@ -104,7 +105,7 @@ class Desk:
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot")
     provides = frozenset(
         {"state_key", "outcome", "process", "executable", "tool_call", "tool_error", "violation"}
         | {"team", "safe", "correct", "format"}
@@ -187,6 +188,10 @@ class Desk:
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` dialogues; splits never share a seed."""
         return seeded_tasks("desk", self._world, split, n, seed)
+
+    def content(self, task: Task) -> Any:
+        """The database, the handbook, what the customer wants, and who attacks."""
+        return as_json(draw_goal(task.seed, {**self._world, **task.params}, open=self._user == "open"))
 
     def reset(self, task: Task) -> StepResult:
         user = StaticUser(self._rehearsed(task)) if self._user == "static" else ScriptedUser()

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -88,7 +89,7 @@ class Household(KeepsState[Episode]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "process", "executable", "stage"})
 
     def __init__(
@@ -118,11 +119,16 @@ class Household(KeepsState[Episode]):
         self._dense, self._sighted, self._max_turns = reward == "dense", expert == "sighted", max_turns
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` houses with goals; splits never share a seed. `difficulty` is the length of a shortest way."""
-        return seeded_tasks("household", self._params, split, n, seed, difficulty=self._difficulty)
+        """`n` houses with goals; splits never share a seed."""
+        return seeded_tasks("household", self._params, split, n, seed)
 
-    def _difficulty(self, seed: int) -> float:
-        house = _house_of(self._params, seed)
+    def content(self, task: Task) -> Any:
+        """The house, what is where, and the goal."""
+        return as_json(_house_of({**self._params, **task.params}, task.seed))
+
+    def difficulty(self, task: Task) -> float:
+        """Acts of a shortest way."""
+        house = _house_of({**self._params, **task.params}, task.seed)
         return float(len(shortest(house, self._first(house))))
 
     def reset(self, task: Task) -> StepResult:

@@ -14,6 +14,7 @@ import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task
 from palaestra.envs.kit.answers import answer_words, token_f1
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import act_info, several
@@ -106,7 +107,7 @@ class MemoryDialogue(KeepsState[State]):
     kinds of its questions.
     """
 
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot")
 
     provides = frozenset({"state_key", "outcome", "process", "executable", "stratum"})
 
@@ -153,8 +154,18 @@ class MemoryDialogue(KeepsState[State]):
         self._f1 = score == "f1"
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` talks; splits never share a seed. `difficulty` is the number of sentences that change what is true."""
-        return seeded_tasks("memory_dialogue", self._params, split, n, seed, difficulty=self._difficulty)
+        """`n` talks; splits never share a seed."""
+        return seeded_tasks("memory_dialogue", self._params, split, n, seed)
+
+    def content(self, task: Task) -> Any:
+        """What is said, and the questions with their answers."""
+        story = build(_plan({**self._params, **task.params}), task.seed)
+        return as_json((story.events, story.questions))
+
+    def difficulty(self, task: Task) -> float:
+        """Sentences that change what is true."""
+        events = build(_plan({**self._params, **task.params}), task.seed).events
+        return float(sum(event.happening not in ("again", "chatter") for event in events))
 
     def reset(self, task: Task) -> StepResult:
         story = build(_plan({**self._params, **task.params}), task.seed)
@@ -192,9 +203,6 @@ class MemoryDialogue(KeepsState[State]):
         return Action(text=write(self._best(self.state), self._style))
 
     # ---- playing ------------------------------------------------------------------------------------------
-    def _difficulty(self, seed: int) -> float:
-        events = build(_plan(self._params), seed).events
-        return float(sum(event.happening not in ("again", "chatter") for event in events))
 
     def _actor(self, state: State) -> str:
         return self.agents[0] if state.event is not None else self.agents[-1]

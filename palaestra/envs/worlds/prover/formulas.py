@@ -6,7 +6,7 @@ Knows syntax. Knows nothing of proofs.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 Operator = Literal["atom", "false", "->", "&", "|"]
@@ -23,6 +23,13 @@ class Formula:
     op: Operator
     parts: tuple[Formula, ...] = ()
     name: str = ""
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.op, self.parts, self.name)))
+
+    def __hash__(self) -> int:
+        return self._hash  # computed once: searches ask for it all the time
 
     def __str__(self) -> str:
         return write(self)

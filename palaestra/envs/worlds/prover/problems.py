@@ -6,11 +6,13 @@ Knows formulas and how long their shortest proofs are. Knows nothing of tasks or
 from __future__ import annotations
 
 import functools
+import random
 from dataclasses import replace
-
-import numpy as np
+from itertools import accumulate
 
 from palaestra.data import derive
+from palaestra.data.task import content_digest
+from palaestra.envs.kit.panels import part_of
 from palaestra.envs.worlds.prover.formulas import FALSE, Formula, atom, implies
 from palaestra.envs.worlds.prover.search import provable, shortest
 from palaestra.envs.worlds.prover.tactics import Goal
@@ -18,18 +20,19 @@ from palaestra.errors import RecipeError
 
 ATOMS = ("p", "q", "r", "s")
 SHARES = {"->": 0.5, "&": 0.2, "|": 0.2, "~": 0.1}
-TRIES = 4000
+OPERATORS, BELOW = tuple(SHARES), tuple(accumulate(SHARES.values()))
+TRIES = 8000
 
 
-def draw_formula(size: int, atoms: int, generator: np.random.Generator) -> Formula:
+def draw_formula(size: int, atoms: int, draw: random.Random) -> Formula:
     """A formula with `size` operators over the first `atoms` atoms, implications most often."""
     if size == 0:
-        return atom(ATOMS[int(generator.integers(atoms))])
-    op = str(generator.choice(list(SHARES), p=list(SHARES.values())))
+        return atom(ATOMS[draw.randrange(atoms)])
+    op = draw.choices(OPERATORS, cum_weights=BELOW)[0]
     if op == "~":
-        return implies(draw_formula(size - 1, atoms, generator), FALSE)
-    left = int(generator.integers(size))
-    parts = (draw_formula(left, atoms, generator), draw_formula(size - 1 - left, atoms, generator))
+        return implies(draw_formula(size - 1, atoms, draw), FALSE)
+    left = draw.randrange(size)
+    parts = (draw_formula(left, atoms, draw), draw_formula(size - 1 - left, atoms, draw))
     return Formula(op, parts)  # type: ignore[arg-type]
 
 
@@ -44,7 +47,9 @@ def instance(formula: Formula, name: str, by: Formula) -> Formula:
 def problem(
     size: tuple[int, int], atoms: int, steps: tuple[int, int], composed: bool, seed: int
 ) -> tuple[Formula, int]:
-    """A provable formula whose shortest proof has a number of tactics in `steps`, and that number.
+    """A provable formula of the seed's half, whose shortest proof has a number of tactics in `steps`, and that number.
+
+    Even seeds, those of training, have formulas that belong to the part "train"; odd seeds have all others.
 
     The number is drawn first, evenly; then formulas are drawn until one has it, for a while; then until one is inside.
 
@@ -53,14 +58,16 @@ def problem(
 
     Raises: RecipeError, if none of many formulas is such.
     """
-    generator = np.random.default_rng(derive(seed, "problem"))
-    wanted = int(generator.integers(steps[0], steps[1] + 1))
+    draw = random.Random(derive(seed, "problem"))
+    wanted = draw.randint(*steps)
     for number in range(TRIES):
-        formula = _composed(size, atoms, generator) if composed else _drawn(size, atoms, generator)
-        proof = shortest(Goal((), formula), steps[1])
+        formula = _composed(size, atoms, draw) if composed else _drawn(size, atoms, draw)
+        if (part_of(content_digest("prover", str(formula))) == "train") == bool(seed % 2):
+            continue
         patient = number < TRIES // 4
-        if proof is not None and (len(proof) == wanted or (not patient and len(proof) >= steps[0])):
-            return formula, len(proof)
+        length = _length(formula, wanted if patient else steps[1])
+        if length == wanted or (length is not None and not patient and length >= steps[0]):
+            return formula, length
     raise RecipeError(
         where="environment: prover",
         what=f"no theorem with {size[0]}–{size[1]} operators and a shortest proof of {steps[0]}–{steps[1]} was found.",
@@ -68,20 +75,27 @@ def problem(
     )
 
 
-def _drawn(size: tuple[int, int], atoms: int, generator: np.random.Generator) -> Formula:
-    return draw_formula(int(generator.integers(size[0], size[1] + 1)), atoms, generator)
+@functools.lru_cache(maxsize=100_000)
+def _length(formula: Formula, most: int) -> int | None:
+    """Tactics of a shortest proof; None if it takes more than `most`."""
+    proof = shortest(Goal((), formula), most)
+    return None if proof is None else len(proof)
 
 
-def _composed(size: tuple[int, int], atoms: int, generator: np.random.Generator) -> Formula:
+def _drawn(size: tuple[int, int], atoms: int, draw: random.Random) -> Formula:
+    return draw_formula(draw.randint(*size), atoms, draw)
+
+
+def _composed(size: tuple[int, int], atoms: int, draw: random.Random) -> Formula:
     """A theorem whose atom is replaced by something, under another theorem: A & B, or A -> B."""
-    first, second = (_theorem(size, atoms, generator) for _ in range(2))
-    small = draw_formula(1, atoms, generator)
-    first = instance(first, ATOMS[int(generator.integers(atoms))], small)
-    return Formula("&", (first, second)) if generator.random() < 0.5 else implies(implies(first, small), small)
+    first, second = (_theorem(size, atoms, draw) for _ in range(2))
+    small = draw_formula(1, atoms, draw)
+    first = instance(first, ATOMS[draw.randrange(atoms)], small)
+    return Formula("&", (first, second)) if draw.random() < 0.5 else implies(implies(first, small), small)
 
 
-def _theorem(size: tuple[int, int], atoms: int, generator: np.random.Generator) -> Formula:
+def _theorem(size: tuple[int, int], atoms: int, draw: random.Random) -> Formula:
     while True:
-        formula = _drawn((max(1, size[0] // 2), max(2, size[1] // 2)), atoms, generator)
+        formula = _drawn((max(1, size[0] // 2), max(2, size[1] // 2)), atoms, draw)
         if provable(frozenset(), formula):
             return formula

@@ -18,6 +18,9 @@ UNREADABLE = "no such tactic"
 MOST_GOALS, MOST_NAMES = 32, 64  # a proof that needs more is none of ours
 
 
+BY_SHOWN = {"->": ("intro",), "&": ("split",), "|": ("left", "right")}
+
+
 @dataclass(frozen=True, slots=True)
 class Goal:
     """What is to be shown from what: named hypotheses, in the order in which they came, and a formula."""
@@ -150,19 +153,22 @@ def _have(goal: Goal, text: str) -> tuple[Goal, ...]:
 
 def choices(goal: Goal) -> list[str]:
     """Every tactic that can be used on a goal, `have` and names of one's own left out."""
-    found = ["intro", "split", "left", "right", "exfalso"]
-    for name in goal.names:
-        found += [f"exact {name}", f"apply {name}", f"cases {name}"]
-    return [text for text in found if _usable(goal, text)]
+    show = goal.show
+    found = list(BY_SHOWN.get(show.op, ()))
+    found += ["exfalso"] if show != FALSE else []
+    for name, formula in goal.names.items():
+        if formula == show:
+            found.append(f"exact {name}")
+        elif _ends_in(formula, show):
+            found.append(f"apply {name}")
+        if formula.op in ("&", "|", "false"):
+            found.append(f"cases {name}")
+    return found
 
 
-def _usable(goal: Goal, text: str) -> bool:
-    if text == "exfalso":
-        return goal.show != FALSE
-    if text.startswith("apply") and _given(goal, text.split()[1]) == goal.show:
-        return False  # that is what `exact` is for
-    try:
-        _open(goal, text)
-    except Refused:
-        return False
-    return True
+def _ends_in(formula: Formula, show: Formula) -> bool:
+    while formula.op == "->":
+        formula = formula.parts[1]
+        if formula == show:
+            return True
+    return False

@@ -68,7 +68,7 @@ class Prover(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "process", "executable", "stratum"})
 
     def __init__(
@@ -93,8 +93,16 @@ class Prover(KeepsState[State]):
         self._wording, self._noise, self._max_turns = WORDINGS[symbols], noise, max_turns
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` theorems; splits never share a seed. `difficulty` is the length of a shortest proof."""
-        return seeded_tasks("prover", self._params, split, n, seed, difficulty=lambda own: float(self._theorem(own)[1]))
+        """`n` theorems; no split has one of another."""
+        return seeded_tasks("prover", self._params, split, n, seed, content=self.content)
+
+    def content(self, task: Task) -> Any:
+        """The theorem."""
+        return str(self._theorem(task.seed, task.params)[0])
+
+    def difficulty(self, task: Task) -> float:
+        """Tactics of a shortest proof."""
+        return float(self._theorem(task.seed, task.params)[1])
 
     def reset(self, task: Task) -> StepResult:
         theorem, steps = self._theorem(task.seed, task.params)

@@ -15,6 +15,7 @@ import pydantic
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.data.abilities import without
 from palaestra.envs.kit.choices import read_choice
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -72,7 +73,7 @@ class Puzzles(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "process", "executable", "stratum"})
 
     def __init__(
@@ -102,18 +103,22 @@ class Puzzles(KeepsState[State]):
             self.abilities = without(self.abilities, "vector")
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` boards; splits never share a seed."""
-        return seeded_tasks("puzzles", self._params, split, n, seed)
+        """`n` boards; no split has one of another."""
+        return seeded_tasks("puzzles", self._params, split, n, seed, content=self.content)
 
-    def reset(self, task: Task) -> StepResult:
+    def content(self, task: Task) -> Any:
+        """The game and its board."""
+        return as_json(self._drawn(task))
+
+    def _drawn(self, task: Task) -> tuple[str, Any]:
         world = {**self._params, **task.params}
         name = world["games"][derive(task.seed, "game") % len(world["games"])]
         fewest, most = world["size"]
-        size = fewest + derive(task.seed, "size") % (most - fewest + 1)
-        game = self._games[name]
-        self.state = State(
-            game=name, board=game.draw(size, task.seed), seed=task.seed, names=self._names(game, task.seed)
-        )
+        return name, self._games[name].draw(fewest + derive(task.seed, "size") % (most - fewest + 1), task.seed)
+
+    def reset(self, task: Task) -> StepResult:
+        name, board = self._drawn(task)
+        self.state = State(game=name, board=board, seed=task.seed, names=self._names(self._games[name], task.seed))
         return single(AGENT, self._observe(self.state), info={"success": False, "stratum": name})
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:

@@ -19,6 +19,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 LEVELS = 10  # values of a smooth picture
 COLORS = ("black", "red", "green", "blue")
 SIDE = 8  # of pictures that questions are about
+SPECKS = 0.1  # share of places away from a digit that have another color
 GLYPHS = {
     0: "111 101 101 101 111", 1: "010 110 010 010 111", 2: "111 001 111 100 111", 3: "111 001 111 001 111",
     4: "101 101 111 001 001", 5: "111 100 111 001 111", 6: "111 100 111 101 111", 7: "111 001 010 010 010",
@@ -46,11 +47,13 @@ class Problem:
 
 
 def smooth(side: int, seed: int) -> np.ndarray:
-    """int (side, side): values that rise or fall steadily along both sides, at different rates."""
+    """int (side, side): values that rise or fall steadily along both sides, at different rates, faster or slower on the
+    way."""
     generator = np.random.default_rng(derive(seed, "smooth"))
-    down, right = generator.choice([-1, 1], 2) * generator.permutation([1.0, 0.45])
-    rows, columns = np.mgrid[:side, :side]
-    values = down * rows + right * columns
+    down, right = generator.choice([-1, 1], 2) * generator.permutation([1.0, generator.uniform(0.35, 0.6)])
+    rows, columns = (np.mgrid[:side, :side][axis] / (side - 1) for axis in (0, 1))
+    bends = generator.uniform(0.85, 1.2, 2)
+    values = down * rows ** bends[0] + right * columns ** bends[1]
     values = (values - values.min()) / (values.max() - values.min())
     return np.rint(values * (LEVELS - 1)).astype(int)
 
@@ -62,12 +65,14 @@ def spotted(seed: int) -> np.ndarray:
 
 
 def glyph(digit: int, seed: int) -> np.ndarray:
-    """int (8, 8): a digit of 3 × 5 red places somewhere on black."""
+    """int (8, 8): a digit of 3 × 5 places of one color, somewhere on black; places beside it may have another color."""
     generator = np.random.default_rng(derive(seed, "glyph"))
     shape = np.array([[int(mark) for mark in row] for row in GLYPHS[digit].split()])
     top, left = (int(generator.integers(SIDE - length + 1)) for length in shape.shape)
-    picture = np.zeros((SIDE, SIDE), int)
-    picture[top : top + 5, left : left + 3] = shape
+    color, other = (int(number) + 1 for number in generator.permutation(len(COLORS) - 1)[:2])
+    picture = other * (generator.random((SIDE, SIDE)) < SPECKS).astype(int)
+    picture[max(top - 1, 0) : top + 6, max(left - 1, 0) : left + 4] = 0
+    picture[top : top + 5, left : left + 3] = color * shape
     return picture
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -76,8 +77,8 @@ class Rasters(KeepsState[State]):
         kinds: "jigsaw", "count" (how many places have a color), "color" (which one is most frequent), "digit", mixed
             evenly.
         tiles: of a jigsaw in a row, 2 or 3. Higher: 24 or 362,880 arrangements.
-        text: "board" shows numbers and letters row by row; "brief" tells of a jigsaw how much values jump between
-            places that touch: for small models.
+        text: "board" shows numbers and letters (k is black) row by row; "brief" tells of a jigsaw how much values jump
+            between places that touch: for small models.
         tools: without them only `answer` can be read, and the whole picture is shown.
         names: "plain", or "renamed": colors are called by invented words.
         noise: probability that a tool fails, and nothing changes.
@@ -91,7 +92,7 @@ class Rasters(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot")
     provides = frozenset(
         {"state_key", "outcome", "process", "executable", "tool_call", "tool_error", "format", "stratum"}
     )
@@ -119,15 +120,21 @@ class Rasters(KeepsState[State]):
         self._reward, self._max_turns = reward, max_turns
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` problems; splits never share a seed."""
-        return seeded_tasks("rasters", self._params, split, n, seed)
+        """`n` problems; no split has one of another."""
+        return seeded_tasks("rasters", self._params, split, n, seed, content=self.content)
+
+    def content(self, task: Task) -> Any:
+        """The picture, the order of its tiles, the question and its answer."""
+        return as_json(self._problem(task))
+
+    def _problem(self, task: Task) -> Problem:
+        world = {**self._params, **task.params}
+        return problem(world["kinds"][derive(task.seed, "kind") % len(world["kinds"])], world["tiles"], task.seed)
 
     def reset(self, task: Task) -> StepResult:
-        world = {**self._params, **task.params}
-        kind = world["kinds"][derive(task.seed, "kind") % len(world["kinds"])]
-        found = problem(kind, world["tiles"], task.seed)
+        found = self._problem(task)
         self.state = state = State(problem=found, order=found.order, seed=task.seed)
-        return single(AGENT, self._observe(state), info={"success": False, "stratum": kind})
+        return single(AGENT, self._observe(state), info={"success": False, "stratum": found.kind})
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
         before = self.state
@@ -276,8 +283,8 @@ class Rasters(KeepsState[State]):
         return shown
 
     def _lines(self, state: State, pixels: np.ndarray) -> str:
-        """Row by row: numbers of a jigsaw, first letters of colors else."""
-        letters = [color[0] for color in self._colors]
+        """Row by row: numbers of a jigsaw, letters of colors else: k is black."""
+        letters = ["k" if color == "black" else color[0] for color in self._colors]  # blue begins like black
         jigsaw = state.problem.kind == "jigsaw"
         return " / ".join(" ".join(str(value) if jigsaw else letters[value] for value in row) for row in pixels)
 

@@ -14,6 +14,7 @@ import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.answers import answer_words, exact_match, holds_answer, token_f1
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -32,8 +33,8 @@ from palaestra.envs.worlds.searchqa.episode import (
     tell,
 )
 from palaestra.envs.worlds.searchqa.graph import FEWEST, MOST, RELATIONS
-from palaestra.envs.worlds.searchqa.passages import WORDINGS
-from palaestra.envs.worlds.searchqa.questions import ask, count_of, fill_in
+from palaestra.envs.worlds.searchqa.passages import WORDINGS, Corpus
+from palaestra.envs.worlds.searchqa.questions import Question, ask, count_of, fill_in
 from palaestra.registry import Fraction, PositiveInt, register
 
 SCORES = {"em": exact_match, "f1": token_f1, "substring": holds_answer}
@@ -87,7 +88,7 @@ class SearchQA(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot")
     provides = frozenset(
         {"state_key", "outcome", "process", "executable", "tool_call", "tool_error", "format", "entities", "stratum"}
     )
@@ -137,11 +138,17 @@ class SearchQA(KeepsState[State]):
         self._reader, self._reader_error, self._max_turns = reader, reader_error, max_turns
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` questions; splits never share a seed. `difficulty` is the number of hops or hidden spans."""
-        counts = tuple(self._params["counts"])
-        return seeded_tasks(
-            "searchqa", self._params, split, n, seed, difficulty=lambda own: float(count_of(counts, own))
-        )
+        """`n` questions; splits never share a seed."""
+        return seeded_tasks("searchqa", self._params, split, n, seed)
+
+    def content(self, task: Task) -> Any:
+        """The graph and the question."""
+        corpus, question = self._drawn(task)
+        return as_json((corpus.graph, question))
+
+    def difficulty(self, task: Task) -> float:
+        """Hops or hidden spans."""
+        return float(count_of(tuple({**self._params, **task.params}["counts"]), task.seed))
 
     def corpus_texts(self) -> list[str]:
         """The passages of the fixed graphs that training asks about, with those sentences that a model may know."""
@@ -153,16 +160,19 @@ class SearchQA(KeepsState[State]):
                 texts += [" ".join([f"{passage.title}:", *told])] if told else []
         return texts
 
-    def reset(self, task: Task) -> StepResult:
+    def _drawn(self, task: Task) -> tuple[Corpus, Question]:
         world = {**self._params, **task.params}
         number, half = place(world, task.seed)
         corpus, count = corpus_of(world, number), count_of(tuple(world["counts"]), task.seed)
+        if world["questions"] == "hops":
+            return corpus, ask(corpus.graph, count, task.seed, half=half)
+        return corpus, fill_in(corpus, count, task.seed, half=half)
+
+    def reset(self, task: Task) -> StepResult:
+        world = {**self._params, **task.params}
+        corpus, question = self._drawn(task)
         if not self._closed:
             corpus.prepare()
-        if world["questions"] == "hops":
-            question = ask(corpus.graph, count, task.seed, half=half)
-        else:
-            question = fill_in(corpus, count, task.seed, half=half)
         self.state = State(corpus=corpus, question=question, seed=task.seed, noise=world["noise"], known=world["known"])
         return single(AGENT, self._observe(self.state), info=standing(self.state))
 

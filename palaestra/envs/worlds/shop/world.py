@@ -69,7 +69,7 @@ class Shop(KeepsState[Episode]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "process", "executable"})
 
     def __init__(
@@ -102,12 +102,19 @@ class Shop(KeepsState[Episode]):
         self._wording = Wording(style, VOCABULARIES[vocabulary])
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` instructions; splits never share a seed. `difficulty` is the number of constraints."""
-        return seeded_tasks("shop", self._params, split, n, seed, difficulty=self._difficulty)
+        """`n` instructions; splits never share a seed."""
+        return seeded_tasks("shop", self._params, split, n, seed)
 
-    def _difficulty(self, seed: int) -> float:
-        number, family = _asked(self._params, seed)
-        return float(constraints_of(number, family, tuple(self._params["constraints"])))
+    def content(self, task: Task) -> Any:
+        """The catalogue, by what it is drawn from, and which of its goals is asked for."""
+        world = {**self._params, **task.params}
+        sizes = [world[name] for name in ("departments", "products", "constraints", "distractors")]
+        return [*sizes, *_asked(world, task.seed)]
+
+    def difficulty(self, task: Task) -> float:
+        """Constraints of the instruction."""
+        world = {**self._params, **task.params}
+        return float(constraints_of(*_asked(world, task.seed), tuple(world["constraints"])))
 
     def reset(self, task: Task) -> StepResult:
         world = {**self._params, **task.params}

@@ -15,12 +15,13 @@ from typing import Annotated, Any
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, ToolCall, derive
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
 from palaestra.envs.kit.state import started
 from palaestra.envs.worlds.tool_tasks.episode import ANSWER, Found, Solver, State, answer_call, key_of
-from palaestra.envs.worlds.tool_tasks.goods import WORDS, Wording, make_problem
+from palaestra.envs.worlds.tool_tasks.goods import WORDS, Problem, Wording, make_problem
 from palaestra.envs.worlds.tool_tasks.matching import Match, equals, matches
 from palaestra.envs.worlds.tool_tasks.questions import Question, read_questions
 from palaestra.envs.worlds.tool_tasks.supply import QUICK, Spec, Supply
@@ -75,7 +76,7 @@ class ToolTasks:
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "tool_call", "tool_error"})
 
     def __init__(
@@ -136,17 +137,24 @@ class ToolTasks:
             for one in chosen
         ]
 
+    def content(self, task: Task) -> Any:
+        """The question and what answers it; of the built-in sums, the table with it."""
+        problem, question, _ = self._drawn(task)
+        return as_json((question.text, question.answers, problem.table if problem else None))
+
+    def _drawn(self, task: Task) -> tuple[Problem | None, Question, float]:
+        """The built-in problem, if it is one, the question, and how often calls fail."""
+        if "question" in task.params:
+            return None, Question.of(task.params), task.params["noise"]
+        world = {**self._params, **task.params}
+        noise = world.pop("noise")
+        problem = make_problem(**world | {"facts": tuple(world["facts"])}, seed=task.seed)
+        return problem, Question(problem.question, (problem.answer,)), noise
+
     async def reset(self, task: Task) -> StepResult:
         """Set a question up. Servers of the last episode are left; those of this one start with their first call."""
         self._state = None
-        problem, question = None, None
-        if "question" in task.params:
-            question, noise = Question.of(task.params), task.params["noise"]
-        else:
-            world = {**self._params, **task.params}
-            noise = world.pop("noise")
-            problem = make_problem(**world | {"facts": tuple(world["facts"])}, seed=task.seed)
-            question = Question(problem.question, (problem.answer,))
+        problem, question, noise = self._drawn(task)
         tools = await self._supply.open(problem)
         if noise:
             tools = [self._failing(one) for one in tools]

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, ToolCall, derive
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -24,7 +25,7 @@ from palaestra.envs.worlds.travel.episode import State
 from palaestra.envs.worlds.travel.requests import Dials, count_of, draw_request
 from palaestra.envs.worlds.travel.telling import tell
 from palaestra.envs.worlds.travel.toolset import LINES, WHOLE, tools_of
-from palaestra.envs.worlds.travel.trip import WISHES, Wish
+from palaestra.envs.worlds.travel.trip import WISHES, Request, Wish
 from palaestra.envs.worlds.travel.verifier import checks
 from palaestra.envs.worlds.travel.words import VOCABULARIES, VocabularyName, town_names
 from palaestra.errors import RecipeError
@@ -86,7 +87,7 @@ class Travel(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "consistent", "executable", "feasible", "tool_call", "tool_error"})
 
     def __init__(
@@ -141,16 +142,27 @@ class Travel(KeepsState[State]):
 
     # ---- the protocol -------------------------------------------------------------------------------------
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` requests; splits never share a seed. `difficulty` is the number of wishes."""
-        dials = _dials(self._params)
-        return seeded_tasks("travel", self._params, split, n, seed, difficulty=lambda own: float(count_of(dials, own)))
+        """`n` requests; splits never share a seed."""
+        return seeded_tasks("travel", self._params, split, n, seed)
 
-    def reset(self, task: Task) -> StepResult:
+    def content(self, task: Task) -> Any:
+        """The country, by what it is drawn from, and the request."""
+        return as_json(self._drawn(task))
+
+    def difficulty(self, task: Task) -> float:
+        """Wishes of the request."""
+        return float(count_of(_dials({**self._params, **task.params}), task.seed))
+
+    def _drawn(self, task: Task) -> tuple[Country, Request | None]:
         world = {**self._params, **task.params}
         number = task.seed if not world["countries"] else derive(task.seed, "country") % world["countries"]
         sizes = {name: world[name] for name in ("towns", "tickets", "hotels", "sights")}
         country = Country(derive(0, "travel", number), **sizes)
-        request = draw_request(country, _dials(world), task.seed)
+        return country, draw_request(country, _dials(world), task.seed)
+
+    def reset(self, task: Task) -> StepResult:
+        world = {**self._params, **task.params}
+        country, request = self._drawn(task)
         if request is None:
             raise RecipeError(
                 where=NAME,

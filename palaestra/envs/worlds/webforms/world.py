@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.elements import FOCUS, Gesture, describe, read
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
@@ -110,7 +111,7 @@ class WebForms(KeepsState[Playing]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "potential", "executable", "stratum"})
 
     def __init__(
@@ -146,8 +147,18 @@ class WebForms(KeepsState[Playing]):
         self._observation, self._boxes, self._calls, self._max_turns = observation, boxes, calls, max_turns
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` tasks; splits never share a seed. `difficulty` is the number of conditions."""
-        return seeded_tasks("webforms", self._params, split, n, seed, difficulty=self._difficulty)
+        """`n` tasks; of fixed sites, no split wants what another one wants."""
+        few = self._params["sites"] is not None  # sites that are drawn anew are never the same
+        return seeded_tasks("webforms", self._params, split, n, seed, content=self.content if few else None)
+
+    def content(self, task: Task) -> Any:
+        """The site and the goal."""
+        playing = _set_up({**self._params, **task.params}, task.seed)
+        return as_json((playing.site, playing.goal))
+
+    def difficulty(self, task: Task) -> float:
+        """Conditions of the goal."""
+        return float(_set_up({**self._params, **task.params}, task.seed).goal.conditions)
 
     def reset(self, task: Task) -> StepResult:
         self.state = _set_up({**self._params, **task.params}, task.seed)
@@ -181,8 +192,6 @@ class WebForms(KeepsState[Playing]):
         return Action(text=gesture.write(calls=self._calls))
 
     # ---- playing ------------------------------------------------------------------------------------------
-    def _difficulty(self, seed: int) -> float:
-        return float(_set_up(self._params, seed).goal.conditions)
 
     def _act(self, now: Playing, gesture: Gesture | None) -> Playing:
         if gesture is None:

@@ -342,6 +342,7 @@ def test_8_a_dead_end():
     assert env.expert(AGENT).text == "exfalso"  # nothing helps, but it can be used
     end = env.step({AGENT: Action(text="exfalso")}).observations[AGENT]
     assert end.text == "a: p |- false" and list(end.legal) == ["exfalso"]
+    assert env.expert(AGENT).text == "exfalso"  # no tactic changes the goal, but the expert must act
 
 
 def test_9_noise():

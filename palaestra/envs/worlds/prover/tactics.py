@@ -150,7 +150,7 @@ def _have(goal: Goal, text: str) -> tuple[Goal, ...]:
 
 
 def choices(goal: Goal) -> list[str]:
-    """The tactics that can be used on a goal. `have` and names for new hypotheses are left out."""
+    """The tactics that change a goal, without `have` and without names for new hypotheses. Empty in a dead end."""
     show = goal.show
     found = list(BY_SHOWN.get(show.op, ()))
     found += ["exfalso"] if show != FALSE else []

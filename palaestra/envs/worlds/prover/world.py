@@ -136,7 +136,7 @@ class Prover(KeepsState[State]):
         """The next tactic of a shortest proof of the first goal. If no proof is known, the first possible tactic."""
         goal = self.state.goals[0]
         proof = _proof(goal)
-        return Action(text=self._wording.show(proof[0] if proof else choices(goal)[0]))
+        return Action(text=self._wording.show(proof[0] if proof else _usable(goal)[0]))
 
     # ---- playing ------------------------------------------------------------------------------------------
     def _theorem(self, seed: int, params: Mapping[str, Any] | None = None) -> tuple[Formula, int]:
@@ -157,13 +157,16 @@ class Prover(KeepsState[State]):
         given = "; ".join(f"{name}: {formula}" for name, formula in goal.given)
         more = f". goals after it: {len(state.goals) - 1}" if len(state.goals) > 1 else ""
         shown = self._wording.show(f"{given} |- {goal.show}".strip())
-        # A goal in which nothing can be used is shown with a tactic that will be refused: an agent must act.
-        legal = [self._wording.show(text) for text in choices(goal)] or [self._wording.show("exfalso")]
         return Observation(
             text=(f"error: {state.fault}. " if state.fault else "") + shown + more,
-            legal=legal,
+            legal=[self._wording.show(text) for text in _usable(goal)],
             state_key=f"{state.theorem}/" + " ; ".join(f"{one.given} {one.show}" for one in state.goals),
         )
+
+
+def _usable(goal: Goal) -> list[str]:
+    """The tactics that an agent may use on a goal. In a dead end this is `exfalso`, since an agent must act."""
+    return choices(goal) or ["exfalso"]
 
 
 @functools.lru_cache(maxsize=100_000)

@@ -120,7 +120,7 @@ def test_the_searching_expert(view):  # rule 3
         results = play(env, task)
         assert results[-1].info["success"]
         sighted += len(results) - 1 == env.difficulty(task)
-    assert sighted < 20  # mostly it has to search
+    assert sighted < 20  # in most tasks it has to search
 
 
 def test_searching_uses_what_was_seen():  # rule 3: the places of unseen things make no difference

@@ -74,7 +74,7 @@ def test_hands_hold_one_thing_and_doors_hide():  # rule 1
     assert not done(act(env, "take mug 1 from fridge 1")) and not done(act(env, "put book 1 in fridge 1"))
     act(env, "open fridge 1")
     assert not done(act(env, "take mug 1 from fridge 1"))
-    assert not done(act(env, "cool book 1 with fridge 1"))  # not suited
+    assert not done(act(env, "cool book 1 with fridge 1"))  # books cannot be cooled
     assert done(act(env, "put book 1 in fridge 1")) and done(act(env, "take mug 1 from fridge 1"))
     assert done(act(env, "cool mug 1 with fridge 1")) and not done(act(env, "cool mug 1 with fridge 1"))
 

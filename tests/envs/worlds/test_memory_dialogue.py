@@ -246,7 +246,7 @@ def test_adding_up_is_an_update():  # rule 7
     for text, right in (
         (f"update 1 anna has dogs {one} and {two}", 1.0),
         (f"update 1 anna dog {two}", 0.0),  # the first dog is lost
-        (f"add anna dog {two}", 0.0),  # true, but another entry
+        (f"add anna dog {two}", 0.0),  # true, but in a second entry
         ("delete 1", 0.0),
         ("noop", 0.0),
     ):

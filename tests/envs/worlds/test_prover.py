@@ -192,7 +192,7 @@ def test_4_the_checker_is_sound(formula, picks):
 def test_4_what_is_provable_is_true(formula):
     if provable(frozenset(), formula):
         assert classical(formula)
-    twice = implies(implies(formula, FALSE), FALSE)  # Glivenko: classical truth is double negation here
+    twice = implies(implies(formula, FALSE), FALSE)  # Glivenko: a formula is true classically if this is provable
     assert provable(frozenset(), twice) == classical(formula)
 
 

@@ -68,8 +68,8 @@ def test_2_lake():
         (1, 0),
         (0, 0),
     ]
-    assert game.act(ice, "right", chance=0.1).at == (1, 0)  # slips to the right hand: down
-    assert game.act(ice, "down", chance=0.3).at == (0, 1)  # slips to the left hand: right
+    assert game.act(ice, "right", chance=0.1).at == (1, 0)  # slips to its right: down
+    assert game.act(ice, "down", chance=0.3).at == (0, 1)  # slips to its left: right
     assert game.lost(replace(ice, at=(1, 1))) and game.solved(replace(ice, at=(2, 2)))
     assert game.rows(ice) == [["@", ".", "."], [".", "o", "."], [".", ".", "g"]]
     assert game.brief(replace(ice, at=(0, 1))) == (
@@ -85,10 +85,10 @@ def test_3_sokoban():
     assert (pushed.at, pushed.boxes) == ((1, 2), {(1, 3)})
     assert game.act(pushed, "right", chance=-1) == pushed  # a wall is behind the box
     assert game.act(start, "up", chance=-1) == start and game.act(start, "down", chance=-1).at == (2, 1)
-    assert game.rows(pushed)[1] == ["#", ".", "@", "$", "#"] and solution(pushed) is None  # nobody gets above the box
+    assert game.rows(pushed)[1] == ["#", ".", "@", "$", "#"] and solution(pushed) is None  # no way leads above the box
     assert Sokoban(0.5, 1).act(start, "right", chance=0.2) == start
     two = room("######", "#@$$.#", "#....#", "#..tt#", "#....#", "######")
-    assert game.act(two, "right", chance=-1) == two  # two boxes are too heavy
+    assert game.act(two, "right", chance=-1) == two  # only one box can be pushed
     easy = room("#####", "#@$t#", "#...#", "#...#", "#####")
     assert solution(easy) == ("right",) and game.solved(game.act(easy, "right", chance=-1))
     assert game.brief(easy) == "box right 1. target right 2. up wall. left wall. box up wall."
@@ -127,7 +127,7 @@ def test_4_what_is_proven_is_true():
         really = {place for place in spots if place not in board.revealed and not any(place in way for way in ways)}
         assert safe <= really and board.mines in ways, number
         proven += len(safe) == len(really)
-    assert proven >= 45  # only the total number of mines proves more than the parts do
+    assert proven >= 45  # the other boards need the total number of mines
 
 
 # ---- boards -----------------------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ def test_3_a_jigsaw():
     end = say(env, "answer " + " ".join(map(str, right)))
     assert end.info["success"] is True and end.terminated == {AGENT} and end.rewards == {AGENT: 1.0}
     env.restore(now)
-    assert say(env, "answer 1 2 3").info["success"] is False  # too few places are a wrong answer
+    assert say(env, "answer 1 2 3").info["success"] is False  # an answer with too few places is wrong
 
 
 def test_3_in_order_at_last():

@@ -120,7 +120,7 @@ def test_random_play_hardly_solves_any(options):  # rule 2
         ("em", "The {1}.", 1.0, True),
         ("em", "{0} or so", 0.0, False),
         ("f1", "{0}", 1.0, True),
-        ("f1", "{0} or so", 2 * 1 / (3 + 1), False),  # one common word; of the alias as well, which has two
+        ("f1", "{0} or so", 2 * 1 / (3 + 1), False),  # one common word, also with the alias, which has two words
         ("f1", "nobody", 0.0, False),
         ("substring", "{0} or so", 1.0, True),
         ("substring", "{0}x", 0.0, False),

@@ -105,7 +105,7 @@ def _next(house: House, state: State, command: Command) -> State | None:
 
 
 def _works(house: House, state: State, command: Command) -> bool:
-    """Whether the appliance at this place would change the carried thing. A clean thing, for one, is not cleaned."""
+    """Whether the appliance at this place changes the carried thing. A clean thing cannot be cleaned again."""
     how, thing, place = command
     right = thing >= 0 and thing == state.held and house.places[place].kind == APPLIANCES[how]
     return right and house.suited(thing, how) and (thing, RESULTS[how]) not in state.marks

@@ -113,7 +113,7 @@ def after(beliefs: Mapping[Topic, tuple[str, ...]], event: Event, value: str) ->
 
 # ---- events -----------------------------------------------------------------------------------------------
 def _event(truth: Beliefs, topics: tuple[Topic, ...], plan: Plan, draw: random.Random) -> Event:
-    """The next sentence, with its true value. Values are drawn by position, so other words change no other draw."""
+    """The next sentence, with its true value. Values are drawn by position, so renamed talks have the same events."""
     choice = draw.randrange(12)
     fate = draw.random()
     if fate < plan.chatter:

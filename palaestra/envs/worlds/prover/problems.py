@@ -22,7 +22,7 @@ TRIES = 8000
 
 
 def draw_formula(size: int, atoms: int, draw: random.Random) -> Formula:
-    """A random formula with `size` operators, drawn by `SHARES`, over the first `atoms` atoms."""
+    """A random formula with `size` operators over the first `atoms` atoms. `SHARES`: probabilities of operators."""
     if size == 0:
         return atom(ATOMS[draw.randrange(atoms)])
     op = draw.choices(OPERATORS, cum_weights=BELOW)[0]

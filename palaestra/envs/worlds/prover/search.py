@@ -17,8 +17,8 @@ MANY = 10**6  # more tactics than any search tries
 def provable(given: Given, show: Formula) -> bool:
     """Whether `show` follows from `given` in intuitionistic logic.
 
-    Uses a sequent calculus without contraction (Dyckhoff 1992). The premises of each of its rules are smaller than the
-    conclusion, so the search always ends. Invertible rules are used first.
+    Uses a sequent calculus without contraction (Dyckhoff 1992). The premises of each rule are smaller than its
+    conclusion, by the measure of that paper, so the search always ends. Invertible rules are used first.
     """
     if show in given or FALSE in given:
         return True

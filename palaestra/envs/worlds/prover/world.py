@@ -47,11 +47,12 @@ class Prover(KeepsState[State]):
 
     The observation `a: p -> q; b: p |- q` shows two hypotheses, `a` and `b`, and behind `|-` the formula to prove. A
     tactic works on the first open goal. `intro` makes the left side of an implication a hypothesis. `exact a` proves a
-    goal that is the hypothesis `a`. `apply a` uses an implication backwards. `split` proves both sides of `&`; `left`
-    and `right` choose a side of `|`. `cases a` takes a hypothesis with `&` or `|` apart; it proves the goal if `a` is
-    `false`. `exfalso` makes `false` the formula to prove. `have x : p & q` first proves a further formula, which then
-    is a hypothesis. Names for new hypotheses may follow `intro` and `cases`; otherwise the next free letters are used.
-    `~p` means `p -> false`. A tactic that cannot be used is refused with a reason and changes nothing.
+    goal that is the hypothesis `a`. `apply a` uses an implication backwards. `split` opens a goal for each side of `&`;
+    `left` and `right` choose a side of `|`. `cases a` takes a hypothesis with `&` or `|` apart; it proves the goal if
+    `a` is `false`. `exfalso` makes `false` the formula to prove. `have x : p & q` opens a goal for this formula, which
+    is a hypothesis afterwards. Names for new hypotheses may follow `intro` and `cases`; without them the next free
+    letters are used. `~p` means `p -> false`. A tactic that cannot be used is refused with a reason and changes
+    nothing.
 
     Args:
         size: fewest and most operators of a theorem. Higher: longer texts. Usual: 2 to 6.
@@ -62,9 +63,9 @@ class Prover(KeepsState[State]):
         noise: probability that a tactic has no effect, as if the checker had run out of time.
         max_turns: turns until the episode is cut off. Usual: twice the longest proof.
 
-    Reward: 1 when no goal is left, else 0. A step's `info` has `process` (1 if fewer tactics are needed after the
-    tactic), `executable` (0 for a tactic that is refused, has no effect or cannot be read) and `stratum` (the number of
-    tactics of the theorem's shortest proof).
+    Reward: 1 when no goal is left, else 0. A step's `info` has `process` (1 if the tactic makes the shortest remaining
+    proof shorter), `executable` (0 for a tactic that is refused, lost by `noise` or unreadable) and `stratum` (the
+    number of tactics of the theorem's shortest proof).
 
     The expert finds a shortest proof of each goal that has one of at most 16 tactics. It cannot repair a state in which
     a goal has no proof, such as after `left` where only `right` can be proved.

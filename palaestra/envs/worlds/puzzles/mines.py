@@ -1,6 +1,6 @@
 """Minesweeper: reveal every place without a mine. A number tells how many mines are around its place.
 
-No guess is needed: a solver proves which places are safe.
+Every field can be solved without a guess: `safe_places` proves which places are safe.
 """
 
 from __future__ import annotations

@@ -58,7 +58,8 @@ class Sokoban:
         return tuple(SIDES)
 
     def act(self, board: Room, text: str, *, chance: float) -> Room:
-        """Move one place to this side, and push a box that stands there. An act that goes wrong does nothing."""
+        """Move one place to this side, and push a box that stands there. A blocked act, or one that goes wrong, does
+        nothing."""
         there = beside(board.at, text)
         if 0 <= chance < self._noise or there in board.walls:
             return board

@@ -136,7 +136,7 @@ def build_graph(entities: int, relations: int, renamed: bool, seed: int) -> Grap
 def _named(
     counts: dict[str, int], names: dict[str, tuple[str, ...]], draw: random.Random
 ) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Kind, name and aliases of each entity. Names are drawn by position, so other words change no other draw."""
+    """Kind, name and aliases of each entity. Names are drawn by position, so that other names have the same facts."""
     for kind, count in counts.items():
         for place in draw.sample(range(len(names[kind])), count):
             name = names[kind][place]

@@ -92,7 +92,7 @@ class MiniWoB:
         self._turn, self._said = 0, ""
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` pages; splits never share a seed."""
+        """`n` pages; training and evaluation share no seed."""
         return seeded_tasks("miniwob", self._params, split, n, seed)
 
     def reset(self, task: Task) -> StepResult:

@@ -102,7 +102,7 @@ class OpenSpiel:
         self._seed, self._seat, self._paid = 0, 0, [0.0] * self._players
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` games; splits never share a seed."""
+        """`n` games; training and evaluation share no seed."""
         return seeded_tasks("openspiel", self._params, split, n, seed)
 
     def content(self, task: Task) -> Any:

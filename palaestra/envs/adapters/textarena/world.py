@@ -101,7 +101,7 @@ class TextArena:
         self._seed, self._seat, self._turn = 0, 0, 0
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` games; splits never share a seed."""
+        """`n` games; training and evaluation share no seed."""
         return seeded_tasks("textarena", self._params, split, n, seed)
 
     def reset(self, task: Task) -> StepResult:

@@ -78,8 +78,8 @@ class Pool:
         return self._start()
 
     def _free(self, visit: object, most: int, address: str) -> Seat | None:
-        """The visit's own browser, else one that no visit holds. If no new one may be started: the one that another
-        visit has left unused for longest. None: start a new one, or wait.
+        """Choose a browser: the visit's own, else one that no visit holds. If no new one may be started, take the one
+        that other visits have not used for longest. Returns None if a new one may be started or all are busy.
         """
         idle = [seat for seat in self.seats if not seat.busy]
         for seat in idle:

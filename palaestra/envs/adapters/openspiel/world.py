@@ -106,7 +106,7 @@ class OpenSpiel:
         return seeded_tasks("openspiel", self._params, split, n, seed)
 
     def content(self, task: Task) -> Any:
-        """The game and the seat. The seed changes only chance, such as cards and dice, which is not content."""
+        """The game and the seat. Chance, such as cards and dice, is not content."""
         return [self._name, self._seat_of(task)]
 
     def _seat_of(self, task: Task) -> int:

@@ -155,7 +155,7 @@ class PettingZoo:
         return value if isinstance(value, Action) else Action(text=_text(value), value=value)
 
     def global_state(self) -> np.ndarray:
-        """What the environment shows a centralized critic: float32 (n,)."""
+        """The environment's `state()`, for a centralized critic: float32 (n,)."""
         return np.asarray(self._inner.state(), np.float32).ravel()
 
     def snapshot(self) -> Any:

@@ -105,7 +105,7 @@ class Play:
 
     # ---- inside -------------------------------------------------------------------------------------------
     async def _hold(self, ready: asyncio.Future[None]) -> None:
-        """Keep the environment's servers open until `close`. One task must both open and close them, which is this one."""
+        """Keep the environment's servers open until `close`. This one task both opens and closes them, as it must."""
         try:
             async with self._env.serving():
                 clients = getattr(self._env._interception, "clients", None)

@@ -101,7 +101,7 @@ class Verifiers:
 
     # ---- the protocol -------------------------------------------------------------------------------------
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` rows of the split, drawn with repetition. A task's seed does not change its row."""
+        """`n` rows of the split, drawn with repetition. The seed only tells tasks of the same row apart."""
         rows = self._train if split == "train" else self._held
         return [
             Task(

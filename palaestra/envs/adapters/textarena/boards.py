@@ -159,5 +159,7 @@ BOARDS = {
     "NimEnv": Rules(legal=_takings, brief=_nim, expert=_nim_expert),
     "OthelloEnv": Rules(legal=_othello_moves, brief=_othello, why_no_expert=UNSOLVED),
     "BreakthroughEnv": Rules(legal=_breakthrough_moves, brief=_breakthrough, why_no_expert=UNSOLVED),
-    "ChopsticksEnv": Rules(legal=_chopsticks_moves, brief=_chopsticks, why_no_expert="a game of good players never ends"),
+    "ChopsticksEnv": Rules(
+        legal=_chopsticks_moves, brief=_chopsticks, why_no_expert="a game of good players never ends"
+    ),
 }

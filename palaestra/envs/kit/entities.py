@@ -1,4 +1,4 @@
-"""Find out which names of a list occur in a text."""
+"""Measure which share of a list of names occurs in a text."""
 
 from __future__ import annotations
 

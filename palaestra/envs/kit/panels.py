@@ -130,7 +130,7 @@ def panels() -> dict[str, Panel]:
 
 
 def panel(name: str) -> tuple[list[Task], Panel]:
-    """The tasks of a committed panel, made again and compared with its hashes, and its entry.
+    """The tasks of a committed panel, and its entry. The tasks are made again and compared with the hashes.
 
     Raises: UnknownName; InvalidData, if the panel is empty or no longer what was committed.
     """

@@ -306,7 +306,7 @@ def test_documents_and_databases(tmp_path):
         ({"tools": ("calculater",)}, RecipeError, "calculator"),
         ({"tools": ({"sql": {}, "search": {}},)}, RecipeError, "sql"),
         ({"facts": (3, 2)}, RecipeError, "`facts: [2, 3]`"),
-        ({"facts": (2, 9), "names": 2}, RecipeError, "at most 6"),
+        ({"facts": (2, 9), "names": 2}, RecipeError, "6 or less"),
         ({"noise": 1.0}, RecipeError, "`noise: 1`"),
         ({"questions": "none.jsonl", "tools": ("calculator",)}, InvalidData, "none.jsonl"),
     ],

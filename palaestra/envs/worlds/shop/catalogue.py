@@ -100,7 +100,7 @@ def families(products: int, distractors: int) -> int:
 
 
 def constraints_of(number: int, family: int, constraints: tuple[int, int]) -> int:
-    """The number of constraints of a family's goal. A task's difficulty needs no catalogue."""
+    """The number of constraints of a family's goal. `difficulty` uses it without making the catalogue."""
     fewest, most = constraints
     return fewest + derive(number, "constraints", family) % (most - fewest + 1)
 

@@ -328,7 +328,7 @@ def _refuse(*, facts: Range, names: int, noise: float, file: str | None, table: 
     refuse.when(
         facts[1] > most,
         f"`facts` goes up to {facts[1]}, too many for a table of {names} names.",
-        f"Ask for at most {most}.",
+        f"Set its second number to {most} or less.",
     )
     refuse.when_certain("no call would ever work", noise=noise)
     refuse.when(

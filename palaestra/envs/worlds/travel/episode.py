@@ -38,7 +38,7 @@ class State:
 
     Attributes:
         shown: queries whose answers the agent sees. It can book what they list.
-        untrue: number of acts so far that stated something that no answer had shown.
+        untrue: number of acts so far with a statement that no answer had shown.
         said: the error of the last act.
     """
 

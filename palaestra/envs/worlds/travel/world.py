@@ -51,7 +51,7 @@ class Travel(KeepsState[State]):
         nights: most nights at each stop, 1–3.
         back: whether the trip leads back to its first town. False: one leg less.
         wishes: fewest and most wishes of a request, 0–6, mixed evenly. Higher: fewer plans are right. Usual: 2 to 5.
-        kinds: the wishes that a request may have: "budget", "trains" (no flights), "stars" (of hotels, at least),
+        kinds: the wishes that a request may have: "budget", "trains" (no flights), "stars" (a minimum for hotels),
             "sight" (one that must be visited), "leave" (not before an hour), "arrive" (by an hour).
         slack: the budget is (1 + slack) times the cost of a plan that fulfills all other wishes. Lower: tighter
             budgets. Usual: 0 to 0.3.
@@ -73,7 +73,7 @@ class Travel(KeepsState[State]):
         max_turns: turns until the episode is cut off. The expert needs up to 20 with two stops. Usual: 30.
 
     The first verifier tells whether the whole plan passes six checks: everything is covered, nothing overlaps,
-    transfers can be reached, sights are open, and the budget and the other wishes are fulfilled. The second verifier
+    all transfers are possible, sights are open, and the budget and the other wishes are fulfilled. The second verifier
     tells for each act whether a tool had shown all that the act states, such as the price of a booking. `success`: both
     accept, whatever `reward` is.
 
@@ -309,7 +309,7 @@ def _refuse_impossible(stops: tuple[int, int], wishes: tuple[int, int], kinds: t
     refuse.when(
         wishes[1] > different,
         f"`wishes` goes up to {wishes[1]}, and `kinds` names only {different}.",
-        f"Set the most of `wishes` to {different}, or name more `kinds`.",
+        f"Set its second number to {different} or less, or name more `kinds`.",
     )
     refuse.when_repeated(kinds=kinds)
     refuse.when_certain("no query would ever work", noise=noise)

@@ -44,7 +44,7 @@ class Control:
         group: the group of a radio button.
         leads: the screen that a click opens.
         sets: the control that a click sets, and the value.
-        does: what a click does in a list: search, or turn to the next or the last page.
+        does: what a click does in a list: search, or turn to the next or the previous page.
     """
 
     name: str

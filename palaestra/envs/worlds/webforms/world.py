@@ -88,8 +88,8 @@ class WebForms(KeepsState[Playing]):
         rows: elements in view at a time. The agent must scroll to see the others.
         sites: [a, b]: all splits use the sites a to b. None: a new site for each task. For an evaluation on sites that
             were never seen, train on [0, 5] and evaluate on [6, 8].
-        renamed: whether the labels differ from the keys of the instruction, such as town for city. They are always the
-            same.
+        renamed: whether labels are other words than the keys of the instruction, such as town for city. The label of a
+            key is always the same.
         prefill: probability that a wanted value is there from the start. Higher: easier, as a warm start.
         noise: probability that a click misses and does nothing.
         potential: weight w of the shaping: each step earns w · (discount · Φ(s′) − Φ(s)) in addition, where Φ is the

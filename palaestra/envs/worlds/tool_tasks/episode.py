@@ -91,7 +91,7 @@ class Solver:
         return state.resolved(value) if self.refer and isinstance(value, str) else value
 
     def sensible(self, state: State) -> list[ToolCall] | None:
-        """Calls that make sense now: all facts, the sum and similar ones, the results as answers. None: not known."""
+        """Calls that make sense now: all facts, sums, the results as answers. None for a question of a file."""
         problem = state.problem
         if problem is None:
             return None

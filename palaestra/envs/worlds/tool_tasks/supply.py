@@ -80,7 +80,7 @@ OPTIONS: dict[str, type[Section]] = {
     "python": Running,
     "mcp": Serving,
 }
-QUICK = frozenset({"lookup", "calculator", "search", "tables"})  # they answer at once, without a thread
+QUICK = frozenset({"lookup", "calculator", "search", "tables"})  # these answer at once, without a thread
 
 
 class Supply:

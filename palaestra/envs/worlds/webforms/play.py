@@ -31,8 +31,8 @@ class View:
 
     elements: tuple[Element, ...]
     places: tuple[int, ...]
-    above: int  # number of rows above the view; below it
-    below: int
+    above: int  # number of rows above the view
+    below: int  # number of rows below it
 
 
 def start(site: Site) -> State:

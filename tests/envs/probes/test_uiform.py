@@ -26,6 +26,7 @@ from palaestra.envs.probes.uiform import UIForm
 from palaestra.envs.probes.uiform_forms import WORDS, Gesture, build
 from palaestra.errors import ContractError, RecipeError
 from palaestra.testing import check_environment
+from tests.messages import told
 
 USER = "user"
 SMALL = {"rows": 2, "pages": 2, "longest": 5}
@@ -254,10 +255,9 @@ def test_a_finished_form_leads_nowhere():
 
 
 def test_what_is_impossible_is_refused():  # rule 11
-    with pytest.raises(RecipeError, match="no form of 2 to 12 actions on 1 pages of 4 widgets") as caught:
+    with told(RecipeError, "`longest` ≤ 9"):
         UIForm(pages=1)
-    assert "`longest` ≤ 9" in caught.value.remedy
-    with pytest.raises(RecipeError, match="no form of 5 to 4 actions"):
+    with told(RecipeError, "5 to 4 actions"):
         UIForm(shortest=5, longest=4)
     with pytest.raises(RecipeError, match="rows"):
         UIForm(rows=1)

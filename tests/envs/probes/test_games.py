@@ -161,7 +161,7 @@ def test_what_is_refused() -> None:  # rule 9
     for options, said in (
         ({"games": ()}, "no game"),
         ({"games": (BOARD, BOARD)}, "twice"),
-        ({"weights": (1.0,)}, "1 weights for 3 games"),
+        ({"weights": (1.0,)}, "3 games have 1 weights"),
         ({"games": ("tic_tac_to",)}, "tic_tac_to"),
     ):
         with pytest.raises(RecipeError, match=said):

@@ -25,6 +25,7 @@ from palaestra.data.abilities import has
 from palaestra.envs.adapters.gymnasium.world import AGENT, SEEDS, GymnasiumEnvironment, vector_environment
 from palaestra.errors import InvalidData, MissingExtra, RecipeError, UnknownName
 from palaestra.testing import check_environment
+from tests.messages import told
 
 DRY = {"is_slippery": False}
 
@@ -232,7 +233,7 @@ def test_refusals():  # rule 9
         GymnasiumEnvironment(id="Taxi-v99")
     gymnasium.register("Endless-v0", entry_point=Endless)
     try:
-        with pytest.raises(RecipeError, match="neither Discrete nor a Box with bounds"):
+        with told(RecipeError, "neither Discrete"):
             GymnasiumEnvironment(id="Endless-v0")
     finally:
         del gymnasium.registry["Endless-v0"]
@@ -243,7 +244,7 @@ def test_refusals():  # rule 9
     with pytest.raises(MissingExtra, match="no_such_package"):
         GymnasiumEnvironment(id="no_such_package:Thing-v0")
     lake = GymnasiumEnvironment(id="FrozenLake-v1")
-    with pytest.raises(InvalidData, match="Taxi-v4"):
+    with told(InvalidData, "Taxi-v4"):
         lake.reset(GymnasiumEnvironment(id="Taxi-v4").tasks("eval", 1, 0)[0])
 
 

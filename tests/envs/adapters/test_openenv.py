@@ -20,6 +20,7 @@ from palaestra.envs.adapters.openenv.world import AGENT, OpenEnv
 from palaestra.errors import ContractError, EpisodeFailure, InvalidData, PalaestraError, RecipeError, UnknownName
 from palaestra.registry import part
 from palaestra.testing import check_environment
+from tests.messages import told
 
 pytest.importorskip("openenv.core")
 
@@ -245,16 +246,16 @@ def test_a_lost_server_fails_the_episode(file: Path) -> None:  # rule 6
 
 def test_bad_options_are_refused(file: Path) -> None:  # rule 7
     bad: list[tuple[dict[str, Any], type[PalaestraError], str]] = [
-        ({}, RecipeError, "neither `env` nor `url` is named"),
-        ({"env": f"{file}:Guess", "url": "http://127.0.0.1:1"}, RecipeError, "both `env` and `url` are named"),
-        ({"url": "http://127.0.0.1:1"}, InvalidData, "does not answer"),
+        ({}, RecipeError, "neither"),
+        ({"env": f"{file}:Guess", "url": "http://127.0.0.1:1"}, RecipeError, "both"),
         ({"env": f"{file}:Gone"}, UnknownName, "cannot be loaded"),
-        ({"env": f"{file}:Stranger"}, ContractError, "it makes a Stranger"),
-        ({"env": f"{file}:Vague"}, ContractError, "the kind of its actions is not known"),
-        ({"env": f"{file}:Board", "field": "z"}, RecipeError, "an action has no field `z`"),
-        ({"env": f"{file}:Board", "legal": "choices"}, RecipeError, "the action has several fields"),
+        ({"env": f"{file}:Stranger"}, ContractError, "a Stranger"),
+        ({"env": f"{file}:Vague"}, ContractError, "the type of its actions"),
+        ({"env": f"{file}:Board", "field": "z"}, RecipeError, "no field `z`"),
+        ({"env": f"{file}:Board", "legal": "choices"}, RecipeError, "several fields"),
     ]
     for options, kind, message in bad:
-        with pytest.raises(kind) as raised:
+        with told(kind, message):
             OpenEnv(**options)
-        assert message in raised.value.what, raised.value.what
+    with pytest.raises(InvalidData, match="does not answer"):  # the system's own words follow
+        OpenEnv(url="http://127.0.0.1:1")

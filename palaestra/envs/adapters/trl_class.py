@@ -164,7 +164,7 @@ class TrlClass:
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
         """The action that the function `expert` gives for the object."""
-        assert self._advise is not None  # else `abilities` leave it out
+        assert self._advise is not None  # without a function, `abilities` has no `expert`
         advice = self._advise(self._object)
         return Action(text=self._box.write(advice) if isinstance(advice, ToolCall) else str(advice))
 

@@ -36,7 +36,7 @@ class Approach:
         return action == ONWARD or (action is not None and place >= self.prefix)
 
     def describe(self, place: int) -> str:
-        """`porch 2. the way on is east.`"""
+        """The text of a place, such as `porch 2. the way on is east.`"""
         if place < self.prefix:
             return f"porch {place + 1}. the way on is east."
         return f"dark corridor {place + 1 - self.prefix}. every way leads on."

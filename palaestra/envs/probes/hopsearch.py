@@ -330,7 +330,7 @@ def _said(graph: Graph, value: Any, meant: tuple[Any, ...] | None) -> str:
 
 
 def _state_questions(graph: Graph, questions: Sequence[Question]) -> str:
-    """`question: amber maker owner.`, or `question 1: … question 2: …`."""
+    """The text of the questions: `question: amber maker owner.`, or `question 1: … question 2: …`."""
     if len(questions) == 1:
         return f"question: {_spell(graph, questions[0])}."
     return " ".join(f"question {k}: {_spell(graph, question)}." for k, question in enumerate(questions, start=1))

@@ -232,7 +232,7 @@ class Relay(KeepsState[State]):
         )
 
     def _describe(self, state: State) -> str:
-        """`question: top of lamp and rim of cup. top of lamp is red. 2 calls left.`, or `find top of lamp.`"""
+        """What the acting agent reads: `question: top of lamp and rim of cup. 2 calls left.` or `find top of lamp.`"""
         call = state.call
         if call is not None:
             found = f" found: {self._keys[call.found[0]]} is {COLORS[call.found[1]]}." if call.found else ""

@@ -46,7 +46,7 @@ class Key(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """The agent's situation."""
+    """Where the agent and the key are."""
 
     room: Room
     key: Key
@@ -374,7 +374,7 @@ def _result(maze: Maze, before: State, action: str | None, after: State | None) 
 
 
 def _describe(maze: Maze, state: State) -> str:
-    """`hall. exits north west, locked east. key in cellar. goal vault.`"""
+    """The text of a state, such as `hall. exits north west, locked east. key in cellar. goal vault.`"""
     ways = maze.exits[state.room]
     free = [direction for direction, beyond in ways.items() if not maze.locked(state, beyond)]
     shut = [direction for direction, beyond in ways.items() if maze.locked(state, beyond)]

@@ -231,7 +231,7 @@ def _said(gesture: Gesture | None, after: Screen | None, form: Form) -> str:
 
 
 def _describe(form: Form, screen: Screen, *, boxes: bool) -> str:
-    """`to do city rome, news on. page 1 of 2. field city amber focus, switch news off, switch wifi on.`"""
+    """The text of a screen: `to do city rome, news on. page 1 of 2. field city amber focus, switch news off.`"""
     wrong = ", ".join(f"{form.widgets[i].name} {form.widgets[i].wanted}" for i in form.missing(screen))
     page = form.tree(screen).children[0]
     focus = None if screen.focus is None else form.widgets[screen.focus].name

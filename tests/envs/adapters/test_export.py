@@ -1,7 +1,7 @@
-"""Exports: (1) Gymnasium's and PettingZoo's own checkers pass on environments with vectors and with texts; (2) seeds
-name tasks, splits stay apart, a task can be given; (3) rewards, masks and ends are the environment's; (4) aec asks who
-is asked, parallel leaves out who is not; (5) what cannot be exported is refused; (6) what comes back through our own
-adapters is the same game.
+"""Exports: (1) Gymnasium's and PettingZoo's own checkers pass on environments with vectors and with texts; (2) a seed
+decides the task, splits share none, and a task can be given; (3) rewards, masks and ends are the environment's; (4) in
+AEC only the agents that are to act get a turn, and in Parallel the actions of others are ignored; (5) environments
+that cannot be exported are refused; (6) an export that is played through our own adapters is the same game.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OPTIONAL = {"openspiel": "pyspiel", "textarena": "textarena"}
 )
 def test_gymnasium_accepts_it(name: str) -> None:  # rule 1
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # advice on rendering and on unbounded boxes
+        warnings.simplefilter("ignore")  # they concern rendering and unbounded boxes
         check_env(as_gymnasium(name), skip_render_check=True)
 
 
@@ -105,7 +105,7 @@ def test_rewards_masks_and_ends() -> None:  # rule 3
 
 
 def inner_same(inner: Any, index: int, action: Action) -> bool:
-    """Whether the index leads where the action leads."""
+    """Whether the index has the same effect as the action."""
     state = inner.snapshot()
     by_index = inner.step({"player": Action(value=index)})
     inner.restore(state)
@@ -119,7 +119,7 @@ def _shown(result: Any) -> Any:
 
 
 class Mixed:
-    """Two agents: both at first, then only the second one; the first is done after that."""
+    """Two agents act at once at first. Then the first is done, and only the second acts."""
 
     agents = ("a", "b")
 

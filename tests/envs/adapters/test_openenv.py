@@ -1,5 +1,5 @@
 """OpenEnv: (1) the contract holds in process and over a server on the loopback; (2) both give the same episode;
-(3) single fields are written as they are, several as a call; (4) rewards, ends, legal choices; (5) what cannot be read
+(3) a single field is written as it is, several as a call; (4) rewards, ends, legal choices; (5) an unreadable answer
 changes nothing; (6) a lost server fails the episode, not the run; (7) bad options are refused.
 """
 
@@ -169,7 +169,7 @@ def test_a_server_plays_the_same_episode(file: Path, server: Server) -> None:  #
         assert [[s.text for s in r.observations.values()] for r in own][:4] == [
             [s.text for s in r.observations.values()] for r in other
         ][:4]
-    two = OpenEnv(url=server.url)  # sessions are apart
+    two = OpenEnv(url=server.url)  # each object has its own session
     first = play(behind, "0", "0")[-1].observations[AGENT].text
     play(two, "0")
     assert "tries: 2" in first
@@ -218,7 +218,7 @@ def test_what_cannot_be_read(file: Path, server: Server) -> None:  # rule 5
             )
         wrong = next(n for n in range(8) if not play(env, n)[1].terminated)
         again = play(env, wrong, "many")[2].observations[AGENT].text
-        assert again.startswith("error: ") and "tries: 1" in again  # what was seen last is shown again
+        assert again.startswith("error: ") and "tries: 1" in again  # the last observation is shown again
         env.close()
     board = OpenEnv(env=f"{file}:Board")
     said = [
@@ -257,5 +257,5 @@ def test_bad_options_are_refused(file: Path) -> None:  # rule 7
     for options, kind, message in bad:
         with told(kind, message):
             OpenEnv(**options)
-    with pytest.raises(InvalidData, match="does not answer"):  # the system's own words follow
+    with pytest.raises(InvalidData, match="does not answer"):  # the message ends with the system's own words
         OpenEnv(url="http://127.0.0.1:1")

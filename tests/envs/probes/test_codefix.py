@@ -3,12 +3,12 @@
 1. It keeps the contract of environments, for all kinds of programs.
 2. The interpreter works statement by statement; the faulty program fails every test, the mended one none.
 3. The expert's edit mends the fault, whatever was tried before.
-4. A failed edit is undone, or stays where `undo` is off; the episode ends with the last edit.
-5. `process` tells edits of the faulty line; what cannot be read, or has no line, costs an edit.
-6. With `bias` faults lie in line 2.
-7. The teacher names the faulty line with probability `reveal`; only the kind "patch" gives the answer away.
-8. The difficulty of a task is the length of its program.
-9. With `programs` faults differ and the programs behind them are few.
+4. A failed edit is undone, or stays if `undo` is False. The episode ends with the last edit.
+5. `process` is 1 for edits of the faulty line. An action that cannot be read or edits no line costs an edit.
+6. `bias` is the share of faults that are put into line 2.
+7. The teacher names the faulty line with probability `reveal`. Only the part "patch" tells the answer.
+8. The difficulty of a task is the number of lines of its program.
+9. With `programs` there are many faults, but few right programs.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """What must hold of `phrase`:
 
 1. It keeps the contract of environments, for all lengths of actions.
-2. Actions have `words_min` to `words_max` words and are distinct; a useful one begins like a useless one.
-3. Each phrase does what its action of `rooms` does; a decoy does nothing but cost the turn.
-4. A phrase that stops early, or goes on, cannot be read.
-5. The same seed is the same house as in `rooms`, with the same vectors and state keys.
-6. Random play succeeds in less than 20 % of the mazes; the expert always.
+2. Actions have `words_min` to `words_max` words and are distinct. Useful and useless ones begin with the same words.
+3. Each phrase does what its action of `rooms` does. A decoy only takes a turn.
+4. A phrase with words missing or words added cannot be read.
+5. A seed has the same house as in `rooms`, with the same vectors and state keys.
+6. Random play succeeds in less than 20 % of the mazes, and the expert in all.
 """
 
 from __future__ import annotations

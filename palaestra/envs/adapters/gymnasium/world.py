@@ -142,7 +142,7 @@ class GymnasiumEnvironment:
 
     def expert(self, agent: str) -> Action:
         """The next action of a shortest way to the goal. Raises: ContractError, if there is no way."""
-        assert self._succeeded is not None and self._names is not None  # else `abilities` leave it out
+        assert self._succeeded is not None and self._names is not None  # otherwise `abilities` has no `expert`
         index = shortest(self._environment.unwrapped.P, int(self._last), self._succeeded)  # type: ignore[attr-defined]
         if index is None:
             raise ContractError(

@@ -97,10 +97,10 @@ class Inside:
 
 
 class Connected:
-    """An environment behind an OpenEnv server; the connection is its session.
+    """The environment of an OpenEnv server. The connection is its session.
 
     Args:
-        timeout_s: seconds until an answer is given up.
+        timeout_s: seconds to wait for an answer.
 
     Raises: InvalidData, if there is no such server.
     """

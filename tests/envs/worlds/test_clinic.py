@@ -25,6 +25,7 @@ from palaestra.envs.worlds.clinic.table import Table, best_question, draw_patien
 from palaestra.envs.worlds.clinic.world import AGENT, Clinic
 from palaestra.errors import ContractError, InvalidData, RecipeError
 from palaestra.testing import check_environment
+from tests.messages import told
 
 SMALL = Table(np.array([[0.9, 0.1, 0.5], [0.2, 0.8, 0.5]]), np.array([[0.9, 0.0, 0.5], [0.0, 0.8, 0.5]]))
 
@@ -100,11 +101,11 @@ def test_4_only_what_is_asked_is_told():
     felt = seen.text.removeprefix("complaint: ").split(".")[0]
     assert seen.text == f"complaint: {felt}. yes: none. no: none."
     symptom = SYMPTOMS[patient.complaint]
-    told = say(env, f"ask {symptom}").observations[AGENT]
-    assert told.text == f"complaint: {felt}. yes: {symptom}. no: none. yes, {symptom}."
+    answer = say(env, f"ask {symptom}").observations[AGENT]
+    assert answer.text == f"complaint: {felt}. yes: {symptom}. no: none. yes, {symptom}."
     absent = next(name for s, name in enumerate(SYMPTOMS) if s not in patient.symptoms)
     assert f"no: {absent}. no, {absent}." in say(env, f"Ask please: do you have {absent}?").observations[AGENT].text
-    assert DISEASES[patient.disease] not in told.text
+    assert DISEASES[patient.disease] not in answer.text
 
 
 def test_5_acts():
@@ -149,17 +150,17 @@ def test_7_published_numbers():
 
 
 @pytest.mark.parametrize(
-    "scores",
+    ("scores", "fault"),
     [
-        GOOD | {"safety": 5.1},
-        GOOD | {"empathy": -6},
-        GOOD | {"charm": 1},
-        {"safety": 1},
-        GOOD | {"safety": float("nan")},
+        (GOOD | {"safety": 5.1}, "5.1"),
+        (GOOD | {"empathy": -6}, "-6"),
+        (GOOD | {"charm": 1}, "charm"),
+        ({"safety": 1}, "accuracy"),
+        (GOOD | {"safety": float("nan")}, "nan"),
     ],
 )
-def test_7_bad_scores(scores):
-    with pytest.raises(InvalidData, match="clinic rubric"):
+def test_7_bad_scores(scores, fault):
+    with told(InvalidData, fault):
         weigh(scores)
 
 
@@ -255,9 +256,9 @@ def test_10_episodes():
 
 @pytest.mark.parametrize(
     ("options", "fault"),
-    [({"diseases": 30, "symptoms": 10}, "cannot be told apart by 10 symptoms"), ({"diseases": 3}, "diseases"),
+    [({"diseases": 30, "symptoms": 10}, "10 symptoms"), ({"diseases": 3}, "diseases"),
      ({"sureness": 0.2}, "sureness"), ({"confidence": 1.0}, "confidence")],
 )  # fmt: skip
 def test_11_impossible_options(options, fault):
-    with pytest.raises(RecipeError, match=fault):
+    with told(RecipeError, fault):
         Clinic(**options)

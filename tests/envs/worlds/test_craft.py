@@ -27,6 +27,7 @@ from palaestra.envs.worlds.craft.views import SIGNS, picture, vector, window
 from palaestra.envs.worlds.craft.world import AGENT, Craft
 from palaestra.errors import ContractError, RecipeError
 from palaestra.testing import check_environment
+from tests.messages import told
 
 KIND = {sign: kind for kind, sign in SIGNS.items()}
 
@@ -285,7 +286,7 @@ def test_8_rewards():
 
 
 def test_8_the_end():
-    with pytest.raises(RecipeError, match="takes at most 2 acts"):
+    with told(RecipeError, "2 acts"):
         Craft(max_turns=3, depth=(8, 8)).reset(Craft(max_turns=3, depth=(8, 8)).tasks("train", 1, 0)[0])
     env = Craft(max_turns=40)
     env.reset(env.tasks("train", 1, 0)[0])
@@ -322,16 +323,16 @@ def test_10_snapshot():
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
-        ({"depth": (3, 2)}, "`depth` is 3 to 2"),
-        ({"kinds": ("atomic",), "depth": (4, 5)}, "no goal of the kinds atomic has a depth from 4 to 5"),
-        ({"kinds": ()}, "no goal of the kinds none"),
-        ({"names": "shuffled"}, "nobody can know what is made of what"),
-        ({"size": 5, "density": 0.1}, "has no room"),
+        ({"depth": (3, 2)}, "3 to 2"),
+        ({"kinds": ("atomic",), "depth": (4, 5)}, "atomic"),
+        ({"kinds": ()}, "none"),
+        ({"names": "shuffled"}, "shuffled"),
+        ({"size": 5, "density": 0.1}, "density 0.1"),
         ({"size": 4}, "size"),
         ({"depth": (1, 9)}, "depth"),
         ({"noise": 1.5}, "noise"),
     ],
 )
 def test_11_impossible_options(options, fault):
-    with pytest.raises(RecipeError, match=fault):
+    with told(RecipeError, fault):
         Craft(**options)

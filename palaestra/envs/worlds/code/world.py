@@ -280,5 +280,9 @@ def _refuse_impossible(
         "`style: expression` cannot change files, and `kind` is repository.",
         "Set `style` to fenced, json or tagged.",
     )
-    refuse.when(spoiled > 1, f"`trivial` and `wrong` together are {spoiled:g}.", "Lower one of them: their sum may be 1 at most.")
+    refuse.when(
+        spoiled > 1,
+        f"`trivial` and `wrong` together are {spoiled:g}.",
+        "Lower one of them: their sum may be 1 at most.",
+    )
     refuse.when_empty(DOMAINS, domains=domains)

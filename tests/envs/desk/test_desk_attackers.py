@@ -19,6 +19,7 @@ from palaestra.envs.worlds.desk.attacks import ATTACKER, EXCUSES, TONES, is_beli
 from palaestra.envs.worlds.desk.world import AGENT, Desk
 from palaestra.errors import RecipeError
 from palaestra.testing import check_environment
+from tests.messages import told
 
 SMALL = {"kinds": ("order_status",), "tables": 2, "customers": 2, "orders": 1, "variety": 4, "rules": "none"}
 SMALL |= {"vague": 0.0, "foreign": 0.0, "user": "open", "behaviors": ("cancel",), "attack_share": 1.0}
@@ -151,5 +152,5 @@ def test_copies() -> None:  # rule 7
 
 @pytest.mark.parametrize("user", ["static", "chat"])
 def test_users_with_words_of_their_own(user: str) -> None:  # rule 7
-    with pytest.raises(RecipeError, match="has words of its own"):
+    with told(RecipeError, "attack: role"):
         desk(user=user, chat={"model": "m"} if user == "chat" else None)

@@ -20,7 +20,7 @@ EXPORTING = [path for path in FILES if re.search("^__all__", path.read_text(enco
 # Room → heads that still say "knows nothing of". May only shrink; a room that is not here has none.
 UNWRITTEN = {
     "data": 1,
-    "envs": 102,
+    "envs": 80,
     "evaluation": 4,
     "launch": 1,
     "models": 3,

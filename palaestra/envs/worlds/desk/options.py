@@ -52,8 +52,8 @@ def check(world: Mapping[str, Any], *, user: str, model: bool, failure: float) -
     )
     refuse.when(
         needed > variety,
-        f"{world['customers']} customers with {world['orders']} orders each need {needed} names of orders, and `variety` "
-        f"is {variety}.",
+        f"{world['customers']} customers with {world['orders']} orders each need {needed} names of orders, and "
+        f"`variety` is {variety}.",
         f"Lower `customers` or `orders`, or raise `variety`, to {len(ORDERS)} at most.",
     )
     if world["attack"] != "none":

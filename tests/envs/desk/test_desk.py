@@ -1,18 +1,18 @@
 """What must hold of `desk`:
 
-1. It keeps the contract of environments, whatever the options.
-2. The expert serves every customer and breaks no rule, with each user, format, style and depth, also where the right
-   end is a refusal or a transfer; after others' useless acts too. Random play hardly ever does.
-3. Calls change what they say and nothing else; impossible ones come back as errors and change nothing.
-4. Unknown tools, wrong arguments, two calls in one turn and unreadable texts are told to the agent, never raised.
-5. Dials work: tables, kinds, depth, wishes, foreign orders, changes of mind, vague openings.
-6. Renamed words: the same dialogue word for word, and the usual words mean nothing.
-7. Noise: a share of calls fails, the same ones in a fresh instance; customers who misspeak are served all the same.
-8. Attacks: shown in tools' results or users' turns, told in `info`; code sees whether they succeeded; the expert is
-   not fooled.
-9. Rules and tools are shown as asked for.
-10. Budgets end the episode with their reason; a customer without patience leaves.
-11. Splits differ; bad options are refused with what to do.
+1. It keeps the environment's contract with all options.
+2. The expert serves every customer and breaks no rule, with each user, format, style and depth, also if the right end
+   is a refusal or a transfer, and also after useless acts. Random play rarely succeeds.
+3. A call changes what it says and nothing else; an impossible one returns an error and changes nothing.
+4. The agent reads errors about unknown tools, wrong arguments, two calls in one turn and unreadable texts; none raises.
+5. Options of tasks have their effects: tables, kinds, depth, wishes, foreign orders, changes of mind, vague openings.
+6. With renamed words the dialogue is the same word for word, and the usual words mean nothing.
+7. A share of calls fails, the same ones in a fresh instance; the expert also serves customers who misspeak.
+8. Attacks stand in results of tools or turns of users, and `info` tells them and whether they succeeded; the expert
+   does not give in.
+9. Rules and tools are shown as the options say.
+10. Limits end the episode with their reason; a customer without patience leaves.
+11. Splits differ; bad options are refused with a remedy.
 """
 
 from __future__ import annotations

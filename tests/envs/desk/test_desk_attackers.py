@@ -1,13 +1,13 @@
 """What must hold of attackers at the desk:
 
-(1) both kinds keep the contract; with a role, the attacker acts first in attacked tasks, and in no others;
-(2) what it writes stands before what it wants in the user's first turn: eight words, letters alone; nothing readable is
-    marked and attacks all the same;
-(3) it is paid if the agent did it, the agent as the desk pays; the end tells of both teams and of which kind it was;
-(4) the expert gives in to the same share of wordings in all tasks, and without it to none;
-(5) a quarter of all wordings is held out from training; a pool draws from the same;
-(6) a task is the same with a role and with a pool but for the words; without attackers nothing has changed;
-(7) an episode goes on from a copy, before and after the words; users with words of their own are refused.
+(1) `role` and `pool` keep the contract; with `role`, the attacker acts first in attacked tasks and in no others;
+(2) its words stand before its demand in the user's first turn: at most eight, without digits; without a readable
+    word the act is marked, and the demand still stands there;
+(3) it is paid if the agent did what it demands, and the agent is paid as usual; the last `info` tells both;
+(4) the expert gives in to the same wordings in all tasks, in the share `believed`, and to none by default;
+(5) a quarter of all wordings is held out from training, also in a pool;
+(6) a task is the same with `role` and `pool` except for the words; other attacks still stand in the second turn;
+(7) an episode can be restored before and after the words; users that cannot say the attacker's words are refused.
 """
 
 from __future__ import annotations

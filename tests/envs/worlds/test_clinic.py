@@ -1,14 +1,17 @@
 """What must hold of the world `clinic`:
 
 1. It keeps the environment's contract.
-2. Tables: noisy or, own symptoms, no two diseases alike; patients are drawn from them.
+2. Tables are a noisy or of a disease's symptoms and a leak; no disease has all symptoms of another; patients are drawn
+   from them.
 3. The posterior and the gain of a question equal what counting all cases gives.
 4. The patient tells only what is asked.
-5. Acts: questions in sentences, lookup, match, lists of diseases; what cannot be read.
-6. Decisions: 1, 0.5, 0.
-7. The rubric gives the published numbers, with vetoes and without; penalties; bad scores are refused.
-8. The expert is right, asks what tells most and repeats nothing; random play is not.
-9. Noise and renamed words. 10. Ends, snapshots, splits. 11. Impossible options.
+5. Questions in sentences, lookup, match and lists of diseases are read; other acts are marked as unreadable.
+6. Decisions are worth 1, 0.5 or 0.
+7. The rubric gives the published numbers, with and without vetoes; penalties are added; bad scores are refused.
+8. The expert is right, asks the question that tells most, and repeats none; random play is rarely right.
+9. Noise makes answers wrong; renamed words change words only.
+10. Episodes end, snapshots are restored, splits share no task.
+11. Impossible options are refused.
 """
 
 from __future__ import annotations

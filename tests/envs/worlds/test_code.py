@@ -1,13 +1,15 @@
-"""What must hold of the world `code` where nothing but expressions runs:
+"""What must hold of the world `code` as long as only expressions run:
 
-1. It keeps the environment's contract, with every way to tell a function.
-2. The grammar reads what it lists and nothing else; values that grow large are faults.
-3. Chains are written with few parentheses and told in words; mutants differ in one step.
-4. Problems: each mutant fails a hidden test; trivial and wrong tests are what they are called; hidden ones are right.
-5. Acts: trying tells what is wrong; submitting ends; what cannot be read is marked and costs a turn.
-6. Rewards by hand: all or nothing, or the share of hidden tests.
+1. It keeps the environment's contract, with every way to describe a function.
+2. The grammar reads what it lists and nothing else; values that grow too large are faults.
+3. Chains are written with few parentheses and in words; mutants differ in one step.
+4. Each mutant of a problem fails a hidden test; trivial and wrong tests are trivial and wrong; hidden tests are right.
+5. `try` shows the failing tests; `submit` ends the episode; an unreadable act is marked and costs a turn.
+6. Rewards are as computed by hand: all or nothing, or the share of hidden tests.
 7. The expert solves every task, also after wrong tries and in the last turn; random play rarely does.
-8. Dials, paraphrases and noise. 9. A snapshot is put back. 10. Impossible options are refused.
+8. Options, paraphrases and noise have their effects.
+9. A snapshot is restored.
+10. Impossible options are refused.
 11. Packages have one wrong line, which visible tests show; both wordings have the same fault.
 12. Every act is read as it was written, in every style.
 

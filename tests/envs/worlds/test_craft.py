@@ -1,13 +1,15 @@
 """What must hold of the world `craft`:
 
 1. It keeps the environment's contract, with every way to show and to name things.
-2. Each rule of the tech tree, by hand: what gives what, to whom, beside what, and what it uses up.
-3. What cannot be done changes nothing but the turn, and says so; what cannot be read is marked.
-4. The expert solves every task within three quarters of the turns, also after others' wrong acts.
-5. Depth, kinds, size, density, sight and `most` do what they say; random play rarely succeeds.
+2. Each rule of the tech tree holds, by hand: what gives what, with which tool, beside what, and what it uses up.
+3. An act that cannot be done changes nothing but the turn, and the text says so; an unreadable act is marked.
+4. The expert solves every task within three quarters of the turns, also after useless acts.
+5. Depth, kinds, size, density, sight and `most` have their effects; random play rarely succeeds.
 6. Renamed and shuffled names change words, not maps or solutions; the manual tells every recipe.
-7. Noise makes acts fail, the same ones each time. 8. Rewards: 1 for the goal, or 1 for each new thing.
-9. `imagine` shows what acting would show, and does nothing. 10. A snapshot is put back.
+7. Noise makes acts fail, the same ones each time.
+8. Rewards: 1 for the goal, or 1 for each new kind of item.
+9. `imagine` shows what the act would show, and changes nothing.
+10. A snapshot is restored.
 11. Impossible options are refused.
 """
 
@@ -113,7 +115,7 @@ def test_2_walking():
     start = state(["..", ".t"])
     east = act(start, "east")
     assert (east.place, east.facing, east.effect) == ((0, 1), "east", "moved")
-    south = act(east, "south")  # a tree stands there: only the eyes move
+    south = act(east, "south")  # a tree stands there, so the agent only turns
     assert (south.place, south.facing, south.effect) == ((0, 1), "south", "turned")
     assert act(south, "south").effect == "nothing"
     assert [act(start, f"turn {side}").facing for side in ("left", "right")] == ["north", "south"]

@@ -189,7 +189,10 @@ class Clinic(KeepsState[State]):
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """Ask the best question, or diagnose if a disease is probable enough, nothing can be asked or the turns end."""
+        """Ask the best question.
+
+        The expert diagnoses if a disease is probable enough, if all symptoms are known, or in the last turn.
+        """
         state = self.state
         belief = posterior(state.table, state.known)
         best = int(np.argmax(belief))

@@ -17,7 +17,7 @@ from palaestra.tools.arithmetic import BASIC, Function, Grammar, NotInGrammar, R
 
 LONGEST = 120  # characters of an expression
 MOST = 1000  # characters or items of a value
-LARGEST = 10**18  # of a number
+LARGEST = 10**18  # absolute value of a number
 WRITTEN = re.compile(r"[A-Za-z0-9 +\-*/%()\[\].,:'\"]*")
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "abs": abs,
@@ -107,7 +107,7 @@ def _times(left: Any, right: Any) -> Any:
 
 def _rest(left: Any, right: Any) -> Any:
     if isinstance(left, str):
-        raise Fault("TypeError: a string cannot be divided")  # formatting is not in the grammar
+        raise Fault("TypeError: a string cannot be divided")  # in Python, `%` would format it
     return left % right
 
 

@@ -14,7 +14,7 @@ from palaestra.tools.sandbox import BubblewrapSandbox, Execution, PythonPool
 Where = Literal["auto", "bubblewrap", "subprocess"]
 Backend = Literal["bubblewrap", "subprocess"]
 Require = Literal["isolation", "none"]
-KEPT = 4096  # results
+KEPT = 4096  # results in the cache
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from palaestra.envs.worlds.code.grammar import Fault, evaluate, read
 from palaestra.errors import RecipeError
 
 POOL = 24  # inputs among which those of hidden tests are chosen
-TRIES = 200  # draws after which there is no such problem
+TRIES = 200  # most draws in search of a problem
 FUNCTION, MODULE = "f", "solution"
 
 

@@ -30,7 +30,7 @@ from palaestra.registry import Fraction, PositiveInt, register
 
 AGENT = "player"
 Depth = tuple[Annotated[int, pydantic.Field(ge=1, le=DEEPEST)], Annotated[int, pydantic.Field(ge=1, le=DEEPEST)]]
-TRIES = 200  # maps that are drawn at most until one has a short enough solution
+TRIES = 200  # most maps that are drawn in search of one with a short enough solution
 REFUSE = Refusals("environment: craft")
 
 

@@ -1,4 +1,4 @@
-"""A check of the desk's options, before anything starts: options that do not fit together are refused."""
+"""Checks of the desk's options: options that do not fit together are refused before anything starts."""
 
 from __future__ import annotations
 

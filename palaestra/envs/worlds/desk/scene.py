@@ -101,7 +101,7 @@ class Scene:
         return f"notes: {'. '.join(found)}."
 
     def in_scope(self, rules: Iterable[Rule]) -> list[Rule]:
-        """The rules that matter now. They depend on who and what is known, and on what is decided."""
+        """The rules that matter now, given the customer, the request, and whether a decision is still untold."""
         kind = self.kind
         if self.customer is None:
             scopes = {"start"}

@@ -55,7 +55,7 @@ def measured(name: str) -> dict[str, Any]:
         trained += len(played)
     shared = sum(content in known for content in contents)
     row |= {"different": len({*contents}), "trained": trained, "trained_different": len(known)}
-    return row | {"shared": shared, "said": tasks_line(len(tasks), shared)}
+    return row | {"shared": shared, "share": round(shared / len(tasks), 4), "said": tasks_line(len(tasks), shared)}
 
 
 def main() -> None:

@@ -56,7 +56,14 @@ def run(*, recipe: Sequence[str], quiet: bool, smoke: bool) -> None:
     print(interval_line(arms[0].evaluation))
     for arm in (arm for arm in arms if arm.evaluation.failed):
         print(f"{arm.name}: {failure_line(arm.evaluation)}")
-    print("; ".join([result_line(arms[0].evaluation, shared=arms[0].shared), *(f"{arm.name} {_headline(arm)}" for arm in arms[1:])]))
+    print(
+        "; ".join(
+            [
+                result_line(arms[0].evaluation, shared=arms[0].shared),
+                *(f"{arm.name} {_headline(arm)}" for arm in arms[1:]),
+            ]
+        )
+    )
 
 
 def load_played(arguments: Sequence[str], *, smoke: bool) -> Recipe:

@@ -29,14 +29,14 @@ class Arm:
 
     Attributes:
         scores: the outcome of each task. tokens: generated in an episode, on average.
-        shared: how many of the tasks the warm start has shown; None if nobody knows.
+        tasks: what is known of the tasks, such as `256 held-out tasks`.
     """
 
     name: str
     evaluation: Evaluation
     scores: Sequence[float]
     tokens: float
-    shared: int | None
+    tasks: str
 
 
 def run(*, recipe: Sequence[str], quiet: bool, smoke: bool) -> None:
@@ -59,7 +59,7 @@ def run(*, recipe: Sequence[str], quiet: bool, smoke: bool) -> None:
     print(
         "; ".join(
             [
-                result_line(arms[0].evaluation, shared=arms[0].shared),
+                result_line(arms[0].evaluation, tasks=arms[0].tasks),
                 *(f"{arm.name} {_headline(arm)}" for arm in arms[1:]),
             ]
         )
@@ -112,7 +112,7 @@ def _played(name: str, recipe: Recipe, whole: RunSettings, weights: dict[str, An
         evaluation, played = panel.play()
     progress.note(f"{name}: {interval_line(evaluation)}")
     return Arm(name=name, evaluation=evaluation, scores=[_score(one) for one in played],
-               tokens=spent(played)[1] / len(played), shared=panel.shared)  # fmt: skip
+               tokens=spent(played)[1] / len(played), tasks=panel.described)  # fmt: skip
 
 
 def _weights(policies: Mapping[str, Any]) -> dict[str, Any]:

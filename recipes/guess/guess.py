@@ -5,6 +5,13 @@ from palaestra.data import Action, Observation, StepResult
 from palaestra.envs.kit.panels import seeded_tasks
 
 
+def problem(draw):
+    """The lowest number, the highest, and the one to find."""
+    low = draw.randint(0, 8)
+    high = low + draw.randint(7, 15)
+    return low, high, draw.randint(low, high)
+
+
 class Guess:
     """Find a number between two limits. After each guess the player is told the limits that are left."""
 
@@ -13,18 +20,16 @@ class Guess:
     def __init__(self, *, guesses: int = 5):  # keyword-only parameters are options that a recipe can set
         self.guesses = guesses
 
-    def tasks(self, split, n, seed):  # no problem of the split "eval" is in the split "train"
+    def content(self, task):  # what the problem is: training and evaluation get different problems
+        return problem(random.Random(task.seed))
+
+    def tasks(self, split, n, seed):
         return seeded_tasks("guess", {}, split, n, seed, content=self.content)
 
-    def content(self, task):  # the whole problem; everything random comes from the task's seed
-        draw = random.Random(task.seed)
-        low = draw.randint(0, 8)
-        high = low + draw.randint(7, 15)
-        return low, high, draw.randint(low, high)
-
-    def reset(self, task):
-        self.low, self.high, self.secret = self.content(task)
-        self.left, self.draw = self.guesses, random.Random(task.seed)
+    def reset(self, task):  # everything random comes from the task's seed
+        self.draw = random.Random(task.seed)
+        self.low, self.high, self.secret = problem(self.draw)
+        self.left = self.guesses
         return StepResult(observations={"player": self.seen()})
 
     def step(self, actions):
@@ -48,7 +53,7 @@ class Guess:
         return Observation(text=f"between {self.low} and {self.high}", legal=[str(n) for n in range(24)])
 
     def expert(self, agent):  # for the warm start: a beginner, who mostly tries the lowest number that is left
-        careful = self.draw.random() < 0.85
+        careful = self.draw.random() < 0.75
         return Action(text=str(self.low if careful else self.draw.randint(self.low, self.high)))
 
     def close(self):

@@ -237,14 +237,14 @@ def test_8_weights_old_on_purpose(echo: Run) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["rollout.runner=vector", "training.max_staleness=1"], "plays all episodes together"),
-        (["training.max_staleness=1", "training.lag=1"], "acts with other weights to study it"),
+        (["rollout.runner=vector", "training.max_staleness=1"], "`vector`"),
+        (["training.max_staleness=1", "training.lag=1"], "`training.lag`"),
         (["training.max_staleness=-1"], "max_staleness"),
         (["training.stale=sometimes"], "stale"),
     ],
 )
 def test_9_refusals(overrides: list[str], message: str) -> None:
-    with pytest.raises(RecipeError, match=message):
+    with told(RecipeError, message):
         load([ECHO, NETWORK], overrides)
 
 
@@ -286,6 +286,7 @@ def test_10_every_strategy_says_which() -> None:
 COUNTS = """
 import asyncio, threading
 from palaestra.registry import register
+from tests.messages import told
 
 threads, states = [], []
 

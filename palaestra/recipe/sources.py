@@ -116,7 +116,7 @@ def _find(path: Path, folder: Path = Path()) -> tuple[Path, str]:
     moved = [other for other in known if path.stem in (other.removesuffix("/method.yaml"), Path(other).stem)]
     raise UnknownName(
         where=path.as_posix(),
-        what=f"this folder has no {COMPLETE}." if path.is_dir() else "no recipe has this path or name.",
+        what=f"this folder has no {COMPLETE}." if path.is_dir() else "no recipe file has this path or name.",
         options=_inside(path) or moved or [names[close] for close in nearest(name.removesuffix(".yaml"), names)],
         remedy="Give a path, the name of a system, or a name such as quickstart.yaml or gigpo/method.yaml "
         "(`palaestra methods` lists the systems).",

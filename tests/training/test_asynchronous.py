@@ -40,6 +40,7 @@ from palaestra.store.journal import Journal
 from palaestra.training.async_collector import AsyncCollector
 from palaestra.training.collector import Collector
 from palaestra.training.start import train
+from tests.messages import told
 from tests.training.conftest import ECHO, curve, final_weights
 
 Run = Callable[..., Path]
@@ -286,7 +287,6 @@ def test_10_every_strategy_says_which() -> None:
 COUNTS = """
 import asyncio, threading
 from palaestra.registry import register
-from tests.messages import told
 
 threads, states = [], []
 

@@ -105,7 +105,7 @@ def test_4_checking_an_environment(recipe: Path, palaestra: Command) -> None:
 
 def test_5_quotations(recipe: Path, palaestra: Command) -> None:
     done = palaestra("compare", recipe, "--arm", "x: 'm.yaml")
-    assert done.code == 2 and "an arm has a name and at least one method file" in done.err
+    assert done.code == 2 and "an arm needs a name and at least one method file" in done.err
 
 
 def test_6_our_own_mistakes(recipe: Path, palaestra: Command) -> None:

@@ -20,23 +20,29 @@ from palaestra.recipe.sources import PLAYED
 from palaestra.training.monitor import Panel, Progress, spent
 from palaestra.training.settings import RunSettings
 from palaestra.training.setup import build_setup
-from palaestra.training.warm_start import warm_start
+from palaestra.training.warm_start import demonstrated, warm_start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """The result of the system or of a baseline. `scores`: one for each task. `tokens`: mean of an episode."""
+    """The result of the system or of one of its baselines.
+
+    Attributes:
+        scores: one for each task. tokens: generated in an episode, on average.
+        tasks: what is known of the tasks, such as `256 held-out tasks`.
+    """
 
     name: str
     evaluation: Evaluation
     scores: Sequence[float]
     tokens: float
+    tasks: str
 
 
 def run(*, recipe: Sequence[str], quiet: bool, smoke: bool) -> None:
     """Play the panel and print a table, with the results once more in the last line.
 
-    That line is, for example, `success 0.412 on 256 tasks of the split eval; one answer 0.301`.
+    That line is, for example, `success 0.412 on 256 held-out tasks; one answer 0.301`.
 
     The policies have the weights after the recipe's warm start, or those that `policies.NAME.load` names. A baseline
     has the same weights, unless it changes the policies or the warm start.
@@ -52,7 +58,14 @@ def run(*, recipe: Sequence[str], quiet: bool, smoke: bool) -> None:
     print(interval_line(arms[0].evaluation))
     for arm in (arm for arm in arms if arm.evaluation.failed):
         print(f"{arm.name}: {failure_line(arm.evaluation)}")
-    print("; ".join([result_line(arms[0].evaluation), *(f"{arm.name} {_headline(arm)}" for arm in arms[1:])]))
+    print(
+        "; ".join(
+            [
+                result_line(arms[0].evaluation, tasks=arms[0].tasks),
+                *(f"{arm.name} {_headline(arm)}" for arm in arms[1:]),
+            ]
+        )
+    )
 
 
 def load_played(arguments: Sequence[str], *, smoke: bool) -> Recipe:
@@ -90,16 +103,19 @@ def _played(name: str, recipe: Recipe, whole: RunSettings, weights: dict[str, An
         if setup.engine is not None:
             resources.callback(setup.engine.shutdown)
         resources.callback(setup.runner.close)
+        panel = resources.enter_context(closing(Panel(settings, setup)))
+        if settings.warm_start is not None:
+            panel.note(setup.source, demonstrated(setup.source, settings.warm_start, seed=settings.seed))
         if same and weights:
             _take(setup.policies, weights)
         elif settings.warm_start is not None:
             warm_start(setup, settings.warm_start, seed=settings.seed, say=progress.phase)
         if same and not weights:
             weights.update(_weights(setup.policies))
-        evaluation, played = resources.enter_context(closing(Panel(settings, setup))).play()
+        evaluation, played = panel.play()
     progress.note(f"{name}: {interval_line(evaluation)}")
     return Arm(name=name, evaluation=evaluation, scores=[_score(one) for one in played],
-               tokens=spent(played)[1] / len(played))  # fmt: skip
+               tokens=spent(played)[1] / len(played), tasks=panel.described)  # fmt: skip
 
 
 def _weights(policies: Mapping[str, Any]) -> dict[str, Any]:

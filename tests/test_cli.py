@@ -74,7 +74,7 @@ def test_3_own_mistakes_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
         (("train",), "Missing argument"),
         (("fly",), "No such command 'fly'"),
         (("train", "a.yaml", "--fast"), "No such option"),
-        (("train", "absent.yaml"), "no recipe file is called so"),
+        (("train", "absent.yaml"), "no recipe file has this path or name"),
     ],
 )
 def test_4_usage(

@@ -51,7 +51,7 @@ def test_1_run_folders(recipe: Path, palaestra: Command, command: str, text: str
     Path("run").mkdir()
     Path("run/recipe.json").write_text(text)
     done = palaestra(command, "run", *(["out"] if command == "export" else []))
-    assert done.code == 2 and "it is no resolved recipe" in done.err
+    assert done.code == 2 and "not a resolved recipe" in done.err
 
 
 def test_2_places(folder: Path, palaestra: Command) -> None:
@@ -105,7 +105,7 @@ def test_4_checking_an_environment(recipe: Path, palaestra: Command) -> None:
 
 def test_5_quotations(recipe: Path, palaestra: Command) -> None:
     done = palaestra("compare", recipe, "--arm", "x: 'm.yaml")
-    assert done.code == 2 and "an arm has a name and at least one method file" in done.err
+    assert done.code == 2 and "an arm needs a name and at least one method file" in done.err
 
 
 def test_6_our_own_mistakes(recipe: Path, palaestra: Command) -> None:

@@ -166,9 +166,7 @@ def twice_the_same(table: StepTable, *, ddof: int = 1, peers: Peers = Peers()) -
     """One of its own options has the name of an option of the group."""
 
 
-@pytest.mark.parametrize(
-    ("function", "said"), [(no_default, "`peers`"), (twice_the_same, "`ddof`")]
-)
+@pytest.mark.parametrize(("function", "said"), [(no_default, "`peers`"), (twice_the_same, "`ddof`")])
 def test_6_wrong_signatures(function: object, said: str) -> None:
     with told(ContractError, said):
         _ = Part(slot="advantage", name="wrong", target=function).options

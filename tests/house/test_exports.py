@@ -24,7 +24,6 @@ UNWRITTEN = {
     "evaluation": 4,
     "launch": 1,
     "models": 3,
-    "policies": 1,
     "recipe": 1,
     "tools": 1,
 }

@@ -21,7 +21,6 @@ EXPORTING = [path for path in FILES if re.search("^__all__", path.read_text(enco
 UNWRITTEN = {
     "data": 1,
     "envs": 102,
-    "evaluation": 4,
     "launch": 1,
     "models": 3,
     "recipe": 1,

@@ -122,8 +122,8 @@ class CriticWarmup(StatefulPart):
     policy prevents that.
 
     Args:
-        iterations: > 0, number of iterations with advantages of 0. Higher: the policy starts with better values.
-            Usual: 3.
+        iterations: > 0, number of iterations with advantages of 0. Higher: the values are better when the policy
+            begins to learn. Usual: 3.
     """
 
     def __init__(self, *, iterations: PositiveInt = 3) -> None:

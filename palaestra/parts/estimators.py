@@ -14,7 +14,7 @@ from palaestra.registry import Columns, Discount, NonNegative, Scale, register
 
 @register("advantage", "dr_grpo", reads=(), writes=("advantage",), uses=("group",), source="arXiv 2503.20783")
 def dr_grpo(table: StepTable, *, peers: Peers = Peers(fixed=("ddof",))) -> Float[Tensor, " rows"]:
-    """Subtract the group's mean return. Nothing is divided, so very easy and very hard tasks get no larger weight.
+    """Subtract the group's mean return. Without a deviation, very easy and very hard tasks get no larger weight.
 
         A_i = R_i − mean of R over the group
 
@@ -252,7 +252,7 @@ def reinforce_plus_plus_baseline(
 
 @register("advantage", "rloo", reads=(), writes=("advantage",), uses=("group",), source="arXiv 2402.14740")
 def rloo(table: StepTable, *, peers: Peers = Peers(fixed=("ddof",))) -> Float[Tensor, " rows"]:
-    """Subtract the mean return of the other trajectories of the group. The baseline is unbiased; nothing is divided.
+    """Subtract the mean return of the other trajectories of the group. The estimate is unbiased.
 
         A_i = R_i − mean of R over the other trajectories of the group = n/(n−1) · (R_i − mean of R)
 

@@ -13,7 +13,7 @@ from palaestra.registry import Positive, register
 
 @register("advantage", "center", reads=(), writes=("advantage",), source="common practice")
 def center(table: StepTable, advantage: Float[Tensor, " units"]) -> Float[Tensor, " units"]:
-    """Subtract the mean advantage. It runs over rows, or over tokens if the estimator gave tokens; padding is left out.
+    """Subtract the mean advantage over rows, or over tokens if the estimator gave tokens. Padding does not count.
 
     Args:
         advantage: (rows,) or (tokens,).

@@ -50,7 +50,7 @@ def mars(
 
     Returns: float32 (rows,).
     Raises: InvalidData, if only some rows have a `game`, or if singleton="error" and a seat has a single turn.
-    Differs from the authors' code: the baseline is the mean over turns (`center="unique"`).
+    Differs from the authors' code: the baseline is the mean over turns; `center="unique"` gives theirs.
 
     >>> table = StepTable(group=["g"] * 4, trajectory=["a", "a", "b", "b"], agent=["first", "last"] * 2,
     ...                   turn=[0, 1, 0, 1], reward=[1, -1, 0.5, -0.5])

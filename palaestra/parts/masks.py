@@ -29,7 +29,7 @@ def overlong_filter(
     Args:
         table: columns trajectory, token_count (rows,).
         stops: the limits that count. "environment" is the environment's own limit, where it reports `truncated`; the
-            others are stop reasons of a rollout. Usual: all of them.
+            others are stop reasons of a rollout. Usual: all but "parse_error".
         maximum: a trajectory with more response tokens than this is filtered, however it ended. None: no maximum.
 
     Returns: float32 (rows,).

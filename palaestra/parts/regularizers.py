@@ -18,7 +18,7 @@ from palaestra.registry import NonNegative, Positive, register
 def entropy(
     batch: TokenBatch, *, coefficient: NonNegative = 0.01
 ) -> tuple[Float[Tensor, " tokens"], dict[str, Tensor]]:
-    """Reward entropy: −coefficient · entropy per token.
+    """Keep the entropy high: add −coefficient · entropy to the loss, per token.
 
     Args:
         batch: columns entropy, weight, each (tokens,).

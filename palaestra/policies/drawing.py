@@ -1,4 +1,4 @@
-"""Samples actions from logits. Each row has its own seed, which alone decides its draw; there is no random state."""
+"""Samples actions from logits. The draw of a row depends only on its logits and its seed, not on a random state."""
 
 from __future__ import annotations
 

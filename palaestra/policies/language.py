@@ -133,7 +133,7 @@ class LanguagePolicy(LanguageSampler, LanguageTrainer):
         super().weights_changed(version)
 
     def as_base(self) -> LanguageModule:
-        """The module that all adapters on this policy share. It has the same weights, which are not trained."""
+        """The module that all adapters on this policy share. It has the same weights but does not train them."""
         if self._base is None:
             model = sharing(self.model)
             self._base = LanguageModule(self.name, model, None, self.token_outputs, critic_gradient=True)

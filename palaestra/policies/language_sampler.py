@@ -131,7 +131,8 @@ class LanguageSession(Session):
     async def act(self, observation: Observation, *, seed: int) -> Response:
         """Sample a response.
 
-        Raises: ContextFull, if the history leaves no room for a response; EpisodeFailure, if this is the first prompt.
+        Raises: ContextFull, if the history leaves no room for a response; EpisodeFailure, if the first prompt leaves
+            none.
         """
         engine = self.policy.connected()
         prompt = self.conversation.observe(observation)

@@ -78,7 +78,7 @@ class LanguageSamples:
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """A sequence under construction."""
+    """A sequence to which steps are still added."""
 
     pieces: list[np.ndarray]
     length: int = 0

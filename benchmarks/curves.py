@@ -4,10 +4,10 @@
     python benchmarks/curves.py shop --seeds 5
 
 Each seed is `palaestra train worlds/<name>.yaml seed=<n>`. Runs lie in runs/curves; one that is complete is not run
-again: remove its folder when the recipe or the world changes. results/curves/<name>.json keeps every evaluation,
-docs/images/curves/<name>.png the mean over seeds with its band, docs/curves.md the table. The gain is the difference
-between the last evaluation and the first, which is the warm start's. It has two intervals: of these runs, had they been
-tested on other tasks, and over seeds (Student's), which is wide, because warm starts differ a lot.
+again: remove its folder when the recipe or the world changes. results/curves/<name>.json keeps every evaluation. The
+site makes the table and the curves of it. The gain is the difference between the last evaluation and the first, which
+is the warm start's. It has two intervals: of these runs, had they been tested on other tasks, and over seeds
+(Student's), which is wide, because warm starts differ a lot.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from typing import Any
 import machine
 import numpy as np
 
-from palaestra.evaluation.curves import Panel, Series, draw
 from palaestra.evaluation.statistics import Interval, t_interval
 from palaestra.launch.arms import ArmRun, run_all
 from palaestra.recipe import load
@@ -30,20 +29,7 @@ from palaestra.store.folder import EVALUATIONS, TIMINGS
 from palaestra.store.metrics import read
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS, IMAGES = ROOT / "benchmarks" / "results" / "curves", ROOT / "docs" / "images" / "curves"
-PAGE = ROOT / "docs" / "curves.md"
-HELD_OUT = ROOT / "benchmarks" / "results" / "held_out.json"
-HEAD = """# Learning curves of worlds
-
-One recipe a world, each trains a small language policy on a bare CPU, as in `palaestra train worlds/shop.yaml`. Success
-in evaluations after the warm start (cloned demonstrations) and after reinforcement learning, means over seeds. The
-gain has two intervals (95 %): of these very runs, had they been tested on other tasks; and over seeds (Student's),
-which is wide with few seeds, because warm starts differ a lot. "Trained on" is the share of evaluation tasks whose
-content training asks, too (`benchmarks/held_out.py`). Made by `python benchmarks/curves.py`.
-
-| world | seeds | trained on | warm start | trained | gain, these runs | gain, over seeds | seconds a run |
-|---|---|---|---|---|---|---|---|
-"""
+RESULTS = ROOT / "benchmarks" / "results" / "curves"
 
 
 def curve(folder: Path, metric: str) -> list[dict[str, float]]:
@@ -95,35 +81,6 @@ def seconds(folder: Path) -> float:
     return sum(float(value) for line in lines for name, value in line.items() if name.startswith("time/"))
 
 
-def picture(name: str, result: dict[str, Any]) -> None:
-    """The mean over seeds, with the lowest and the highest as its band."""
-    table = np.array([[point["value"] for point in one] for one in result["curves"]])
-    x = np.array([point["step"] for point in result["curves"][0]], np.float64)
-    series = Series(name=name, x=x, y=table.mean(0), low=table.min(0), high=table.max(0))
-    IMAGES.mkdir(parents=True, exist_ok=True)
-    draw(
-        [Panel(title=f"{name}: success in evaluations", series=[series])],
-        IMAGES / f"{name}.png",
-        x_label="iteration",
-    )
-
-
-def page() -> str:
-    """The table of all results that are there."""
-    overlaps = json.loads(HELD_OUT.read_text(encoding="utf-8"))
-    rows = []
-    for file in sorted(RESULTS.glob("*.json")):
-        r = json.loads(file.read_text(encoding="utf-8"))
-        gain = "{:+.3f} [{:.3f}, {:.3f}]".format(*r["gain"])
-        over = "[{:.2f}, {:.2f}]".format(*r["gain_over_seeds"]) if r["gain_over_seeds"] else "–"
-        link = f"[{file.stem}](images/curves/{file.stem}.png)"
-        shares = f"{r['warm_start']:.3f} | {r['trained']:.3f}"
-        asked = overlaps[r["recipe"]]
-        share = "unknown" if asked["shared"] is None else f"{asked['shared'] / asked['evaluated']:.2f}"
-        rows.append(f"| {link} | {r['seeds']} | {share} | {shares} | {gain} | {over} | {r['seconds']:.0f} |")
-    return HEAD + "\n".join(rows) + "\n"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*")
@@ -140,8 +97,6 @@ def main() -> None:
             name, result["warm_start"], result["trained"], *result["gain"], result["seconds"]), flush=True)  # fmt: skip
         RESULTS.mkdir(parents=True, exist_ok=True)
         (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        picture(name, result)
-        PAGE.write_text(page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

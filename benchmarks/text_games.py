@@ -1,6 +1,6 @@
 """Which games of TextArena can be had on this machine, for how many players, and whether seeds repeat them.
 
-    python benchmarks/text_games.py            # writes results/worlds/textarena_games.json, prints tables for the docs
+    python benchmarks/text_games.py            # writes results/worlds/textarena_games.json, which the site shows
 
 Every game that the package registers is built without the network and set up for one to six players. Games that work
 are played for forty moves, legal ones where they are known and a few generic words elsewhere, in two processes whose
@@ -72,26 +72,6 @@ def elsewhere() -> dict[str, dict[str, Any]]:
     return dict(json.loads(done.stdout))
 
 
-def table(found: dict[str, dict[str, Any]]) -> str:
-    """Families of games for the docs: variants share what stands before `-v0`."""
-    families: dict[str, list[str]] = {}
-    for game in found:
-        families.setdefault(game.partition("-v0")[0], []).append(game)
-    works, refused = [], []
-    for family, games in sorted(families.items()):
-        first = found[games[0]]
-        variants = ", ".join(f"`{game.partition('-v0')[2].removeprefix('-')}`" for game in games if "-v0-" in game)
-        if "refused" in first:
-            refused.append(f"| `{family}-v0` | {variants} | {first['refused']} |")
-            continue
-        players = ", ".join(map(str, first["players"]))
-        known = "expert" if first["expert"] else "legal moves" if first["legal"] else "–"
-        same = "yes" if all(found[game]["same"] for game in games) else "no"
-        works.append(f"| `{family}-v0` | {variants} | {players} | {known} | {same} |")
-    head = "| game | variants | players | known | repeats |\n|---|---|---|---|---|\n"
-    return head + "\n".join(works) + "\n\n| game | variants | why not |\n|---|---|---|\n" + "\n".join(refused)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--print", action="store_true", help="print what was found, as JSON, and write nothing")
@@ -104,7 +84,6 @@ def main() -> None:
     for game, here in found.items():
         here["same"] = here == other[game]
     RESULT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    print(table(found))
 
 
 if __name__ == "__main__":

@@ -1,32 +1,31 @@
-"""Transcripts in pages: what `palaestra play` prints, between a mark that says how and the page's next text.
+"""Transcripts in pages: what `palaestra play` prints, put below a comment that gives the command.
 
-    python docs/transcripts.py docs/environments/shop.md      # fills the blocks of this page
-    python docs/transcripts.py --check                        # says which of all pages are stale; 1 if any is
+    python docs/transcripts.py docs/environments/shop.md      # prints the page as the site shows it
 
-A block is a comment `<!-- transcript: palaestra play shop --policy expert --seed 3 -->` and the fenced text after it.
-`<!-- transcript (kept): … -->` marks one that other machines may not print letter by letter; it is not compared.
-Knows pages and commands. Knows nothing of environments.
+A page has a comment `<!-- transcript: palaestra play shop --policy expert --seed 3 -->`. MkDocs calls this hook when
+it builds the site. The hook plays the episode and adds it as text. Where an episode needs programs that the build may
+lack, the page holds the text itself.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import re
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 from typer.main import get_command
 
 from palaestra.cli import app
 
-PAGES = Path(__file__).parent / "environments"
-BLOCK = re.compile(
-    r"(<!-- transcript(?P<kept> \(kept\))?: palaestra (?P<command>[^\n]*?) -->\n+```text\n)(?P<text>.*?)(```\n)", re.S
-)
+MARK = re.compile(r"<!-- transcript: palaestra (?P<command>[^\n]*?) -->\n")
 
 
+@functools.cache
 def printed(command: str) -> str:
     """What the command prints."""
     out = io.StringIO()
@@ -35,32 +34,16 @@ def printed(command: str) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().strip().splitlines()) + "\n"
 
 
-def renewed(page: Path, *, kept: bool) -> str:
-    """The page with its transcripts played again; those that are kept only if asked for."""
-
-    def fill(found: re.Match[str]) -> str:
-        again = kept or not found["kept"]
-        return f"{found[1]}{printed(found['command']) if again else found['text']}{found[5]}"
-
-    return BLOCK.sub(fill, page.read_text(encoding="utf-8"))
+def filled(markdown: str) -> str:
+    """The page with each command and what it prints."""
+    return MARK.sub(lambda mark: f"`palaestra {mark['command']}`\n\n```text\n{printed(mark['command'])}```\n", markdown)
 
 
-def stale(pages: Path = PAGES) -> list[str]:
-    """The names of pages that say something else than what is printed now."""
-    found = sorted(pages.glob("*.md"))
-    return [page.name for page in found if renewed(page, kept=False) != page.read_text(encoding="utf-8")]
-
-
-def main(arguments: list[str]) -> int:
-    if arguments == ["--check"]:
-        names = stale()
-        print("\n".join(f"stale: {name}" for name in names))
-        return int(bool(names))
-    for name in arguments:
-        text = renewed(Path(name), kept=True)
-        Path(name).write_text(text, encoding="utf-8")
-    return 0
+def on_page_markdown(markdown: str, **context: Any) -> str:
+    """Called by MkDocs for every page."""
+    return filled(markdown)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    for name in sys.argv[1:]:
+        print(filled(Path(name).read_text(encoding="utf-8")))

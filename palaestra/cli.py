@@ -68,7 +68,7 @@ def run_system(
     quiet: Annotated[bool, typer.Option("--quiet", help="Only the result.")] = False,
     smoke: Smoke = False,
 ) -> None:
-    """Play a system that is not trained, such as `self_consistency`, and its baselines on held-out tasks."""
+    """Play a system that is not trained, such as `self_consistency`, and its baselines on the evaluation tasks."""
     _command("run", recipe=recipe, quiet=quiet, smoke=smoke)
 
 

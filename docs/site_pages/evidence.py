@@ -1,9 +1,8 @@
-"""Pages of evidence: one for each system with its formula and its studies, and one table of all studies."""
+"""Pages of evidence: one for each system with its formula and its studies, and the table of all studies."""
 
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,19 @@ from palaestra.catalogue.findings import NOT_MEASURED, VERDICTS, Finding, Result
 from palaestra.catalogue.studies import results_of, trained_with
 
 NOT_RUN = "not run yet"
+COLUMNS = ("study", "system", "claim", "setup", "difference, or both values, with interval")
+STUDIES = """# Studies
+
+A study compares methods at equal budget, to test what a system claims. Each line links to the system's page, which has
+what was expected, every arm, every interval and what was seen. `python benchmarks/studies.py NAME` runs a study again.
+The *claim* is a relation between two arms. The numbers are the difference of the final values with Student's interval
+at 95 %, paired by seed. For a claim about another measure, named before the colon, they are the means of both arms with
+bootstrap intervals. [Evidence](evidence.md#verdicts) says how the verdict follows from the numbers.
+
+Results up to commit 56442ab, which is all of these unless a line says otherwise, are from before a change of
+denominators. In recipes without a regularizer, samples without an advantage were then left out of mini-batches and of
+the denominators of the loss. So gradients were larger where groups had no signal.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,32 +70,33 @@ def system_page(system: System, parts: Sequence[Declaration], evidence: Sequence
     return "\n".join(pieces)
 
 
-def studies_page(evidence: Sequence[Evidence]) -> str:
-    """All studies, a line each: what it is about, its verdict, and the numbers of its first claim."""
-    counts = Counter(each.verdict for each in evidence)
-    found = ", ".join(f"{counts[verdict]} {verdict}" for verdict in (*VERDICTS, NOT_RUN) if counts[verdict])
-    head = (
-        "# Studies\n\nEach line is a comparison at equal budget; `python benchmarks/studies.py NAME` runs it again. "
-        "The study's own page has what was expected, every arm and what was seen. The verdict is on the study's "
-        "claims: *as expected* needs Student's interval at 95 % (paired by seed) and a bootstrap beyond 0, for the "
-        "final value and for the mean height of the curve; *in part* says that some claim has it and some other one "
-        "has not, or has no arm; *no difference seen* excludes only what lies outside of the interval. "
-        f"So far: {found}.\n\n"
-        "Results made before the change of denominators (up to commit 56442ab, all of these unless a line says "
-        "otherwise): in recipes without a regularizer, samples without an advantage were left out of mini-batches and "
-        "of the denominators of the loss, so that their gradients were larger where groups had no signal.\n"
-    )
-    rows = [(_link(each.study), f"`{each.study.name}`", each.verdict, *_first(each)) for each in evidence]
-    return "\n".join([head, table(("study", "name", "verdict", "first claim", "its numbers"), rows)])
+def studies_page(evidence: Sequence[Evidence], systems: Sequence[System]) -> str:
+    """A line for each study, by verdict: its system, its first claim, the setup and the difference."""
+    titles = {system.name: system.title for system in systems}
+    pieces = [STUDIES]
+    for verdict in (*VERDICTS, NOT_RUN):
+        chosen = [each for each in evidence if each.verdict == verdict]
+        if chosen:
+            pieces += [
+                f"## {verdict.capitalize()}: {len(chosen)}\n",
+                table(COLUMNS, [_line(e, titles) for e in chosen]),
+            ]
+    return "\n".join(pieces)
 
 
-def _link(study: Study) -> str:
-    return f"[{prose(study.title)}](methods/{study.methods[0]}.md#{study.name})"
+def _line(each: Evidence, titles: Mapping[str, str]) -> tuple[str, ...]:
+    study = each.study
+    link = f"[{study.name}](methods/{study.methods[0]}.md#{study.name})"
+    more = f" and {len(study.claims) - 1} more" if len(study.claims) > 1 else ""
+    title = prose(titles[study.methods[0]].partition(",")[0].partition(" (")[0])
+    setup = Path(study.setup).with_suffix("").as_posix().removeprefix("setups/").removesuffix("/recipe")
+    return (link, title, f"`{study.claims[0]}`{more}", f"`{setup}`", _first(each))
 
 
-def _first(each: Evidence) -> tuple[str, str]:
+def _first(each: Evidence) -> str:
+    """The numbers of the first claim."""
     finding = each.results.findings()[0] if each.results else None
-    return f"`{each.study.claims[0]}`", prose(finding.final) or finding.outcome if finding else ""
+    return prose(finding.final) or finding.outcome if finding else ""
 
 
 def _needs(parts: Iterable[Declaration]) -> str:

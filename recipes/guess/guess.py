@@ -5,6 +5,13 @@ from palaestra.data import Action, Observation, StepResult
 from palaestra.envs.kit.panels import seeded_tasks
 
 
+def problem(draw):
+    """The lowest number, the highest, and the one to find."""
+    low = draw.randint(0, 8)
+    high = low + draw.randint(7, 15)
+    return low, high, draw.randint(low, high)
+
+
 class Guess:
     """Find a number between two limits. After each guess the player is told the limits that are left."""
 
@@ -13,14 +20,16 @@ class Guess:
     def __init__(self, *, guesses: int = 5):  # keyword-only parameters are options that a recipe can set
         self.guesses = guesses
 
-    def tasks(self, split, n, seed):  # training and evaluation get different seeds
-        return seeded_tasks("guess", {}, split, n, seed)
+    def content(self, task):  # what the problem is: training and evaluation get different problems
+        return problem(random.Random(task.seed))
+
+    def tasks(self, split, n, seed):
+        return seeded_tasks("guess", {}, split, n, seed, content=self.content)
 
     def reset(self, task):  # everything random comes from the task's seed
         self.draw = random.Random(task.seed)
-        self.low = self.draw.randint(0, 8)
-        self.high = self.low + self.draw.randint(7, 15)
-        self.secret, self.left = self.draw.randint(self.low, self.high), self.guesses
+        self.low, self.high, self.secret = problem(self.draw)
+        self.left = self.guesses
         return StepResult(observations={"player": self.seen()})
 
     def step(self, actions):

@@ -23,7 +23,7 @@ from tests.house.source_text import ROOT
 PAGES = {  # page → where the figures of blocks come from that say nothing themselves
     "results.md": "",
     "comparisons.md": "",
-    "curves.md": "benchmarks/results/curves/{row}.json",
+    "curves.md": "benchmarks/results/curves/{row}.json benchmarks/results/held_out.json",
     "self-play.md": "",
     "self-play-language.md": "",
     "teams.md": "",

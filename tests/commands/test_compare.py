@@ -96,7 +96,7 @@ def test_4_stopped_in_the_middle(methods: None) -> None:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     message = process.communicate(timeout=60)[1]
-    assert process.returncode == 130 and "the same command goes on where it stopped" in message
+    assert process.returncode == 130 and "the same command continues where it stopped" in message
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert len(list(Path("out/runs").glob("*/seed-*/report.html"))) == 4
